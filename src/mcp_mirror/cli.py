@@ -1,0 +1,232 @@
+"""The command line: `mcp-mirror serve | check | call | config schema`."""
+
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import anyio
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mcp_mirror import __version__
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.config import config_json_schema, find_config, load_config
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.faces.server import LOCAL
+from mcp_mirror.gateway import Reply, ToolCall
+from mcp_mirror.policies import Config
+from mcp_mirror.telemetry import set_up_logging
+from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tools import OWN_TOOLS
+from mcp_mirror.wire import join
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="An MCP server between your client and your MCP servers: large results stay out of the model's context, "
+    "and tools take memory paths wherever they take values.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="About the configuration file.")
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="The configuration, YAML or JSON. Else $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the user's own.",
+        show_default=False,
+    ),
+]
+VerboseOption = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on standard error.")]
+
+_MISCONFIGURED: Final = 2
+"""Exit code for what the operator must mend before anything can run."""
+_INTERRUPTED: Final = 130
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    http: Annotated[
+        str | None, typer.Option(help="Serve Streamable HTTP here instead of stdio.", metavar="HOST:PORT")
+    ] = None,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Serve a client on standard input and output, or many over HTTP.
+
+    Example: mcp-mirror serve --config mirror.yaml
+
+    Example: mcp-mirror serve --config mirror.yaml --http 127.0.0.1:8000
+    """
+    set_up_logging(verbose)
+    loaded = _load(config)
+    address = _address(http) if http else None
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            if address:
+                print(f"mcp-mirror serves http://{http}{loaded.server.path}", file=sys.stderr)  # noqa: T201
+                await application.serve_http(*address)
+            else:
+                await application.server.serve_stdio()
+
+    _run(run())
+
+
+@app.command()
+def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
+    """Connect to every upstream, list its tools and twins with their cost, and say what is wrong.
+
+    The exit code is 0 where all is well, else 1.
+
+    Example: mcp-mirror check --config mirror.yaml
+    """
+    set_up_logging(verbose)
+    loaded = _load(config)
+    problems: list[str] = list(loaded.warnings)
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            for upstream in application.upstreams:
+                await upstream.settled.wait()
+            problems.extend(_report(application))
+
+    _run(run())
+    for problem in problems:
+        _console(stderr=True).print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def call(
+    tool: Annotated[str, typer.Argument(help="A twin's name, as `check` lists it.")],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(help="An argument, KEY=VALUE; a value that is JSON counts as that. Repeatable.", metavar="K=V"),
+    ] = None,
+    config: ConfigOption = None,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Call one tool and print what the model would read. The exit code is 1 where the result is an error.
+
+    Example: mcp-mirror call --config mirror.yaml tika_mirrored --arg pdf_path=sheet.pdf
+    """
+    set_up_logging(verbose)
+    loaded = _load(config)
+    arguments = json.dumps(dict(_argument(text) for text in arg or ()), ensure_ascii=False).encode()
+    replies: list[Reply] = []
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            await application.upstreams.settle(max((one.startup_timeout for one in loaded.upstreams), default=0))
+            replies.append(await application.gateway.call_tool(ToolCall(LOCAL, tool, arguments)))
+
+    _run(run())
+    result = {key: json.loads(join(raw if isinstance(raw, tuple) else (raw,))) for key, raw in replies[0].items()}
+    for block in result["content"]:
+        print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
+    raise typer.Exit(1 if result.get("isError") else 0)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)  # noqa: T201  # the output
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors.
+
+    Example: mcp-mirror config schema > mcp-mirror.schema.json
+    """
+    print(json.dumps(config_json_schema(), indent=2))  # noqa: T201  # the output
+
+
+def main() -> None:
+    """The command `mcp-mirror`."""
+    app()
+
+
+def _load(path: Path | None) -> Config:
+    try:
+        loaded = load_config(find_config(path, os.environ), os.environ)
+    except MirrorError as error:
+        _fail(error)
+    for warning in loaded.warnings:
+        print(f"mcp-mirror: {warning}", file=sys.stderr)  # noqa: T201
+    return loaded
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        await main
+
+    try:
+        anyio.run(run)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    except (MirrorError, BaseExceptionGroup) as error:
+        _fail(error)
+
+
+def _fail(error: BaseException) -> NoReturn:
+    """Say what an operator must mend; what is nobody's mistake but ours goes on as it is."""
+    cause = error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if not isinstance(cause, MirrorError):
+        raise error
+    print(f"mcp-mirror: {cause}", file=sys.stderr)  # noqa: T201
+    raise typer.Exit(_MISCONFIGURED) from None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  # the largest port
+        _fail(MirrorError(f"--http wants HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+    return host.strip("[]"), int(port)
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        _fail(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _console(*, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, soft_wrap=True)
+
+
+def _cost(advert: dict[str, Any]) -> int:
+    return estimate_tokens(json.dumps(advert, ensure_ascii=False).encode())
+
+
+def _report(application: Application) -> list[str]:
+    """Print the table of upstreams and twins; give what is wrong."""
+    catalog = application.gateway.catalog
+    table = Table("upstream", "tool", "twin", "tokens", title=None)
+    for entry in catalog.entries.values():
+        table.add_row(entry.upstream, entry.tool, entry.name, f"{_cost(entry.advert):,}")
+    for own in OWN_TOOLS.values():
+        table.add_row("(mcp-mirror)", "", own.name, f"{_cost(own.advert):,}")
+    console = _console()
+    console.print(table)
+    adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in OWN_TOOLS.values()]
+    console.print(f"All definitions together: about {sum(map(_cost, adverts)):,} tokens.", highlight=False)
+    for upstream in application.upstreams:
+        state = upstream.status.state
+        said = f", {upstream.listing.server}, protocol {upstream.listing.protocol_version}" if upstream.listing else ""
+        console.print(f"{upstream.policy.name}: {state}{said}", highlight=False, markup=False)
+    down = [f"{one.policy.name}: {one.status.detail}" for one in application.upstreams if one.status.state != "ready"]
+    return [*down, *catalog.problems]

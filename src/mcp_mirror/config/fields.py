@@ -1,0 +1,227 @@
+"""How each kind of field reads what a configuration says: text, numbers, sizes, globs, and so on.
+
+A field reads the nodes of `yaml_source`, so it decides itself what a scalar means: `8080` is text for `env` and
+a number for a budget. Each type here also says what it wants and how an editor's schema shows it. This module
+must not know which keys there are.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
+from mcp_mirror.policies import CaptureMode, NoticeStyle
+
+Transport = Literal["stdio", "streamable-http", "sse"]
+
+WANTED: Final = "wanted"
+"""The type of every error of ours; its context's `wanted` says what would do."""
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_SIZES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_DURATIONS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_LONGEST_NUMBER: Final = 40
+_EXACT: Final = 1 << 53
+"""Past this a float no longer holds every whole number."""
+
+_KIND_NAMES: Final[Mapping[str, str]] = {"nothing": "nothing", "boolean": "true or false"}
+_NUMBER_NAMES: Final = (
+    (r"[+-]?\.(inf|nan)", "infinity or not a number"),
+    (r"-.*", "a negative number"),
+    (r"[+0_.]+", "zero"),
+    (r"\d{16,}", "a number that is too large"),
+    (r"\d+", "a whole number"),
+    (r".*", "a number"),
+)
+
+_VARIABLE_SCHEMA: Final = {"type": "string", "pattern": r"\$\{", "description": "${VAR} or ${VAR:-default}"}
+
+
+def kind_name(node: Node) -> str:
+    """What something is, for a message that may not show it."""
+    match node:
+        case Table():
+            return "a mapping"
+        case Items():
+            return "a list"
+    if node.kind == "number":
+        return next(name for pattern, name in _NUMBER_NAMES if re.fullmatch(pattern, node.text, re.IGNORECASE))
+    return _KIND_NAMES.get(node.kind, "text" if node.text else "empty text")
+
+
+def read_boolean(scalar: Scalar) -> bool | None:
+    """True or false as YAML writes them; None if it is neither."""
+    value = _BOOLEANS.get(scalar.text.lower()) if scalar.kind in ("boolean", "expanded") else None
+    return value if value is None else value is not scalar.flipped
+
+
+def _read_number(scalar: Scalar) -> float | None:
+    if (
+        scalar.kind not in ("number", "expanded")
+        or len(scalar.text) > _LONGEST_NUMBER
+        or not DECIMAL.fullmatch(scalar.text)
+    ):
+        return None
+    number = float(scalar.text.replace("_", ""))
+    return number if abs(number) <= _EXACT else None
+
+
+def _read_whole(scalar: Scalar) -> int | None:
+    number = _read_number(scalar)
+    return int(number) if number is not None and number.is_integer() and number >= 0 else None
+
+
+def _read_seconds(scalar: Scalar) -> float | None:
+    number = _read_number(scalar)
+    return number if number is not None and number > 0 else None
+
+
+def _read_pause(scalar: Scalar) -> float | None:
+    number = _read_number(scalar)
+    return number if number is not None and number >= 0 else None
+
+
+def _read_measure(scalar: Scalar, units: Mapping[str, int]) -> float | None:
+    found = re.fullmatch(r"(\d{1,16}(?:\.\d{1,6})?)\s*([A-Za-z]*)", scalar.text, re.ASCII)
+    if scalar.kind not in ("number", "text", "expanded") or not found or found[2].lower() not in units:
+        return None
+    amount = float(found[1]) * units[found[2].lower()]
+    return amount if 0 < amount <= _EXACT else None
+
+
+def _read_bytes(scalar: Scalar) -> int | None:
+    amount = _read_measure(scalar, _SIZES)
+    return None if amount is None else math.ceil(amount)
+
+
+def _read_duration(scalar: Scalar) -> float | None:
+    return _read_measure(scalar, _DURATIONS)
+
+
+def _read_text(scalar: Scalar) -> str | None:
+    return scalar.text if scalar.kind in ("text", "expanded") and scalar.text.strip() else None
+
+
+def _read_written(scalar: Scalar) -> str | None:
+    """Any scalar's text, exactly as the file has it: `yes`, `007` and `1e3` are not what YAML makes of them."""
+    return None if scalar.kind == "nothing" else scalar.text
+
+
+def _read_header(scalar: Scalar) -> str | None:
+    text = None if scalar.kind == "nothing" else scalar.text.strip(" \t")
+    return text if text is not None and _HEADER_VALUE.fullmatch(text) else None
+
+
+def _read_url(scalar: Scalar) -> str | None:
+    text = _read_text(scalar)
+    if text is None or re.search(r"[\s\x00-\x1f\x7f]", text):
+        return None
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return text if usable else None
+
+
+def _matching(pattern: str) -> Callable[[Scalar], str | None]:
+    def read(scalar: Scalar) -> str | None:
+        text = _read_text(scalar)
+        return text if text is not None and re.fullmatch(pattern, text) else None
+
+    return read
+
+
+def _scalar(wanted: str, read: Callable[[Scalar], object]) -> BeforeValidator:
+    """A field that reads a scalar by `read`, which gives None for what it does not want."""
+
+    def validate(value: object) -> object:
+        found = read(value) if isinstance(value, Scalar) else None
+        if found is None:
+            raise PydanticCustomError(WANTED, "{wanted}", {"wanted": wanted})
+        return found
+
+    return BeforeValidator(validate)
+
+
+def _choice(kind: Any) -> BeforeValidator:
+    options: tuple[str, ...] = get_args(kind)
+    wanted = "one of " + ", ".join(options) if len(options) > 1 else options[0]
+    return _scalar(wanted, lambda scalar: scalar.text if scalar.text in options else None)
+
+
+def _named(wanted: str, names: re.Pattern[str]) -> BeforeValidator:
+    """A mapping whose every key is such a name. The message names no key: it may be a misplaced secret."""
+
+    def validate(value: object) -> object:
+        if isinstance(value, dict) and not all(names.fullmatch(key) for key in value):
+            raise PydanticCustomError(WANTED, "{wanted}", {"wanted": wanted})
+        return value
+
+    return BeforeValidator(validate)
+
+
+def _empty_if_nothing(value: object) -> object:
+    return {} if isinstance(value, Scalar) and value.kind == "nothing" else value
+
+
+def _or_variable(**schema: object) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [schema, _VARIABLE_SCHEMA]})
+
+
+def _measure(unit: str, example: str) -> WithJsonSchema:
+    text = {"type": "string", "pattern": rf"^\d+(\.\d+)?\s*({unit})?$", "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, text, _VARIABLE_SCHEMA]})
+
+
+Text = Annotated[str, _scalar("text that is not empty", _read_text)]
+Command = Annotated[str, _scalar("the name or path of a program", _read_text)]
+Suffix = Annotated[str, _scalar("1 to 32 of A-Z, a-z, 0-9, _ and -", _matching(r"[A-Za-z0-9_-]{1,32}"))]
+UrlPath = Annotated[str, _scalar("a path such as /mcp", _matching(r"/[A-Za-z0-9._~/-]*"))]
+Url = Annotated[str, _scalar("an address such as https://example.com/mcp", _read_url)]
+Written = Annotated[
+    str,
+    _scalar('text, a number or true/false (write "" for empty text)', _read_written),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+HeaderValue = Annotated[
+    str,
+    _scalar("one line of ASCII text", _read_header),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+Flag = Annotated[bool, _scalar("true or false", read_boolean), _or_variable(type="boolean")]
+Whole = Annotated[int, _scalar("a whole number, 0 or more", _read_whole), _or_variable(type="integer", minimum=0)]
+Seconds = Annotated[
+    float,
+    _scalar("a number of seconds above 0", _read_seconds),
+    _or_variable(type="number", exclusiveMinimum=0),
+]
+Pause = Annotated[float, _scalar("a number of seconds, 0 or more", _read_pause), _or_variable(type="number", minimum=0)]
+Bytes = Annotated[
+    int,
+    _scalar("a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB", _read_bytes),
+    _measure("B|[KMG]i?B", "8GiB"),
+]
+Duration = Annotated[
+    float,
+    _scalar("a duration above 0 in seconds, or with s, m, h or d", _read_duration),
+    _measure("[smhd]", "24h"),
+]
+TransportName = Annotated[Transport, _choice(Transport), _or_variable(enum=list(get_args(Transport)))]
+Capture = Annotated[CaptureMode, _choice(CaptureMode), _or_variable(enum=list(get_args(CaptureMode)))]
+Notice = Annotated[NoticeStyle, _choice(NoticeStyle), _or_variable(enum=list(get_args(NoticeStyle)))]
+StoreKind = Annotated[Literal["memory"], _choice(Literal["memory"])]
+
+OrNothing: Final = BeforeValidator(_empty_if_nothing)
+"""Makes a mapping of which every line is commented out an empty one."""
+Globs = tuple[Written, ...]
+Words = Annotated[tuple[Written, ...], BeforeValidator(lambda value: _empty_if_nothing(value) or ())]
+Environment = Annotated[dict[str, Written], _named("names without '=' in them", re.compile(r"[^=\0]+")), OrNothing]
+Headers = Annotated[dict[str, HeaderValue], _named("names of HTTP headers", _HEADER_NAME), OrNothing]

@@ -1,0 +1,329 @@
+"""A configuration file, found and read once, into the frozen policies that every other module obeys.
+
+The order: YAML to a tree with places (`yaml_source`), clients' blocks to upstreams (`config_clients`), variables
+into the enabled part, types and bounds (`config_models`), policies. Everything wrong in a file is told at once.
+No message may hold a value from the file or the environment. This module must not know who obeys a policy.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from platformdirs import user_config_path
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
+from mcp_mirror.config.fields import WANTED, kind_name, read_boolean
+from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, UpstreamSection, keys_at, plain
+from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table, expand, read_yaml
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.policies import (
+    Config,
+    HttpEndpoint,
+    MirrorPolicy,
+    ServerPolicy,
+    StdioEndpoint,
+    StorePolicy,
+    ToolPolicy,
+    UpstreamPolicy,
+)
+
+CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
+CONFIG_NAME: Final = "mcp-mirror.yaml"
+MAX_FILE_BYTES: Final = 1 << 20
+LONGEST_SECONDS: Final = 3600
+"""A client's `timeout` over this is in milliseconds: some clients count so, and none waits longer."""
+
+LONGEST_KEY: Final = 32
+
+_WANTED_TYPES: Final[Mapping[str, str]] = {"list_type": "a list", "tuple_type": "a list"}
+
+
+def find_config(explicit: Path | None, environ: Mapping[str, str]) -> Path:
+    """The configuration to read: `explicit`, else `$MCP_MIRROR_CONFIG`, else `./mcp-mirror.yaml`, else the user's.
+
+    The first two are given back whether or not they exist: `load_config` says what is wrong with them.
+
+    Raises:
+        ConfigError: there is none; the message says where it was looked for and how to begin.
+    """
+    named = explicit or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    if named:
+        return Path(_from_home(str(named)))
+    places = (Path(CONFIG_NAME), user_config_path("mcp-mirror") / "config.yaml")
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConfigError(
+        f"No configuration file: looked for --config, ${CONFIG_VARIABLE}, ./{CONFIG_NAME} and {places[1]}. "
+        f"To begin, write ./{CONFIG_NAME} with 'upstreams:', or paste a client's 'mcpServers' block into it."
+    )
+
+
+def load_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration in `path`, with `${VAR}` from `environ` (and `${PYTHON}` for this Python, unless set).
+
+    Raises:
+        ConfigError: the file cannot be used; one line for each problem names file, line, key and what was wanted.
+    """
+    findings = Findings(str(path))
+    root = read_yaml(_read_text(path), findings)
+    if not isinstance(root, Table):
+        findings.fail(root.place, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
+    variables = {"PYTHON": sys.executable} | dict(environ)
+    live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
+    live = cast("Table", expand(live, variables, findings))
+    upstreams = _upstream_tables(live)
+    for name, table in upstreams.items():
+        _check_upstream(name, table, findings)
+    file = _validate(live, findings)
+    _check_keys(disabled, findings)
+    findings.raise_problems()
+    return _Builder(path.absolute().parent, upstreams, findings).build(file or ConfigFile())
+
+
+def config_json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, for editors. What it admits may still fail: `${VAR}` is not known."""
+    schema = _without_null(ConfigFile.model_json_schema())
+    server = {"type": "object", "description": "A server as that client writes it."}
+    for block, clients in CLIENT_BLOCKS.items():
+        description = f"A block pasted from a client ({clients}); read beside 'upstreams'."
+        schema["properties"][block] = {
+            "title": block,
+            "description": description,
+            "type": "object",
+            "additionalProperties": server,
+        }
+    schema["properties"]["inputs"] = {"title": "inputs", "description": "VS Code's; ignored with a warning."}
+    schema["properties"]["$schema"] = {"title": "$schema", "description": "For editors; ignored.", "type": "string"}
+    schema["patternProperties"] = {"^x-": {"description": "Yours, for YAML anchors; ignored."}}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _without_null(schema: Any) -> Any:
+    """A key that may be left out may not be null, which pydantic's schema of an optional field says."""
+    if isinstance(schema, list):
+        return [_without_null(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _without_null(part) for key, part in schema.items() if (key, part) != ("default", None)}
+    options = [option for option in kept.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) == 1:
+        del kept["anyOf"]
+        return options[0] | kept
+    return kept | {"anyOf": options} if options else kept
+
+
+def _read_text(path: Path) -> str:
+    problem = ""
+    data = b""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"{path}:{line}: the file is not UTF-8; save it as UTF-8"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a usable path"
+        problem = f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
+    if not problem and len(data) > MAX_FILE_BYTES:
+        problem = f"{path}: larger than {MAX_FILE_BYTES} bytes; this is not a configuration"
+    if problem:
+        raise ConfigError(problem)
+    return text
+
+
+def _split_disabled(root: Table, variables: Mapping[str, str]) -> tuple[Table, Table]:
+    """The top level with the enabled upstreams, and one with the others."""
+    place = root.members["upstreams"].place
+    upstreams = _upstream_nodes(root)
+    off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
+    on = {name: node for name, node in upstreams.items() if name not in off}
+    return (
+        replace(root, members={**root.members, "upstreams": Table(place, on)}),
+        Table(root.place, {"upstreams": Table(place, off)}),
+    )
+
+
+def _upstream_nodes(root: Table) -> Mapping[str, Node]:
+    upstreams = root.members["upstreams"]
+    return upstreams.members if isinstance(upstreams, Table) else {}
+
+
+def _upstream_tables(root: Table) -> dict[str, Table]:
+    return {name: node for name, node in _upstream_nodes(root).items() if isinstance(node, Table)}
+
+
+def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
+    """Whether to read an upstream on. What is no boolean is read on, so that the models complain of it."""
+    switch = upstream.members.get("enabled") if isinstance(upstream, Table) else None
+    if switch is None:
+        return True
+    expanded = expand(switch, variables, Findings(""))
+    return not isinstance(expanded, Scalar) or read_boolean(expanded) is not False
+
+
+def _check_upstream(name: str, table: Table, findings: Findings) -> None:
+    """The rules that hold between an upstream's keys; told beside what is wrong with single keys."""
+    if not UPSTREAM_NAME.fullmatch(name):
+        findings.problem(table.place, "wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
+    keys = table.members.keys()
+    if ("command" in keys) == ("url" in keys):
+        got = "both; keep one" if "url" in keys else "neither"
+        findings.problem(table.place, f"wanted 'command' (a program to start) or 'url' (an address), got {got}")
+        return
+    wrong, kind, other = (HTTP_KEYS, "command", "url") if "command" in keys else (STDIO_KEYS, "url", "command")
+    for key in wrong:
+        if key in keys:
+            findings.problem(table.members[key].place, f"this goes with '{other}', not with '{kind}'; remove it")
+    _check_transport(table.members.get("transport"), kind, findings)
+
+
+def _check_transport(transport: Node | None, kind: str, findings: Findings) -> None:
+    fits = {"command": ("stdio",), "url": ("streamable-http", "sse")}
+    elsewhere = {name for key, names in fits.items() if key != kind for name in names}
+    if isinstance(transport, Scalar) and transport.text in elsewhere:
+        findings.problem(transport.place, f"with '{kind}' wanted {' or '.join(fits[kind])}; or leave it out")
+
+
+def _validate(root: Table, findings: Findings) -> ConfigFile | None:
+    for error in (result := _try(root))[1]:
+        _tell(error, root, findings)
+    return result[0]
+
+
+def _check_keys(disabled: Table, findings: Findings) -> None:
+    """A disabled upstream's values need not be usable, but a mistyped key would surprise on enabling it."""
+    for error in _try(disabled)[1]:
+        if error["type"] == "extra_forbidden":
+            _tell(error, disabled, findings)
+
+
+def _try(root: Table) -> tuple[ConfigFile | None, list[ErrorDetails]]:
+    try:
+        return ConfigFile.model_validate(plain(root)), []
+    except ValidationError as error:
+        return None, error.errors(include_url=False, include_input=False)
+
+
+def _tell(error: ErrorDetails, root: Table, findings: Findings) -> None:
+    loc = tuple(str(part) for part in error["loc"])
+    node = _node_at(root, loc)
+    if isinstance(node, Scalar) and node.kind == "unusable":
+        return
+    if error["type"] == "extra_forbidden":
+        findings.problem(_unknown_place(node.place), _unknown_key(loc))
+        return
+    wanted = error["ctx"]["wanted"] if error["type"] == WANTED else _WANTED_TYPES.get(error["type"], "a mapping")
+    got = kind_name(node)
+    findings.problem(_safe_place(node), f"wanted {wanted}, got {got}{_hint(node, wanted)}")
+
+
+def _hint(node: Node, wanted: str) -> str:
+    if not isinstance(node, Scalar):
+        return ""
+    if node.kind == "nothing" and node.text == "~":
+        return "; a bare ~ means nothing in YAML, so put it in quotes"
+    if node.kind == "nothing":
+        return "; it is never none" if "seconds above" in wanted else ""
+    return "; put it in quotes" if wanted.startswith("text") and node.kind in ("number", "boolean") else ""
+
+
+def _node_at(root: Node, loc: tuple[str, ...]) -> Node:
+    """The node that pydantic's location names, or the deepest on the way to it."""
+    node = root
+    for key in loc:
+        match node:
+            case Table() if key in node.members:
+                node = node.members[key]
+            case Items():
+                node = node.nodes[int(key)]
+            case _:
+                break
+    return node
+
+
+def _unknown_key(loc: tuple[str, ...]) -> str:
+    key, keys = loc[-1], keys_at(loc[:-1])
+    blocks = tuple(CLIENT_BLOCKS) if len(loc) == 1 else ()
+    same = RENAMED.get(key, "").split(".")[0]
+    near = [same] if same in keys else get_close_matches(key, (*keys, *blocks), 1)
+    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; wanted one of {', '.join(keys)}"
+
+
+def _unknown_place(place: Place) -> Place:
+    """No key of ours is long or odd, but a secret in the place of a key is."""
+    name = place.path[-1]
+    return place if name.replace("-", "_").isidentifier() and len(name) <= LONGEST_KEY else _parent(place)
+
+
+def _safe_place(node: Node) -> Place:
+    """In `env: {secret}` the secret is a key without a value."""
+    keys = node.place.path
+    lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
+    return _parent(node.place) if lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers") else node.place
+
+
+def _parent(place: Place) -> Place:
+    return replace(place, path=place.path[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Sections to policies."""
+
+    folder: Path
+    """Where the file is: relative folders in it start here."""
+    tables: Mapping[str, Table]
+    findings: Findings
+
+    def build(self, file: ConfigFile) -> Config:
+        upstreams = tuple(self._upstream(name, section) for name, section in file.upstreams.items())
+        return Config(
+            upstreams=upstreams,
+            mirror=MirrorPolicy(**file.mirror.model_dump()),
+            store=StorePolicy(**file.store.model_dump()),
+            server=ServerPolicy(**file.server.model_dump()),
+            warnings=self.findings.warnings,
+        )
+
+    def _upstream(self, name: str, section: UpstreamSection) -> UpstreamPolicy:
+        return UpstreamPolicy(
+            name=name,
+            endpoint=self._http(section) if section.command is None else self._stdio(section, section.command),
+            timeout=self._timeout(name, section.timeout),
+            startup_timeout=section.startup_timeout,
+            allow=section.tools.allow,
+            deny=section.tools.deny,
+            overrides=tuple((glob, ToolPolicy(**each.model_dump())) for glob, each in section.overrides.items()),
+        )
+
+    def _stdio(self, section: UpstreamSection, command: str) -> StdioEndpoint:
+        cwd = None if section.cwd is None else os.path.normpath(self.folder / _from_home(section.cwd))
+        return StdioEndpoint(_from_home(command), section.args, MappingProxyType(section.env), cwd)
+
+    def _http(self, section: UpstreamSection) -> HttpEndpoint:
+        return HttpEndpoint(section.url or "", MappingProxyType(section.headers), section.transport == "sse")
+
+    def _timeout(self, name: str, seconds: float) -> float:
+        node = self.tables[name].members.get("timeout")
+        if node is None or seconds <= LONGEST_SECONDS or not _is_clients_timeout(node.place):
+            return seconds
+        self.findings.warn(node.place, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
+        return seconds / 1000
+
+
+def _is_clients_timeout(place: Place) -> bool:
+    """Whether no unit is known: Codex's `tool_timeout_sec` has its own in its name."""
+    return place.path[0] in CLIENT_BLOCKS and place.path[-1] == "timeout"
+
+
+def _from_home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises for an unknown user

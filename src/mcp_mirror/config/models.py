@@ -1,0 +1,225 @@
+"""The keys of a configuration with their types, defaults and documentation, each in one place.
+
+The same models check a file and make the JSON Schema for editors. This module must not know files, variables or
+clients' dialects, nor how a kind of field is read.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_mirror.config.fields import (
+    Bytes,
+    Capture,
+    Command,
+    Duration,
+    Environment,
+    Flag,
+    Globs,
+    Headers,
+    Notice,
+    OrNothing,
+    Pause,
+    Seconds,
+    StoreKind,
+    Suffix,
+    Text,
+    TransportName,
+    Url,
+    UrlPath,
+    Whole,
+    Words,
+)
+from mcp_mirror.config.source import Items, Node, Scalar, Table
+from mcp_mirror.policies import MirrorPolicy, ServerPolicy, StdioEndpoint, StorePolicy, UpstreamPolicy
+
+UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+_MIRROR: Final = MirrorPolicy()
+_STORE: Final = StorePolicy()
+_SERVER: Final = ServerPolicy()
+_UPSTREAM: Final = UpstreamPolicy("", StdioEndpoint(""))
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ToolsSection(_Section):
+    """Which of an upstream's tools are served. Globs are `*`, `?` and `[...]`; case matters."""
+
+    allow: Globs = Field(
+        default=_UPSTREAM.allow, description="Globs of the tools that are served.", examples=[["read_*"]]
+    )
+    deny: Globs = Field(
+        default=_UPSTREAM.deny,
+        description="Globs of the tools that are not served, even if allowed.",
+        examples=[["write_*"]],
+    )
+
+
+class OverrideSection(_Section):
+    """What the tools that match one glob do differently. Where several match, a later one wins key by key."""
+
+    capture: Capture | None = Field(default=None, description="As `mirror.capture`, for these tools.")
+    inline_budget: Whole | None = Field(
+        default=None, description="As `mirror.inline_budget`, for these tools, in tokens."
+    )
+    timeout: Seconds | None = Field(default=None, description="Seconds that one call of these tools may take.")
+    description: Text | None = Field(default=None, description="Replaces the upstream's description of these tools.")
+
+
+class UpstreamSection(_Section):
+    """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
+
+    command: Command | None = Field(
+        default=None,
+        description="Program to start, speaking MCP on its stdin and stdout. `${PYTHON}` is this gateway's own Python.",
+        examples=["npx"],
+    )
+    args: Words = Field(
+        default=(), repr=False, description="Arguments of the program.", examples=[["-y", "some-mcp-server"]]
+    )
+    env: Environment = Field(
+        default_factory=dict,
+        repr=False,
+        description="Environment variables of the program. Keep secrets out of the file with `${VAR}`.",
+        examples=[{"TOKEN": "${TOKEN}"}],
+    )
+    cwd: Text | None = Field(
+        default=None,
+        description="Folder to start the program in; relative to this file's folder. By default the gateway's own.",
+        examples=["~/work"],
+    )
+    url: Url | None = Field(
+        default=None, repr=False, description="Address of a remote MCP server.", examples=["https://example.com/mcp"]
+    )
+    headers: Headers = Field(
+        default_factory=dict,
+        repr=False,
+        description="HTTP headers to send to it.",
+        examples=[{"Authorization": "Bearer ${TOKEN}"}],
+    )
+    transport: TransportName | None = Field(
+        default=None, description="How to speak to it. By default stdio for `command` and streamable-http for `url`."
+    )
+    timeout: Seconds = Field(
+        default=_UPSTREAM.timeout,
+        description="Seconds that one request may take. Never without a limit.",
+        examples=[120],
+    )
+    startup_timeout: Seconds = Field(
+        default=_UPSTREAM.startup_timeout, description="Seconds that connecting and listing the tools may take."
+    )
+    enabled: Flag = Field(default=True, description="False leaves this upstream out; its variables may then be unset.")
+    tools: Annotated[ToolsSection, OrNothing] = Field(
+        default=ToolsSection(), description="Which of its tools are served."
+    )
+    overrides: Annotated[dict[str, OverrideSection], OrNothing] = Field(
+        default_factory=dict,
+        description="What single tools do differently, by globs of their names.",
+        examples=[{"read_*": {"inline_budget": 200}}],
+    )
+
+
+class MirrorSection(_Section):
+    """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
+
+    suffix: Suffix = Field(default=_MIRROR.suffix, description="What a twin's name adds to its tool's name.")
+    capture: Capture = Field(
+        default=_MIRROR.capture,
+        description="Which results are stored. auto: objects and results over the inline budget; always; never.",
+    )
+    inline_budget: Whole = Field(
+        default=_MIRROR.inline_budget, description="Tokens up to which a result is shown to the model."
+    )
+    answer_budget: Whole = Field(
+        default=_MIRROR.answer_budget, description="Tokens up to which a stored value is brought back whole."
+    )
+    error_budget: Whole = Field(
+        default=_MIRROR.error_budget, description="Tokens up to which an error result is shown whole."
+    )
+    notice: Notice = Field(default=_MIRROR.notice, description="What the model reads instead of a stored result.")
+    expose_originals: Flag = Field(
+        default=_MIRROR.expose_originals, description="List each original tool beside its twin."
+    )
+    startup_wait: Pause = Field(
+        default=_MIRROR.startup_wait,
+        description="Seconds that the first listing waits for upstreams that are still starting.",
+    )
+
+
+class StoreSection(_Section):
+    """Where values are kept and for how long."""
+
+    kind: StoreKind = Field(default=_STORE.kind, description="memory: in this process, gone when it ends.")
+    max_bytes: Bytes = Field(
+        default=_STORE.max_bytes,
+        description="Bytes to keep at most; suffixes KB, MB, GB, KiB, MiB, GiB.",
+        examples=["8GiB"],
+    )
+    ttl: Duration = Field(
+        default=_STORE.ttl,
+        description="Seconds since its last use after which a value is forgotten; suffixes s, m, h, d.",
+        examples=["24h"],
+    )
+
+
+class ServerSection(_Section):
+    """How the gateway presents itself to clients."""
+
+    name: Text = Field(default=_SERVER.name, description="The name that clients see.")
+    instructions: Text | None = Field(default=None, description="Text for the model, put before the gateway's own.")
+    path: UrlPath = Field(default=_SERVER.path, description="Path of the HTTP endpoint.")
+    max_message_bytes: Bytes = Field(
+        default=_SERVER.max_message_bytes,
+        description="Bytes of the largest message that a client may send; suffixes KB, MB, GB, KiB, MiB, GiB.",
+        examples=["2GiB"],
+    )
+
+
+class ConfigFile(_Section):
+    """Configuration of mcp-mirror."""
+
+    upstreams: dict[str, UpstreamSection] = Field(
+        default_factory=dict,
+        description="The MCP servers to connect to, by names of A-Z, a-z, 0-9, _, - and dots.",
+        json_schema_extra={"propertyNames": {"pattern": f"^{UPSTREAM_NAME.pattern}$"}},
+    )
+    mirror: Annotated[MirrorSection, OrNothing] = Field(
+        default=MirrorSection(), description="The twins and what they keep out of the context."
+    )
+    store: Annotated[StoreSection, OrNothing] = Field(
+        default=StoreSection(), description="The memory that values are kept in."
+    )
+    server: Annotated[ServerSection, OrNothing] = Field(default=ServerSection(), description="The gateway's own face.")
+
+
+_MODELS: Final[Mapping[str, type[_Section]]] = {
+    "": ConfigFile,
+    "mirror": MirrorSection,
+    "store": StoreSection,
+    "server": ServerSection,
+    "upstreams/*": UpstreamSection,
+    "upstreams/*/tools": ToolsSection,
+    "upstreams/*/overrides/*": OverrideSection,
+}
+
+
+def keys_at(loc: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a mapping at `loc` may have; none where names are the user's own."""
+    model = _MODELS.get("/".join("*" if index in (1, 3) else key for index, key in enumerate(loc)))
+    return tuple(model.model_fields) if model else ()
+
+
+def plain(node: Node) -> object:
+    """The tree as the models read it: dicts and lists whose leaves are scalars with their places."""
+    match node:
+        case Scalar():
+            return node
+        case Items():
+            return [plain(item) for item in node.nodes]
+        case Table():
+            return {key: plain(value) for key, value in node.members.items()}

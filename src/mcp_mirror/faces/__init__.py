@@ -1,0 +1,1 @@
+"""Our own faces: how clients reach the gateway."""

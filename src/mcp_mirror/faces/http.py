@@ -1,0 +1,155 @@
+"""Our face on Streamable HTTP: an ASGI layer around the SDK's application that carries payloads past it.
+
+Request bodies come in whole and bounded, with a call's arguments lifted out; results are spliced into JSON bodies
+and server-sent events on their way out.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.wire import MARK
+
+_MARK: Final = MARK.encode()
+_CHUNK: Final = 1 << 18
+_DATA: Final = b"data: "
+_PARSE_ERROR: Final = -32700
+_INVALID_REQUEST: Final = -32600
+
+
+class PayloadLayer:
+    """Wraps an ASGI application that speaks MCP."""
+
+    def __init__(self, app: ASGIApp, postbox: Postbox, max_message_bytes: int) -> None:
+        self._app = app
+        self._postbox = postbox
+        self._max_bytes = max_message_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = await self._read(receive)
+        if body is None:
+            await _refusal(413, _INVALID_REQUEST, self._too_large())(scope, receive, send)
+            return
+        try:
+            body = bytes(self._postbox.inbound(body))
+        except WireError as error:
+            await _refusal(400, _PARSE_ERROR, str(error))(scope, receive, send)
+            return
+        outgoing = _Outgoing(self._postbox, send)
+        await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > self._max_bytes:
+                return None
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    def _too_large(self) -> str:
+        return f"The message is over {self._max_bytes:,} bytes (`server.max_message_bytes`)."
+
+
+class _Outgoing:
+    """One response on its way out."""
+
+    def __init__(self, postbox: Postbox, send: Send) -> None:
+        self._postbox = postbox
+        self._send = send
+        self._start: Message | None = None
+        self._held: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        """Pass a message of the application's on, payloads spliced in."""
+        if message["type"] == "http.response.start":
+            if _is_json(message):
+                self._start = message  # its length is known only with the body
+            else:
+                await self._send(message)
+        elif self._start is not None:
+            await self._send_json(message)
+        else:
+            await self._send_event(message)
+
+    async def _send_json(self, message: Message) -> None:
+        assert self._start is not None  # noqa: S101  # the caller's condition
+        self._held.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        segments = self._postbox.outbound(b"".join(self._held))
+        length = str(sum(len(segment) for segment in segments)).encode()
+        headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
+        await self._send({**self._start, "headers": [*headers, (b"content-length", length)]})
+        await self._send_pieces(segments, more=False)
+
+    async def _send_event(self, message: Message) -> None:
+        body: bytes = message.get("body", b"")
+        if _MARK not in body:
+            await self._send(message)
+            return
+        lines = [self._line(line) for line in body.splitlines(keepends=True)]
+        await self._send_pieces((piece for line in lines for piece in line), more=message.get("more_body", False))
+
+    def _line(self, line: bytes) -> Segments:
+        if not line.startswith(_DATA) or _MARK not in line:
+            return (line,)
+        data = line.rstrip(b"\r\n")
+        end = line[len(data) :]
+        payload = self._postbox.outbound(data[len(_DATA) :])
+        return (_DATA, *(_one_line(segment) for segment in payload), end)
+
+    async def _send_pieces(self, segments: Iterable[Buffer], *, more: bool) -> None:
+        for segment in segments:
+            for at in range(0, len(segment), _CHUNK):
+                body = bytes(segment[at : at + _CHUNK])
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": more})
+
+
+def _one_line(segment: Buffer) -> Buffer:
+    """A line break between tokens of a payload would end the event's line; a space there means the same."""
+    text = bytes(segment)
+    return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else segment
+
+
+def _is_json(start: Message) -> bool:
+    kinds = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
+    return any(kind.startswith(b"application/json") for kind in kinds)
+
+
+def _with_length(scope: Scope, length: int) -> Scope:
+    headers = [
+        (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
+    ]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once, then whatever the client does next."""
+    pending = [body]
+
+    async def replay() -> Message:
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _refusal(status: int, code: int, message: str) -> JSONResponse:
+    body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    return JSONResponse(body, status_code=status)

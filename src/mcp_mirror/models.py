@@ -1,0 +1,98 @@
+"""The nouns that the parts share: spans, values and what is known about them.
+
+Data alone: no module of ours but `paths` is known here, nothing decides anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+Buffer = bytes | memoryview
+"""Bytes that nobody changes; a view keeps the frame that it was cut from alive."""
+
+Segments = tuple[Buffer, ...]
+"""Bytes in pieces, in order; written one after another they are one JSON text."""
+
+Kind = Literal["object", "array", "text", "number", "boolean", "null", "binary"]
+
+JsonToken = str | int
+"""One step down a JSON value: an object's key or an array's index."""
+
+Location = tuple[JsonToken, ...]
+"""Where in a JSON value: the steps from its root."""
+
+
+class Span(NamedTuple):
+    """A byte range inside a blob."""
+
+    start: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The first byte behind the range."""
+        return self.start + self.length
+
+
+class Member(NamedTuple):
+    """One key of a JSON object and where its value stands."""
+
+    key: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a value came from."""
+
+    upstream: str
+    tool: str
+    arguments_digest: str
+    """SHA-256 of the arguments as they were sent, hexadecimal."""
+    inputs: tuple[str, ...] = ()
+    """The memory paths that the call was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A value on its way into a store: JSON text exactly as the upstream sent it."""
+
+    blob: Buffer
+    kind: Kind
+    tokens: int
+    """Estimated tokens of the value as a model would read it."""
+    members: tuple[Member, ...] = ()
+    """The top-level keys of an object, each once, with the span of the last value given for it."""
+    media_type: str | None = None
+    """Of a binary value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What is known about a stored value without reading it. Times are seconds since the epoch."""
+
+    base: str
+    kind: Kind
+    size: int
+    """Bytes."""
+    tokens: int
+    members: tuple[Member, ...]
+    created: float
+    expires: float
+    provenance: Provenance
+    media_type: str | None = None
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    companion: str | None = None
+    """Base of the value that holds what else the same result said."""
+    envelope: bytes = b"{}"
+    """The result's remaining members, a JSON object; with the value and its companion it rebuilds the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """How much one namespace keeps."""
+
+    values: int
+    size: int
+    """Bytes."""

@@ -1,0 +1,104 @@
+"""Memory paths: `<base>` or `<base>/<RFC 6901 JSON Pointer>`, where `<base>` is `<tool>-<uuid4>`.
+
+The grammar alone: whether a path leads anywhere is the store's to say.
+"""
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+_UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+_PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
+_ALMOST = re.compile(r"(?P<tool>[A-Za-z0-9_-]+?)-(?P<id>[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2,14}){1,5})(?P<rest>[/.].*)?")
+_ANYWHERE = re.compile(rf"[A-Za-z0-9_-]+-{_UUID4}")
+_CANDIDATE = re.compile(rb"[0-9A-Fa-f]{6,10}-[0-9A-Za-z]{2,14}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_WRAPPING = " \t\r\n'\"`"
+
+SCHEME = "memory://"
+LITERAL = "literal:"
+"""Put before a memory path, sends the path itself as text instead of the value behind it."""
+
+NOTICE_FRAMES = (
+    ("Stored in memory:", "tool argument."),
+    ("The function ", "as input to another function."),
+    ('{"memory_path":', "}"),
+)
+"""How each style of notice that is more than the path alone begins and ends."""
+
+MAX_LABEL = 80
+"""Characters of a tool's name that a path keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPath:
+    """A well-formed memory path, decoded."""
+
+    base: str
+    tokens: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.base + "".join(f"/{escape_token(token)}" for token in self.tokens)
+
+    def child(self, token: str | int) -> "MemoryPath":
+        """The path one step below this one."""
+        return MemoryPath(self.base, (*self.tokens, str(token)))
+
+
+def tool_label(tool: str) -> str:
+    """A tool's name as it stands in paths: `[A-Za-z0-9_-]` alone, 80 characters at most, never empty."""
+    return _UNSAFE.sub("_", tool)[:MAX_LABEL].rstrip("-") or "value"
+
+
+def new_base(tool: str, identity: UUID) -> str:
+    """The base of a new value that `tool` produced."""
+    return f"{tool_label(tool)}-{identity}"
+
+
+def label_of(base: str) -> str:
+    """The tool label that a base begins with."""
+    return base[:-37]
+
+
+def parse_path(text: str) -> MemoryPath | None:
+    """`text` as a memory path; None if it is not one, to the letter."""
+    if not (match := _PATH.fullmatch(text)):
+        return None
+    pointer = match["pointer"] or ""
+    return MemoryPath(match["base"], tuple(unescape_token(token) for token in pointer.split("/")[1:]))
+
+
+def almost_path(text: str) -> str | None:
+    """The tool label of a text that looks like a memory path which was not copied to the letter, else None."""
+    match = _ALMOST.fullmatch(text)
+    return match["tool"] if match else None
+
+
+def unwrap(text: str) -> str:
+    """`text` without what models put around a path: space, quotes, backticks, the `memory://` scheme."""
+    return text.strip(_WRAPPING).removeprefix(SCHEME).strip(_WRAPPING)
+
+
+def bases_in(text: str) -> frozenset[str]:
+    """Every well-formed base that stands anywhere in `text`."""
+    return frozenset(_ANYWHERE.findall(text))
+
+
+def may_hold_path(text: bytes | memoryview) -> bool:
+    """False where no memory path, not even a mistyped one, can stand in this JSON text; fast, may err to True."""
+    return _CANDIDATE.search(text) is not None
+
+
+def is_whole_notice(text: str) -> bool:
+    """Whether a text begins and ends as our notices do: models paste them where a path is wanted."""
+    return any(text.startswith(opening) and text.endswith(ending) for opening, ending in NOTICE_FRAMES)
+
+
+def escape_token(token: str) -> str:
+    """One key as a JSON Pointer token (RFC 6901, section 3)."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def unescape_token(token: str) -> str:
+    """The key that a JSON Pointer token stands for (RFC 6901, section 4)."""
+    return token.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,138 @@
+"""What the user decided, as small frozen policies.
+
+`config` builds them once, at the edge; every other module receives only the ones it obeys. A policy is
+data: it knows neither the file it came from nor the module that reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Literal
+
+CaptureMode = Literal["auto", "always", "never"]
+"""`auto`: objects and results over the inline budget are stored; `always`: every result; `never`: none."""
+
+NoticeStyle = Literal["compact", "paper", "json", "opaque"]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class StdioEndpoint:
+    """A child process to start. The environment may hold secrets, so it is never shown."""
+
+    command: str
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """A URL to connect to. URL and headers may hold secrets, so they are never shown."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
+    legacy_sse: bool = False
+    """Speak the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """What one tool does differently. None: as the upstream and the mirror say."""
+
+    capture: CaptureMode | None = None
+    inline_budget: int | None = None
+    """Estimated tokens."""
+    timeout: float | None = None
+    """Seconds."""
+    description: str | None = None
+    """Replaces the upstream's description on the twin."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamPolicy:
+    """One MCP server of the user's and how it is treated."""
+
+    name: str
+    endpoint: StdioEndpoint | HttpEndpoint
+    timeout: float = 60.0
+    """Seconds that one request may take."""
+    startup_timeout: float = 30.0
+    """Seconds that connecting and listing may take."""
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, ToolPolicy], ...] = ()
+    """Tool name globs with what they change; where several match, a later one wins member by member."""
+
+    def admits(self, tool: str) -> bool:
+        """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
+        return any(fnmatchcase(tool, glob) for glob in self.allow) and not any(
+            fnmatchcase(tool, glob) for glob in self.deny
+        )
+
+    def tool_policy(self, tool: str) -> ToolPolicy:
+        """The overrides whose globs match `tool`, joined."""
+        joined: dict[str, object] = {}
+        for glob, policy in self.overrides:
+            if fnmatchcase(tool, glob):
+                joined |= {name: value for name in _TOOL_FIELDS if (value := getattr(policy, name)) is not None}
+        return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
+
+
+_TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPolicy:
+    """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
+
+    suffix: str = "_mirrored"
+    capture: CaptureMode = "auto"
+    inline_budget: int = 800
+    """A result up to this size is shown to the model."""
+    answer_budget: int = 20_000
+    """`retrieve_final_answer_from_memory` returns a value up to this size."""
+    error_budget: int = 2_000
+    """An error result up to this size is shown whole."""
+    notice: NoticeStyle = "compact"
+    expose_originals: bool = False
+    """List each original tool beside its twin."""
+    startup_wait: float = 10.0
+    """Seconds that the first `tools/list` waits for upstreams that are still starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePolicy:
+    """Where values are kept and how many bytes of them."""
+
+    kind: Literal["memory"] = "memory"
+    max_bytes: int = 8 << 30
+    ttl: float = 86_400.0
+    """Seconds since last use after which a value expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPolicy:
+    """How we present ourselves to clients."""
+
+    name: str = "mcp-mirror"
+    instructions: str | None = None
+    """Put before our own instructions."""
+    path: str = "/mcp"
+    """Path of the Streamable HTTP endpoint."""
+    max_message_bytes: int = 2 << 30
+    """Largest message that a client may send us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration, parsed."""
+
+    upstreams: tuple[UpstreamPolicy, ...] = ()
+    mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
+    store: StorePolicy = field(default_factory=StorePolicy)
+    server: ServerPolicy = field(default_factory=ServerPolicy)
+    warnings: tuple[str, ...] = ()
+    """What was read but has no effect here, a sentence each, for the operator."""

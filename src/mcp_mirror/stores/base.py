@@ -1,0 +1,48 @@
+"""What every store does. Nothing above a store knows which one it is."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from mcp_mirror.models import Buffer, Descriptor, Segments, Span, StoreStats
+
+Reason = Literal["expired", "evicted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a value that is gone, for a while."""
+
+    descriptor: Descriptor
+    reason: Reason
+    at: float
+    """Seconds since the epoch."""
+
+
+class Store(Protocol):
+    """Keeps immutable values by namespace and base.
+
+    A namespace sees its own values alone: another's, a swept and a never stored base are all None. Reads are of
+    byte ranges, so one key of a large value costs that key. Every use of a value puts its expiry off.
+    """
+
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments) -> None:
+        """Keep a value; when this returns, it is kept.
+
+        Raises:
+            StoreError: The store is full or failed; nothing was kept.
+        """
+
+    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value, without reading it."""
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+        """The bytes of a value or of a range of it; None where there is none any more."""
+
+    async def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value at once; False where there was none."""
+
+    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
+        """What is kept, the newest first."""
+
+    async def stats(self, namespace: str) -> StoreStats:
+        """How much is kept."""

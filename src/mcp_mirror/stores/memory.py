@@ -1,0 +1,99 @@
+"""Values in this process's memory: gone with it, bounded in bytes."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Buffer, Descriptor, Segments, Span, StoreStats
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.base import Reason, Tombstone
+
+_MAX_TOMBSTONES: Final = 10_000
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Entry:
+    descriptor: Descriptor
+    blob: Buffer
+
+
+class MemoryStore:
+    """A `Store` that evicts what was used longest ago when it is full."""
+
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float]) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
+        self._bytes = 0
+
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments) -> None:
+        """Keep a value, at the cost of those used longest ago."""
+        size = sum(len(segment) for segment in blob)
+        if size > self._policy.max_bytes:
+            raise StoreError(
+                f"The result has {size:,} bytes and memory holds {self._policy.max_bytes:,} (`store.max_bytes`). "
+                "Ask the tool for less."
+            )
+        self._bury_expired()
+        while self._bytes + size > self._policy.max_bytes:
+            self._bury(next(iter(self._entries)), "evicted")
+        key = (namespace, descriptor.base)
+        self._entries[key] = _Entry(descriptor, blob[0] if len(blob) == 1 else b"".join(blob))
+        self._bytes += size
+
+    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value."""
+        key = (namespace, base)
+        entry = self._used(key)
+        return entry.descriptor if entry else self._tombstones.get(key)
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+        """A view of the bytes; nothing is copied."""
+        entry = self._used((namespace, base))
+        if entry is None:
+            return None
+        return memoryview(entry.blob)[span.start : span.stop] if span else entry.blob
+
+    async def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value, without a tombstone."""
+        entry = self._entries.pop((namespace, base), None)
+        self._bytes -= len(entry.blob) if entry else 0
+        return entry is not None
+
+    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
+        """What is kept, the newest first."""
+        self._bury_expired()
+        kept = [entry.descriptor for (owner, _), entry in self._entries.items() if owner == namespace]
+        return tuple(sorted(kept, key=lambda descriptor: descriptor.created, reverse=True))
+
+    async def stats(self, namespace: str) -> StoreStats:
+        """How much is kept."""
+        kept = await self.list(namespace)
+        return StoreStats(len(kept), sum(descriptor.size for descriptor in kept))
+
+    def _used(self, key: Key) -> _Entry | None:
+        """The entry, its expiry put off and itself last in line for eviction."""
+        self._bury_expired()
+        if (entry := self._entries.get(key)) is None:
+            return None
+        entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.ttl)
+        self._entries.move_to_end(key)
+        return entry
+
+    def _bury_expired(self) -> None:
+        """Entries stand in the order of their last use, and so of their expiry."""
+        now = self._clock()
+        while self._entries and next(iter(self._entries.values())).descriptor.expires <= now:
+            self._bury(next(iter(self._entries)), "expired")
+
+    def _bury(self, key: Key, reason: Reason) -> None:
+        entry = self._entries.pop(key)
+        self._bytes -= len(entry.blob)
+        self._tombstones[key] = Tombstone(replace(entry.descriptor, members=()), reason, self._clock())
+        if len(self._tombstones) > _MAX_TOMBSTONES:
+            self._tombstones.popitem(last=False)

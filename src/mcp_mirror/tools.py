@@ -1,0 +1,128 @@
+"""Our own tools, a table: each reads or changes the caller's memory and never calls an upstream."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.notice import human_bytes
+from mcp_mirror.paths import MemoryPath, bases_in, is_whole_notice, parse_path, unwrap
+from mcp_mirror.policies import MirrorPolicy
+from mcp_mirror.recall import Recalled, recall, unknown_path
+from mcp_mirror.spans import members, trim
+from mcp_mirror.stores.base import Store
+
+Content = tuple[Segments, ...]
+"""Content blocks of an answer, JSON text."""
+
+_ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
+"""Lifts a client's own limit on results: ours is `answer_budget`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What our own tools work on."""
+
+    store: Store
+    policy: MirrorPolicy
+    estimate: Callable[[Buffer], int]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTool:
+    """One of our own tools."""
+
+    name: str
+    description: str
+    arguments: Mapping[str, str]
+    """Each argument, all of them text, with what it is."""
+    run: Callable[[Memory, str, Mapping[str, str]], Awaitable[Content]] = field(repr=False)
+
+    @property
+    def advert(self) -> dict[str, Any]:
+        """The tool as clients see it."""
+        properties = {name: {"type": "string", "description": said} for name, said in self.arguments.items()}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": {"type": "object", "properties": properties, "required": list(properties)},
+            "annotations": {"readOnlyHint": True, "openWorldHint": False},
+            "_meta": dict(_ANY_SIZE),
+        }
+
+    def read_arguments(self, arguments: Buffer) -> Mapping[str, str]:
+        """The arguments of a call, checked.
+
+        Raises:
+            ToolError: One is missing, unknown or no text.
+        """
+        try:
+            given = msgspec.json.decode(arguments, type=dict[str, str])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            given = {}
+        if given.keys() != self.arguments.keys():
+            wanted = ", ".join(f"{name!r} ({said})" for name, said in self.arguments.items())
+            raise ToolError(f"{self.name} takes {wanted}, as text, and nothing else.")
+        return given
+
+
+async def _retrieve(memory: Memory, namespace: str, arguments: Mapping[str, str]) -> Content:
+    recalled = await _find(memory, namespace, arguments["memory_path"])
+    if recalled.kind == "binary":
+        return ((recalled.blob,),)
+    tokens, budget = memory.estimate(recalled.blob), memory.policy.answer_budget
+    if tokens > budget:
+        raise ToolError(
+            f'"{recalled.path}" is {recalled.kind} of {human_bytes(len(recalled.blob))}, about {tokens:,} tokens; '
+            f"answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
+        )
+    text = recalled.blob if recalled.kind == "text" else msgspec.json.encode(str(recalled.blob, "utf-8"))
+    return ((b'{"type":"text","text":', text, b"}"),)
+
+
+async def _find(memory: Memory, namespace: str, text: str) -> Recalled:
+    path = _read_path(text)
+    recalled = await recall(memory.store, namespace, path) if path else None
+    if recalled is None:
+        raise await unknown_path(memory.store, namespace, unwrap(text))
+    return recalled
+
+
+def _read_path(text: str) -> MemoryPath | None:
+    if path := parse_path(unwrap(text)):
+        return path
+    bases = bases_in(text) if is_whole_notice(text.strip()) else frozenset()
+    return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
+
+
+def _instead(recalled: Recalled) -> str:
+    """What to do with a value that is too large to be answered."""
+    if recalled.kind == "object":
+        keys = [member.key for member in members(recalled.blob, trim(recalled.blob))[:8]]
+        parts = ", ".join(json.dumps(str(MemoryPath("", (key,))), ensure_ascii=False) for key in keys)
+        part = f"take a part (path + one of {parts}), or "
+    elif recalled.kind == "array":
+        part = 'take one item (path + "/0"), or '
+    else:
+        part = ""
+    return f"Pass the path to the tool that needs the value: {part}use the path itself as that tool's argument."
+
+
+RETRIEVE: Final = "retrieve_final_answer_from_memory"
+
+OWN_TOOLS: Final[Mapping[str, OwnTool]] = {
+    tool.name: tool
+    for tool in (
+        OwnTool(
+            RETRIEVE,
+            "Get the value stored under a memory path, to answer the user with it. "
+            "To hand a value to another tool, give that tool the path instead.",
+            {"memory_path": "a memory path, to the letter"},
+            _retrieve,
+        ),
+    )
+}

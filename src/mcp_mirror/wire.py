@@ -1,0 +1,247 @@
+"""Frames of JSON-RPC: cutting them out of a byte stream, lifting a payload out of one, splicing one in.
+
+A payload is never parsed here: one typed pass splits a frame into its members and leaves each as the bytes that
+came. What is left for the SDK is a stub of the same message; a *mark* in its `_meta` tells which payload belongs
+to it. Who keeps the payloads, and where bytes come from and go to, is not known here.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.models import Buffer, Segments
+
+MARK: Final = "mcp-mirror/payload"
+"""The `_meta` member by which a stub names the payload that was lifted out of it."""
+
+RequestId = int | str
+
+_MARK_BYTES: Final = MARK.encode()
+_SMALL: Final = 1 << 16
+"""Bytes up to which a member of a result stays in its stub."""
+
+_ID_FIRST: Final = re.compile(
+    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")'
+)
+_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
+
+
+class Overlong(NamedTuple):
+    """A frame past the bound; the rest of it was discarded."""
+
+    head: bytes
+    size: int
+
+
+class LineReader:
+    """Cuts a byte stream into lines, each byte touched once. Feeding it whole or byte by byte gives the same."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        """The lines that end in `data`, without their newline; empty lines are left out."""
+        *ended, rest = data.split(b"\n")
+        lines: list[bytes | Overlong] = []
+        for piece in ended:
+            self._add(piece)
+            if self._size:
+                lines.append(self._take())
+        self._add(rest)
+        return lines
+
+    def _add(self, piece: bytes) -> None:
+        was_within, self._size = self._size <= self._max_bytes, self._size + len(piece)
+        if self._size <= self._max_bytes:
+            self._pieces.append(piece)
+        elif was_within:
+            self._pieces = [b"".join((*self._pieces, piece))[: min(_SMALL, self._max_bytes)]]
+
+    def _take(self) -> bytes | Overlong:
+        line, size = b"".join(self._pieces), self._size
+        self._pieces, self._size = [], 0
+        return line if size <= self._max_bytes else Overlong(line, size)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One JSON-RPC message, split but not parsed: every value is the bytes that came."""
+
+    id: RequestId | msgspec.UnsetType | None = msgspec.UNSET
+    method: str | msgspec.UnsetType = msgspec.UNSET
+    params: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    result: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_DECODER: Final = msgspec.json.Decoder(Message)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+def open_message(frame: Buffer) -> Message:
+    """Split a frame.
+
+    Raises:
+        WireError: The frame is not JSON, is nested too deep, or is no JSON-RPC message object.
+    """
+    try:
+        return _DECODER.decode(frame)
+    except RecursionError:
+        raise WireError("The message is nested too deep: 1,000 levels is the limit.") from None
+    except msgspec.ValidationError as error:
+        raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(f"The message is not valid JSON: {error}.") from None
+
+
+def open_object(text: Buffer) -> dict[str, Buffer] | None:
+    """The members of a JSON object as the bytes that came (the last of a repeated key); None if it is no object."""
+    try:
+        return {key: memoryview(raw) for key, raw in _OBJECT.decode(text).items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def open_array(text: Buffer) -> list[Buffer] | None:
+    """The items of a JSON array as the bytes that came; None if it is no array."""
+    try:
+        return [memoryview(raw) for raw in _ARRAY.decode(text)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def recover_id(frame: Buffer) -> RequestId | None:
+    """The id of a message that could not be opened, if it stands first or last in it."""
+    match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
+    if match is None:
+        return None
+    try:
+        return msgspec.json.decode(match[1], type=int | str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A result whose payload was taken out: the SDK gets `stub`, the gateway gets `members`."""
+
+    stub: bytes
+    members: Mapping[str, Buffer]
+
+
+def lift_result(message: Message, method: str) -> Lifted | None:
+    """Take the payload out of the response to a request of this method; None if there is none to take."""
+    stub_of = _STUBS.get(method)
+    if stub_of is None or isinstance(message.result, msgspec.UnsetType):
+        return None
+    members = {key: memoryview(raw) for key, raw in message.result.items()}
+    if bytes(members.get("resultType", b"")) == b'"input_required"':
+        return None
+    response = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "result": join(object_of(stub_of(members)))}
+    return Lifted(join(object_of(response)), members)
+
+
+def _stub_call(members: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    small = {key: raw for key, raw in members.items() if key != "structuredContent" and len(raw) <= _SMALL}
+    return small | {"content": b"[]"}
+
+
+def _stub_listing(members: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    """The SDK computes headers from input schemas; the tools that it would stumble over are left to us."""
+    tools = []
+    for raw in open_array(members.get("tools", b"[]")) or []:
+        tool = open_object(raw) or {}
+        if bytes(tool.get("name", b""))[:1] == b'"' and bytes(tool.get("inputSchema", b""))[:1] == b"{":
+            tools.append(join(object_of({key: tool[key] for key in ("name", "inputSchema")})))
+    return {**members, "tools": b"[" + b",".join(tools) + b"]"}
+
+
+_STUBS: Final[Mapping[str, Callable[[Mapping[str, Buffer]], dict[str, Buffer]]]] = {
+    "tools/call": _stub_call,
+    "tools/list": _stub_listing,
+}
+
+
+def lift_arguments(message: Message, token: str) -> Lifted | None:
+    """Take the arguments out of a `tools/call` request and mark the stub with `token`; None for another message."""
+    if message.method != "tools/call" or isinstance(message.params, msgspec.UnsetType):
+        return None
+    params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
+    arguments = params.get("arguments", b"{}")
+    if bytes(arguments[:1]) != b"{":
+        return None
+    params["arguments"] = b"{}"
+    meta = open_object(params.get("_meta", b"{}"))
+    if meta is None:
+        return None
+    params["_meta"] = join(object_of({**meta, MARK: _ENCODE(token)}))
+    request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": b'"tools/call"'}
+    return Lifted(join(object_of({**request, "params": object_of(params)})), {"arguments": arguments})
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A stub on its way out, and the mark of the payload that belongs into it."""
+
+    token: str
+    id: RequestId | None
+    envelope: Mapping[str, Buffer]
+    """The message's members but `body`."""
+    body: Mapping[str, Buffer]
+    """Its params or result, without the mark."""
+    is_request: bool
+
+
+def find_mark(frame: Buffer) -> Marked | None:
+    """What an outgoing frame asks to be spliced into it; None for a frame that is complete as it is."""
+    if _MARK_BYTES not in bytes(frame):
+        return None
+    envelope = open_object(frame) or {}
+    name = "params" if "params" in envelope else "result"
+    body = open_object(envelope.get(name, b"null")) or {}
+    meta = open_object(body.get("_meta", b"null")) or {}
+    if MARK not in meta:
+        return None
+    token = msgspec.json.decode(meta.pop(MARK), type=str)
+    body = {**body, "_meta": join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
+    identity = msgspec.json.decode(envelope.get("id", b"null"), type=int | str | None)
+    rest = {key: raw for key, raw in envelope.items() if key != name}
+    return Marked(token, identity, rest, body, is_request=name == "params")
+
+
+def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
+    """The whole message: the stub with the payload's members in it, which win over the stub's."""
+    body = object_of({**marked.body, **payload})
+    return object_of({**marked.envelope, "params" if marked.is_request else "result": body})
+
+
+def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
+    """A JSON object in pieces, its values not copied."""
+    pieces: list[Buffer] = []
+    for key, value in members.items():
+        pieces += (b"," if pieces else b"{", _ENCODE(key), b":", *_pieces(value))
+    return (*pieces, b"}") if pieces else (b"{}",)
+
+
+def array_of(values: Iterable[Buffer | Segments]) -> Segments:
+    """A JSON array in pieces, its values not copied."""
+    pieces: list[Buffer] = []
+    for value in values:
+        pieces += (b"," if pieces else b"[", *_pieces(value))
+    return (*pieces, b"]") if pieces else (b"[]",)
+
+
+def join(segments: Segments) -> bytes:
+    """Pieces as one text."""
+    return b"".join(segments)
+
+
+def _pieces(value: Buffer | Segments) -> Segments:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,326 @@
+"""A configuration file: what it gives, what the examples hold, and what editors are told."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.config.loading import config_json_schema, find_config, load_config
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.policies import (
+    Config,
+    HttpEndpoint,
+    MirrorPolicy,
+    ServerPolicy,
+    StdioEndpoint,
+    StorePolicy,
+    ToolPolicy,
+    UpstreamPolicy,
+)
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+NO_VARIABLES: Mapping[str, str] = {}
+
+Load = Callable[..., Config]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, name: str = "mirror.yaml") -> Config:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(path, environ)
+
+    return load
+
+
+def only(config: Config) -> UpstreamPolicy:
+    (upstream,) = config.upstreams
+    return upstream
+
+
+def stdio(config: Config) -> StdioEndpoint:
+    endpoint = only(config).endpoint
+    assert isinstance(endpoint, StdioEndpoint)
+    return endpoint
+
+
+def http(config: Config) -> HttpEndpoint:
+    endpoint = only(config).endpoint
+    assert isinstance(endpoint, HttpEndpoint)
+    return endpoint
+
+
+WHOLE = """
+upstreams:
+  files:
+    command: npx
+    args: [-y, "@scope/server", "${HOME}/docs"]
+    env: {TOKEN: "${TOKEN}"}
+    cwd: sub/folder
+    timeout: 120
+    startup_timeout: 7.5
+    enabled: true
+    tools: {allow: ["*_file"], deny: ["write_*"]}
+    overrides:
+      "read_*": {inline_budget: 200, capture: always, timeout: 10, description: "Read it."}
+      "*": {capture: never}
+  web:
+    url: https://example.com/mcp?key=${TOKEN}
+    headers: {Authorization: "Bearer ${TOKEN}"}
+    transport: sse
+mirror:
+  suffix: _twin
+  inline_budget: 1
+  answer_budget: 2
+  error_budget: 3
+  notice: paper
+  expose_originals: yes
+  capture: never
+  startup_wait: 0
+store: {kind: memory, max_bytes: 1.5GiB, ttl: 2h}
+server: {name: gate, instructions: Be brief., path: /x/mcp, max_message_bytes: 5MB}
+"""
+
+
+def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
+    assert load(WHOLE, {"HOME": "/home/ann", "TOKEN": "t"}) == Config(
+        upstreams=(
+            UpstreamPolicy(
+                name="files",
+                endpoint=StdioEndpoint(
+                    "npx", ("-y", "@scope/server", "/home/ann/docs"), {"TOKEN": "t"}, str(tmp_path / "sub" / "folder")
+                ),
+                timeout=120,
+                startup_timeout=7.5,
+                allow=("*_file",),
+                deny=("write_*",),
+                overrides=(
+                    ("read_*", ToolPolicy("always", 200, 10, "Read it.")),
+                    ("*", ToolPolicy(capture="never")),
+                ),
+            ),
+            UpstreamPolicy(
+                name="web",
+                endpoint=HttpEndpoint("https://example.com/mcp?key=t", {"Authorization": "Bearer t"}, legacy_sse=True),
+            ),
+        ),
+        mirror=MirrorPolicy("_twin", "never", 1, 2, 3, "paper", expose_originals=True, startup_wait=0),
+        store=StorePolicy("memory", 3 << 29, 7200),
+        server=ServerPolicy("gate", "Be brief.", "/x/mcp", 5_000_000),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "upstreams: {}",
+        "upstreams:\nmirror:\nstore:\nserver:\n",
+        "mcpServers:",
+        "upstreams: {a: {command: x, enabled: false}}",
+        "\ufeffupstreams: {}",
+        "x-mine: [1, 2]",
+        "{}",
+    ],
+)
+def test_a_file_without_upstreams_has_the_defaults(load: Load, text: str) -> None:
+    assert load(text) == Config()
+
+
+def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
+    config = load("upstreams: {a: {command: x, args: , env: , tools: , overrides: }}")
+    assert only(config) == UpstreamPolicy("a", StdioEndpoint("x"))
+    assert only(config).timeout == 60
+
+
+def test_scalars_of_args_env_and_headers_stay_as_written(load: Load) -> None:
+    written = "{a: 8080, b: true, c: yes, d: 1e3, e: 0x10, f: 007, g: 1:30, h: 2024-01-01, i: 1.50, j: ''}"
+    texts = ["8080", "true", "yes", "1e3", "0x10", "007", "1:30", "2024-01-01", "1.50", ""]
+    config = load(f"upstreams: {{a: {{command: x, args: [-p, 007, no], env: {written}}}}}")
+    assert list(stdio(config).env.values()) == texts
+    assert stdio(config).args == ("-p", "007", "no")
+    config = load(f"upstreams: {{a: {{url: 'http://x', headers: {written}}}}}")
+    assert list(http(config).headers.values()) == texts
+
+
+@pytest.mark.parametrize(
+    ("written", "environ", "text"),
+    [
+        ("${A}", {"A": "x"}, "x"),
+        ("${env:A}", {"A": "x"}, "x"),
+        ("-${A}-${A}-", {"A": "x"}, "-x-x-"),
+        ("${A}", {"A": ""}, ""),
+        ("${A:-d}", {}, "d"),
+        ("${A:-d}", {"A": ""}, "d"),
+        ("${A:-d}", {"A": "x"}, "x"),
+        ("${A:-}", {}, ""),
+        ("${A:-a b:-c}", {}, "a b:-c"),
+        ("$${A}", {"A": "x"}, "${A}"),
+        ("$$${A}", {"A": "x"}, "$${A}"),
+        ("$A $$ $(A) {A}", {"A": "x"}, "$A $$ $(A) {A}"),
+        ("${A}", {"A": "${B}", "B": "no"}, "${B}"),
+        ("${A}", {"A": "[1, {a: *b}]\n# no"}, "[1, {a: *b}]\n# no"),
+    ],
+)
+def test_variables_are_put_into_text_and_never_read_again(
+    load: Load, written: str, environ: dict[str, str], text: str
+) -> None:
+    assert stdio(load(f"upstreams: {{a: {{command: x, args: ['{written}']}}}}", environ)).args == (text,)
+
+
+def test_a_variable_may_give_a_number_or_a_boolean(load: Load) -> None:
+    text = """
+    upstreams:
+      a: {command: x, timeout: "${T:-90}", enabled: "${ON:-true}"}
+      b: {command: x, enabled: "${OFF}"}
+    mirror: {inline_budget: "${BUDGET}", expose_originals: "${SHOW}", capture: "${CAPTURE}"}
+    store: {max_bytes: "${SIZE}", ttl: "${TTL}"}
+    """
+    environ = {"OFF": "no", "BUDGET": "5", "SHOW": "True", "CAPTURE": "always", "SIZE": "2KiB", "TTL": "1.5m"}
+    config = load(text, environ)
+    assert only(config).timeout == 90
+    assert config.mirror == MirrorPolicy(inline_budget=5, expose_originals=True, capture="always")
+    assert config.store == StorePolicy(max_bytes=2048, ttl=90)
+
+
+def test_python_is_the_running_one_unless_the_environment_says(load: Load) -> None:
+    text = 'upstreams: {a: {command: "${PYTHON}"}}'
+    assert stdio(load(text)).command == sys.executable
+    assert stdio(load(text, {"PYTHON": "pypy"})).command == "pypy"
+
+
+def test_a_disabled_upstream_needs_no_variables_nor_usable_values(load: Load) -> None:
+    assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == Config()
+    assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == Config()
+
+
+def test_folders_start_at_home_or_at_the_file(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("USERPROFILE", "/home/ann")
+    monkeypatch.chdir("/")
+    for cwd, folder in (("work", tmp_path / "work"), (".", tmp_path), ("/srv", "/srv"), ("~/a", "/home/ann/a")):
+        assert stdio(load(f"upstreams: {{a: {{command: ~/run, cwd: {cwd}}}}}")) == StdioEndpoint(
+            "/home/ann/run", cwd=str(folder)
+        )
+
+
+def test_anchors_and_merge_keys_work(load: Load) -> None:
+    config = load("""
+        x-env: &env {A: 1, B: 2}
+        x-more: &more {B: 3, C: 4}
+        upstreams:
+          a:
+            command: x
+            env:
+              <<: [*env, *more]
+              A: 0
+        """)
+    assert stdio(config).env == {"A": "0", "B": "2", "C": "4"}
+
+
+def test_json_may_have_tabs_and_escaped_pairs(load: Load) -> None:
+    servers = {"mcpServers": {"a": {"command": "x", "args": ["\U0001f600", "a\tb", "a/b"]}}}
+    config = load(json.dumps(servers, indent="\t").replace("a/b", "a\\/b"), name="claude.json")
+    assert stdio(config).args == ("\U0001f600", "a\tb", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "upstreams", "warnings"),
+    [("demo.yaml", 2, 0), ("example.yaml", 2, 0), ("pasted.json", 2, 3)],
+)
+def test_an_example_file_loads(name: str, upstreams: int, warnings: int) -> None:
+    config = load_config(CONFIGS / name, NO_VARIABLES)
+    assert (len(config.upstreams), len(config.warnings)) == (upstreams, warnings)
+
+
+def test_the_full_example_shows_the_defaults() -> None:
+    config = load_config(CONFIGS / "example.yaml", NO_VARIABLES)
+    assert (config.mirror, config.store, config.server) == (MirrorPolicy(), StorePolicy(), ServerPolicy())
+
+
+def test_the_full_example_has_every_key() -> None:
+    text = (CONFIGS / "example.yaml").read_text(encoding="utf-8")
+    schema = config_json_schema()
+    keys = {key for section in schema["$defs"].values() for key in section["properties"]}
+    assert [key for key in sorted(keys) if f"{key}:" not in text] == []
+
+
+def test_the_demo_runs_on_this_python() -> None:
+    for upstream in load_config(CONFIGS / "demo.yaml", NO_VARIABLES).upstreams:
+        assert upstream.endpoint == StdioEndpoint(sys.executable, ("-m", f"mcp_mirror.demo.{upstream.name}"))
+
+
+def in_schema(text: str) -> bool:
+    return jsonschema_rs.validator_for(config_json_schema()).is_valid(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "example.yaml", "pasted.json"])
+def test_the_schema_admits_the_examples(name: str) -> None:
+    assert in_schema((CONFIGS / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "admitted"),
+    [
+        (WHOLE, True),
+        ("upstreams: {a: {command: x, timeout: '${T:-60}', enabled: '${ON}', args: [8080, true]}}", True),
+        ("mirror: {capture: '${C}', inline_budget: '${B}'}", True),
+        ("store: {max_bytes: 100, ttl: 1.5h}", True),
+        ("x-env: {A: 1}", True),
+        ("upstreams: {a: {command: x, timeot: 60}}", False),
+        ("upstreams: {a: {command: x, timeout: null}}", False),
+        ("upstreams: {a: {command: x, timeout: 0}}", False),
+        ("upstreams: {a: {command: x, cwd: null}}", False),
+        ("upstreams: {a b: {command: x}}", False),
+        ("store: {kind: redis}", False),
+        ("store: {max_bytes: lots}", False),
+        ("mirror: {notice: nice}", False),
+        ("upstream: {}", False),
+    ],
+)
+def test_the_schema_says_what_the_file_may_hold(text: str, *, admitted: bool) -> None:
+    assert in_schema(text) is admitted
+
+
+def test_the_schema_documents_every_key_and_closes_every_mapping() -> None:
+    schema = config_json_schema()
+    jsonschema_rs.meta.validate(schema)
+    for section in (schema, *schema["$defs"].values()):
+        assert section["additionalProperties"] is False
+        assert [key for key, field in section["properties"].items() if not field.get("description")] == []
+
+
+def test_the_file_is_the_named_one_else_the_variables_else_here_else_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "user"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mcp_mirror.config.user_config_path", lambda _app: user)
+    with pytest.raises(ConfigError) as caught:
+        find_config(None, {"MCP_MIRROR_CONFIG": ""})
+    for place in ("--config", "$MCP_MIRROR_CONFIG", "./mcp-mirror.yaml", str(user / "config.yaml"), "To begin"):
+        assert place in str(caught.value)
+    user.mkdir()
+    (user / "config.yaml").touch()
+    assert find_config(None, {}) == user / "config.yaml"
+    (tmp_path / "mcp-mirror.yaml").touch()
+    assert find_config(None, {}) == Path("mcp-mirror.yaml")
+    assert find_config(None, {"MCP_MIRROR_CONFIG": "named.yaml"}) == Path("named.yaml")
+    assert find_config(Path("explicit.yaml"), {"MCP_MIRROR_CONFIG": "named.yaml"}) == Path("explicit.yaml")
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config") / "mirror.yaml"
+
+
+@given(value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_a_variables_text_arrives_as_it_is(scratch: Path, value: str) -> None:
+    scratch.write_text("upstreams: {a: {command: x, env: {V: '<${V}>'}}}", encoding="utf-8")
+    assert stdio(load_config(scratch, {"V": value})).env == {"V": f"<{value}>"}

@@ -1,0 +1,128 @@
+"""The blocks of clients: each known key means something here, or is warned of."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_mirror.config.loading import load_config
+from mcp_mirror.policies import (
+    Config,
+    HttpEndpoint,
+    StdioEndpoint,
+    ToolPolicy,
+    UpstreamPolicy,
+)
+
+NO_VARIABLES: Mapping[str, str] = {}
+
+Load = Callable[..., Config]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, name: str = "mirror.yaml") -> Config:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(path, environ)
+
+    return load
+
+
+def only(config: Config) -> UpstreamPolicy:
+    (upstream,) = config.upstreams
+    return upstream
+
+
+CLIENTS: list[tuple[str, dict[str, Any], UpstreamPolicy]] = [
+    (
+        "Claude",
+        {"type": "stdio", "command": "x", "env": {"A": "b"}},
+        UpstreamPolicy("a", StdioEndpoint("x", env={"A": "b"})),
+    ),
+    (
+        "Claude",
+        {"type": "http", "url": "http://x", "headers": {"A": "b"}},
+        UpstreamPolicy("a", HttpEndpoint("http://x", {"A": "b"})),
+    ),
+    ("Cursor", {"url": "http://x", "env": {}}, UpstreamPolicy("a", HttpEndpoint("http://x"))),
+    (
+        "Cline",
+        {"type": "streamableHttp", "url": "http://x", "disabled": False},
+        UpstreamPolicy("a", HttpEndpoint("http://x")),
+    ),
+    (
+        "Roo",
+        {"type": "streamable-http", "url": "http://x", "timeout": 120},
+        UpstreamPolicy("a", HttpEndpoint("http://x"), timeout=120),
+    ),
+    (
+        "Roo",
+        {"type": "sse", "url": "http://x", "disabledTools": ["t"]},
+        UpstreamPolicy("a", HttpEndpoint("http://x", legacy_sse=True), deny=("t",)),
+    ),
+    ("Windsurf", {"serverUrl": "http://x"}, UpstreamPolicy("a", HttpEndpoint("http://x"))),
+    (
+        "Gemini",
+        {"httpUrl": "http://x", "includeTools": ["t"], "excludeTools": ["u"]},
+        UpstreamPolicy("a", HttpEndpoint("http://x"), allow=("t",), deny=("u",)),
+    ),
+    (
+        "Codex",
+        {"command": "x", "startup_timeout_sec": 5, "tool_timeout_sec": 7200},
+        UpstreamPolicy("a", StdioEndpoint("x"), 7200, 5),
+    ),
+    (
+        "Codex",
+        {"url": "http://x", "http_headers": {"A": "b"}, "enabled_tools": ["t"], "disabled_tools": ["u"]},
+        UpstreamPolicy("a", HttpEndpoint("http://x", {"A": "b"}), allow=("t",), deny=("u",)),
+    ),
+    ("any", {"command": "x", "headers": None, "env": None}, UpstreamPolicy("a", StdioEndpoint("x"))),
+    ("Copilot", {"type": "local", "command": "x", "tools": ["*"]}, UpstreamPolicy("a", StdioEndpoint("x"))),
+    (
+        "ours",
+        {"command": "x", "tools": {"deny": ["t"]}, "overrides": {"*": {"capture": "never"}}},
+        UpstreamPolicy("a", StdioEndpoint("x"), deny=("t",), overrides=(("*", ToolPolicy("never")),)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("client", "server", "policy"), CLIENTS, ids=[f"{row[0]} {[*row[1]]}" for row in CLIENTS])
+@pytest.mark.parametrize("block", ["mcpServers", "servers", "context_servers", "mcp_servers"])
+def test_a_clients_server_is_an_upstream(
+    load: Load, client: str, server: dict[str, Any], policy: UpstreamPolicy, block: str
+) -> None:
+    config = load(json.dumps({block: {"a": server}}))
+    assert (client, only(config)) == (client, policy)
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "key", ["autoApprove", "alwaysAllow", "trust", "description", "icon", "envFile", "oauth", "auth", "dev", "gallery"]
+)
+def test_a_clients_key_without_effect_is_warned_of(load: Load, tmp_path: Path, key: str) -> None:
+    config = load(f"mcpServers:\n  a:\n    command: x\n    {key}: [1]\n")
+    (warning,) = config.warnings
+    assert warning.startswith(f"{tmp_path / 'mirror.yaml'}:4: mcpServers.a.{key}: ")
+    assert only(config) == UpstreamPolicy("a", StdioEndpoint("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("inputs: []\nmcpServers:\n", 1, "inputs: it asks a person"),
+        ("mcpServers:\n  a b: {command: x}", 2, "mcpServers.a b: the upstream is called 'a_b' here"),
+        ("mcpServers:\n  a: {command: x,\n    headers: {A: b}}", 3, "mcpServers.a.headers: it has no effect here"),
+        ("mcpServers:\n  a: {command: x,\n    timeout: 60000}", 3, "mcpServers.a.timeout: over 3600, so it is read as"),
+    ],
+)
+def test_what_is_read_otherwise_is_warned_of(load: Load, text: str, line: int, told: str) -> None:
+    (warning,) = load(text).warnings
+    assert f"mirror.yaml:{line}: {told}" in warning
+
+
+def test_a_clients_large_timeout_is_in_milliseconds_and_ours_is_not(load: Load) -> None:
+    config = load("upstreams: {a: {command: x, timeout: 5000}}\nmcpServers: {b: {command: x, timeout: 5000}}")
+    assert [upstream.timeout for upstream in config.upstreams] == [5000, 5]

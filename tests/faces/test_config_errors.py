@@ -1,0 +1,356 @@
+"""What each mistake in a configuration file is told, and that nothing told holds a secret."""
+
+import logging
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from mcp_mirror.config.loading import load_config
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.policies import Config
+
+CANARY = "c4n4ry-5ecret"
+NO_VARIABLES: Mapping[str, str] = {}
+
+Load = Callable[..., Config]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, name: str = "mirror.yaml") -> Config:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(path, environ)
+
+    return load
+
+
+@pytest.fixture
+def problems(load: Load, tmp_path: Path) -> Callable[..., list[str]]:
+    """The lines of the error that a file gives, without the folder."""
+
+    def problems(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            load(text, environ)
+        return str(caught.value).replace(f"{tmp_path}{os.sep}", "").splitlines()
+
+    return problems
+
+
+NEITHER = "wanted 'command' (a program to start) or 'url' (an address), got"
+SECONDS = "wanted a number of seconds above 0, got"
+SCALAR = 'wanted text, a number or true/false (write "" for empty text), got'
+BARE = "; a bare ~ means nothing in YAML, so put it in quotes"
+VARIABLE = "wanted ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
+INPUT = "${input:...} asks a person, and a gateway cannot; set an environment variable and write ${VAR}"
+SIZE = "wanted a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got"
+TAG = "YAML tags (such as !name) are not used here; remove it"
+CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
+WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
+KEYS_OF_UPSTREAM = (
+    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, enabled, tools, overrides"
+)
+
+BAD_KEYS = [
+    ("timeot: 5", "upstreams.a.timeot: unknown key; did you mean 'timeout'?"),
+    ("disabled: true", "upstreams.a.disabled: unknown key; did you mean 'enabled'?"),
+    ("includeTools: []", "upstreams.a.includeTools: unknown key; did you mean 'tools'?"),
+    ("tools: {allwo: []}", "upstreams.a.tools.allwo: unknown key; did you mean 'allow'?"),
+    ("tools: {zzz: []}", "upstreams.a.tools.zzz: unknown key; wanted one of allow, deny"),
+    ("overrides: {r: {captur: auto}}", "upstreams.a.overrides.r.captur: unknown key; did you mean 'capture'?"),
+    ("timeout: soon", f"upstreams.a.timeout: {SECONDS} text"),
+    ("timeout: '60'", f"upstreams.a.timeout: {SECONDS} text"),
+    ("timeout: ''", f"upstreams.a.timeout: {SECONDS} empty text"),
+    ("timeout: 0", f"upstreams.a.timeout: {SECONDS} zero"),
+    ("timeout: -1", f"upstreams.a.timeout: {SECONDS} a negative number"),
+    ("timeout: .inf", f"upstreams.a.timeout: {SECONDS} infinity or not a number"),
+    ("timeout: .nan", f"upstreams.a.timeout: {SECONDS} infinity or not a number"),
+    ("timeout: 1e999", f"upstreams.a.timeout: {SECONDS} a number"),
+    ("timeout: true", f"upstreams.a.timeout: {SECONDS} true or false"),
+    ("timeout: null", f"upstreams.a.timeout: {SECONDS} nothing; it is never none"),
+    ("timeout:", f"upstreams.a.timeout: {SECONDS} nothing; it is never none"),
+    ("timeout: [1]", f"upstreams.a.timeout: {SECONDS} a list"),
+    ("timeout: {a: 1}", f"upstreams.a.timeout: {SECONDS} a mapping"),
+    ("timeout: 99999999999999999999", f"upstreams.a.timeout: {SECONDS} a number that is too large"),
+    ("startup_timeout: 0", f"upstreams.a.startup_timeout: {SECONDS} zero"),
+    ("enabled: 1", "upstreams.a.enabled: wanted true or false, got a whole number"),
+    ("enabled: 'no'", "upstreams.a.enabled: wanted true or false, got text"),
+    ("args: -y", "upstreams.a.args: wanted a list, got text"),
+    ("args: {a: b}", "upstreams.a.args: wanted a list, got a mapping"),
+    ("args: [a, ~]", f"upstreams.a.args.1: {SCALAR} nothing{BARE}"),
+    ("args: [[a]]", f"upstreams.a.args.0: {SCALAR} a list"),
+    ("env: [A=b]", "upstreams.a.env: wanted a mapping, got a list"),
+    ("env: {A=b: c}", "upstreams.a.env: wanted names without '=' in them, got a mapping"),
+    ("env: {A: }", f"upstreams.a.env: {SCALAR} nothing"),
+    ("cwd: ~", f"upstreams.a.cwd: wanted text that is not empty, got nothing{BARE}"),
+    ("cwd: 5", "upstreams.a.cwd: wanted text that is not empty, got a whole number; put it in quotes"),
+    ("transport: sse", "upstreams.a.transport: with 'command' wanted stdio; or leave it out"),
+    ("transport: tcp", "upstreams.a.transport: wanted one of stdio, streamable-http, sse, got text"),
+    ("headers: {A: b}", "upstreams.a.headers: this goes with 'url', not with 'command'; remove it"),
+    ("tools: {allow: '*'}", "upstreams.a.tools.allow: wanted a list, got text"),
+    ("tools: []", "upstreams.a.tools: wanted a mapping, got a list"),
+    ("overrides: {r: 5}", "upstreams.a.overrides.r: wanted a mapping, got a whole number"),
+    ("overrides: {r: {inline_budget: 1.5}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a number"),
+    ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
+    (
+        "args: ['${NONE}']",
+        "upstreams.a.args.0: the environment variable NONE is not set; set it, or write a default: ${NONE:-...}",
+    ),
+    ("args: ['${input:k}']", f"upstreams.a.args.0: {INPUT}"),
+    ("args: ['${A:-${B}}']", f"upstreams.a.args.0: {VARIABLE}"),
+    ("args: ['${}']", f"upstreams.a.args.0: {VARIABLE}"),
+    ("args: ['${A']", f"upstreams.a.args.0: {VARIABLE}"),
+    ("timeout: '${T:-soon}'", f"upstreams.a.timeout: {SECONDS} text"),
+    ("timeout: !!python/name:os.system 5", f"upstreams.a.timeout: {TAG}"),
+    ("env: !secret {}", f"upstreams.a.env: {TAG}"),
+    ('args: ["\\0"]', f"upstreams.a.args.0: {CHARACTER}"),
+    ('args: ["\\ud800"]', f"upstreams.a.args.0: {CHARACTER}"),
+    ("<<: 5", "upstreams.a: wanted a mapping to merge after '<<'"),
+    ("[a]: 5", "upstreams.a: wanted text as a key, got a list or a mapping; quote text that starts with [ or {"),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), BAD_KEYS, ids=[line for line, _ in BAD_KEYS])
+def test_a_mistake_names_file_line_key_and_what_was_wanted(
+    problems: Callable[..., list[str]], line: str, told: str
+) -> None:
+    assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {told}"]
+
+
+BAD_SECTIONS = [
+    ("mirror: 5", "mirror: wanted a mapping, got a whole number"),
+    ("mirror: {suffix: ''}", "mirror.suffix: wanted 1 to 32 of A-Z, a-z, 0-9, _ and -, got empty text"),
+    ("mirror: {suffix: a b}", "mirror.suffix: wanted 1 to 32 of A-Z, a-z, 0-9, _ and -, got text"),
+    ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
+    ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
+    ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
+    ("store: {kind: redis}", "store.kind: wanted memory, got text"),
+    ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
+    ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
+    ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),
+    ("store: {ttl: never}", "store.ttl: wanted a duration above 0 in seconds, or with s, m, h or d, got text"),
+    ("server: {path: mcp}", "server.path: wanted a path such as /mcp, got text"),
+    ("server: {name: }", "server.name: wanted text that is not empty, got nothing"),
+    ("server: {prot: 1}", "server.prot: unknown key; wanted one of name, instructions, path, max_message_bytes"),
+    ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
+    ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
+    ("upstreams: []", "upstreams: wanted a mapping from names to servers, got a list"),
+    ("mcpServers: x", "mcpServers: wanted a mapping from names to servers, got text"),
+    ("upstreams: {a: }", "upstreams.a: wanted a mapping, got nothing"),
+    ("upstreams: {a: {command: x, url: 'http://x'}}", f"upstreams.a: {NEITHER} both; keep one"),
+    ("upstreams: {a: {}}", f"upstreams.a: {NEITHER} neither"),
+    ("upstreams: {a b: {command: x}}", "upstreams.a b: wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots"),
+    ("upstreams: {a: {command: ''}}", "upstreams.a.command: wanted the name or path of a program, got empty text"),
+    ("upstreams: {a: {command: [x]}}", "upstreams.a.command: wanted the name or path of a program, got a list"),
+    (
+        "upstreams: {a: {url: 'http://x', env: {A: b}}}",
+        "upstreams.a.env: this goes with 'command', not with 'url'; remove it",
+    ),
+    (
+        "upstreams: {a: {url: 'http://x', transport: stdio}}",
+        "upstreams.a.transport: with 'url' wanted streamable-http or sse; or leave it out",
+    ),
+    (
+        "upstreams: {a: {url: 'http://x', headers: {a b: c}}}",
+        "upstreams.a.headers: wanted names of HTTP headers, got a mapping",
+    ),
+    (
+        'upstreams: {a: {url: "http://x", headers: {a: "b\\r\\nc"}}}',
+        "upstreams.a.headers.a: wanted one line of ASCII text, got text",
+    ),
+    ("upstreams: {a: {command: x}, a: {command: y}}", "upstreams.a: the same key as on line 1; keep one"),
+    (
+        "{upstreams: {a: {command: x}}, mcpServers: {a: {command: x}}}",
+        "mcpServers.a: an upstream of this name is on line 1 already; rename one",
+    ),
+    (
+        "mcpServers: {a b: {command: x}, a/b: {command: x}}",
+        "mcpServers.a/b: an upstream of this name is on line 1 already; rename one",
+    ),
+    (
+        "mcpServers: {a: {url: 'http://x', httpUrl: 'http://x'}}",
+        "mcpServers.a.httpUrl: it says the same as 'url'; keep one",
+    ),
+    (
+        "mcpServers: {a: {command: x, autoAprove: []}}",
+        f"mcpServers.a.autoAprove: unknown key; wanted one of {KEYS_OF_UPSTREAM}",
+    ),
+    ("mcpServers: {a: {command: x, type: http}}", "mcpServers.a.type: with 'command' wanted stdio; or leave it out"),
+    ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: wanted true or false, got text"),
+    ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: wanted a list, got text"),
+    ("mcpServers: {a: 5}", "mcpServers.a: wanted a mapping, got a whole number"),
+    (
+        "upstreams: {a: {command: x, enabled: false, timeot: 1}}",
+        "upstreams.a.timeot: unknown key; did you mean 'timeout'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), BAD_SECTIONS, ids=[text for text, _ in BAD_SECTIONS])
+def test_a_mistake_in_a_section_is_told(problems: Callable[..., list[str]], text: str, told: str) -> None:
+    assert problems(text) == [f"mirror.yaml:1: {told}"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "example.com",
+        "ftp://x",
+        "http://",
+        "http:///mcp",
+        "http://x:99999",
+        "http://[x",
+        "http://a b",
+        "file:///etc",
+        "''",
+    ],
+)
+def test_an_address_is_http_with_a_host(problems: Callable[..., list[str]], url: str) -> None:
+    (told,) = problems(f"upstreams:\n  a:\n    url: {url}\n")
+    assert told.startswith("mirror.yaml:3: upstreams.a.url: wanted an address such as https://example.com/mcp, got")
+
+
+UNREADABLE = [
+    ("", 1, "the file is empty; begin with 'upstreams:'"),
+    ("# only this\n", 1, "the file is empty; begin with 'upstreams:'"),
+    ("- a\n", 1, "wanted a mapping with 'upstreams:' at the top, got a list"),
+    ("upstreams\n", 1, "wanted a mapping with 'upstreams:' at the top, got text"),
+    ("a:\n\tb: 1\n", 2, "a tab stands where only spaces can; use spaces"),
+    ("a: 1\nb: [1, 2\n", 3, "a list in [ ] lacks a comma or its closing bracket"),
+    ("a: {b: 1\n", 2, "a mapping in { } lacks a comma or its closing brace"),
+    ("a: 'x\n", 2, "a quote or bracket is never closed"),
+    ("a: b: c\n", 1, "a colon stands where none can; put that text in quotes or mend the indentation"),
+    ("a: 1\nb\nc: 2\n", 3, "a key without its colon; write 'key: value', or put the text in quotes"),
+    ("a:\n  b: 1\n c: 2\n", 3, "the indentation does not match the lines above, or a line lacks its colon"),
+    ("a: *b\n", 1, "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
+    ("a: @b\n", 1, "text that starts with %, @ or a backtick must be in quotes"),
+    ("a: 1\n---\nb: 2\n", 2, "a second document starts; keep one and remove '---'"),
+    ("a: 1\nb: \x07\n", 2, "a control character stands here; remove it"),
+    ('a: "\\Uffffffff"\n', 1, 'an escape such as "\\U..." in quotes names no character'),
+    ("[" * 5000, 1, "nested deeper than 32 levels; a configuration needs fewer"),
+    (b"a: 1\nb: \xff\n", 2, "the file is not UTF-8; save it as UTF-8"),
+    ("a: 1".encode("utf-16"), 1, "the file is not UTF-8; save it as UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "told"), UNREADABLE, ids=[str(row[0])[:20] for row in UNREADABLE])
+def test_what_is_no_yaml_is_told_in_plain_words(
+    problems: Callable[..., list[str]], text: str | bytes, line: int, told: str
+) -> None:
+    (only_problem,) = problems(text)
+    assert only_problem.startswith(f"mirror.yaml:{line}: ")
+    assert told in only_problem
+
+
+def test_an_alias_bomb_is_refused(problems: Callable[..., list[str]]) -> None:
+    rows = ["x-0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (told,) = problems("\n".join(rows))
+    assert "aliases repeat this file into more than 20000 values" in told
+
+
+@pytest.mark.parametrize("text", ["x-a: &a [*a]", "x-a: &a {b: *a}", "x-a: &a {<<: *a}"])
+def test_an_alias_of_itself_is_refused(problems: Callable[..., list[str]], text: str) -> None:
+    assert problems(text)
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(problems: Callable[..., list[str]]) -> None:
+    text = """\
+upstreams:
+  web:
+    timeot: 5
+    timeout: soon
+    url: "${NONE}"
+  other: {}
+mirror:
+  suffix: 5
+  suffix: 6
+store: {ttl: x, kind: y}
+"""
+    keys = [line.split(" ")[0] for line in problems(text)]
+    assert keys == [
+        "mirror.yaml:3:",
+        "mirror.yaml:4:",
+        "mirror.yaml:5:",
+        "mirror.yaml:6:",
+        "mirror.yaml:8:",
+        "mirror.yaml:9:",
+        "mirror.yaml:10:",
+        "mirror.yaml:10:",
+    ]
+
+
+def test_very_many_problems_are_cut(problems: Callable[..., list[str]]) -> None:
+    told = problems("\n".join(f"key{n}: 1" for n in range(80)))
+    assert len(told) == 51
+    assert told[-1] == "mirror.yaml: and 30 more problems"
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", ".", "a\0b"])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"the configuration cannot be read: .+; check the path"):
+        load_config(tmp_path / name, {})
+
+
+def test_a_huge_file_is_no_configuration(problems: Callable[..., list[str]]) -> None:
+    (told,) = problems(b"#" * ((1 << 20) + 1))
+    assert told == "mirror.yaml: larger than 1048576 bytes; this is not a configuration"
+
+
+SECRET_FILES = [
+    "upstreams: {a: {command: x, args: [CANARY], env: {A: CANARY}}, b: {url: 'http://x?CANARY', headers: {A: CANARY}}}",
+    "upstreams: {a: {command: x, args: ['${S}'], env: {A: '${S}'}}, b: {url: 'http://x?${S}', headers: {A: '${S}'}}}",
+    "upstreams: {a: {command: x, env: {A: [CANARY]}, args: CANARY}}",
+    "upstreams: {a: {command: x, env: {CANARY}}}",
+    "upstreams: {a: {command: x, env: {CANARY: }}}",
+    "upstreams: {a: {command: x, env: {A=CANARY: b}}}",
+    "upstreams: {a: {command: x, env: {A=CANARY: [], A=CANARY: {}}}}",
+    "upstreams: {a: {command: x, env: [A=CANARY]}}",
+    "upstreams: {a: {command: x, env: CANARY}}",
+    "upstreams: {a: {command: x, args: [{--token=CANARY: x}]}}",
+    "upstreams: {a: {command: x, A=CANARY: b}}",
+    "upstreams: {a: {url: 'CANARY'}}",
+    "upstreams: {a: {url: 'ftp://CANARY@x?k=CANARY'}}",
+    "upstreams: {a: {url: 'http://x:CANARY'}}",
+    "upstreams: {a: {url: 'http://x', headers: {'Authorization: CANARY': }}}",
+    "upstreams: {a: {url: 'http://x', headers: {CANARY}}}",
+    'upstreams: {a: {url: "http://x", headers: {A: "CANARY\\n"}}}',
+    "upstreams: {a: {url: 'http://x?CANARY', env: {A: CANARY}, transport: CANARY}}",
+    "upstreams: {a: {command: x, url: CANARY, env: {A: CANARY}}}",
+    "upstreams: {a: {command: x, timeout: CANARY, enabled: CANARY, cwd: [CANARY]}}",
+    "upstreams: {a: {command: x, timeout: '${S}', enabled: '${S}', transport: '${S}'}}",
+    "upstreams: {a: {command: x, env: {A: '${S}${NONE}', B: '${NONE:CANARY}', C: '${input:CANARY'}}}",
+    "upstreams: {a: {command: x, env: {A: '${N:-CANARY}'}}, timeout: 1}",
+    "upstreams: {a: {command: x, env: {A: !CANARY b, B: *CANARY}}}",
+    "upstreams: {a: {command: x, env: {A: !CANARY b}}}",
+    "upstreams: {a: {command: x, env: {A: CANARY: b}}}",
+    "upstreams:\n  a:\n    env:\n      A: CANARY\n     B: CANARY\n",
+    "upstreams:\n  a:\n    env:\n      A: 'CANARY\n",
+    'upstreams: {a: {command: x, env: {A: "\\uCANARY"}}}',
+    "mcpServers: {a: {command: x, env: {A: CANARY}, headers: {A: CANARY}, autoApprove: [CANARY], oauth: {k: CANARY}}}",
+    "mcpServers: {a: {url: 'http://x?CANARY', env: {A: CANARY}, type: CANARY}}",
+    "mcpServers: {a: {url: 'http://x?CANARY', httpUrl: 'http://CANARY', timeout: 60000}}",
+    "mirror: {suffix: ' CANARY ', notice: CANARY, inline_budget: CANARY}",
+    "CANARY",
+    "[CANARY]",
+    b"upstreams: CANARY \xff",
+]
+
+
+@pytest.mark.parametrize("text", SECRET_FILES, ids=str)
+def test_no_secret_is_ever_shown(
+    load: Load, text: str | bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    raw = text if isinstance(text, bytes) else text.encode()
+    try:
+        config = load(raw.replace(b"CANARY", CANARY.encode()), {"S": CANARY})
+        shown = [repr(config), str(config), *config.warnings]
+    except ConfigError as error:
+        shown = [str(error), repr(error), "".join(traceback.format_exception(error))]
+    out = capsys.readouterr()
+    shown += [caplog.text, out.out, out.err]
+    assert not [text for text in shown if CANARY in text]

@@ -1,0 +1,111 @@
+"""Whatever a file holds, it gives a configuration or the one error."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_mirror.config.loading import load_config
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.policies import Config
+
+
+def loads_or_tells(path: Path, text: str) -> None:
+    """A file gives a configuration or the one error, and then a message of lines that start with the file."""
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        assert isinstance(load_config(path, {"A": "1"}), Config)
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        assert lines
+        assert all(line.startswith(f"{path}:") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config") / "mirror.yaml"
+
+
+PIECES = (
+    *"[]{}:,-?!&*#|>'\"%@`~= \n\t\\$<",
+    *("\n  ", ": ", "- ", "<<: ", "&a ", "*a", "!!int ", "${A}", "${", "\\x", "\ufeff", "\x85"),
+    *("upstreams", "mcpServers", "command", "url", "timeout", "env", "a", "1", "null"),
+)
+YAML_LIKE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=st.text() | YAML_LIKE)
+def test_any_text_gives_a_configuration_or_its_problems(scratch: Path, text: str) -> None:
+    loads_or_tells(scratch, text)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["${A}", "${NONE}", "60", "x", "http://x", "always", "8GiB", "24h"])
+)
+KEYS = st.text(max_size=6) | st.sampled_from(
+    [
+        "upstreams",
+        "mcpServers",
+        "servers",
+        "mirror",
+        "store",
+        "server",
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "headers",
+        "transport",
+        "type",
+        "timeout",
+        "tools",
+        "startup_timeout",
+        "enabled",
+        "disabled",
+        "allow",
+        "deny",
+        "overrides",
+        "suffix",
+        "capture",
+        "inline_budget",
+        "max_bytes",
+        "ttl",
+        "kind",
+        "name",
+        "path",
+        "httpUrl",
+        "includeTools",
+        "excludeTools",
+        "autoApprove",
+    ]
+)
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=25
+)
+
+
+def mappings_of(keys: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.sampled_from(keys) | KEYS, JSON, max_size=6)
+
+
+UPSTREAM = mappings_of(["command", "url", "args", "env", "headers", "timeout", "enabled", "tools", "overrides", "type"])
+FILES = st.dictionaries(
+    st.sampled_from(["upstreams", "mcpServers", "servers"]), st.dictionaries(KEYS, UPSTREAM, max_size=3), max_size=3
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=mappings_of(["upstreams", "mcpServers"]) | FILES, as_json=st.booleans())
+def test_any_mapping_gives_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
+    loads_or_tells(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))
