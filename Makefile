@@ -1,23 +1,58 @@
-# Everything a fresh machine needs beside python3, pip and make is installed here, into .venv and tests/node.
+# Everything that a fresh machine needs beside python3 (3.11 or later), pip and make is installed here, into .venv
+# and, where npm is found, into tests/node.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format lock clean node
+.PHONY: help run test check format bench node lock clean
 
-help:            ## this list
-	@grep -E '^[a-z-]+: .*##|^[a-z-]+: *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
-$(VENV)/.installed: pyproject.toml requirements.lock
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
+run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
+	$(BIN)/python -m mcp_mirror.demo.workflows
 
-lock: ## write requirements.lock anew from pyproject.toml (versions and hashes alone)
-	$(BIN)/python -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+test: $(VENV)/.installed $(NODE)/.installed ## run all tests
+	$(BIN)/pytest -n auto --dist loadgroup tests
+
+check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure core
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q tests/core
+	$(BIN)/coverage report --fail-under=100 --include='src/mcp_mirror/*.py' --omit='$(subst $() ,$(comma),$(SHELLS))'
+
+format: $(VENV)/.installed ## format and mend what can be mended
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+bench: $(VENV)/.installed ## measure, side by side in one run; prints tables
+	$(BIN)/python -m tests.bench
+
+node: $(NODE)/.installed ## install the Node servers and clients that the tests use
+
+lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: versions and hashes alone
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 
-clean: ## remove what make made
-	rm -rf $(VENV) tests/node/node_modules .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove all that make made
+	rm -rf $(VENV) $(NODE) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(NODE)/.installed: tests/node/package-lock.json
+	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --silent && touch node_modules/.installed; \
+	else echo "npm was not found: the tests that need Node will be skipped."; fi
+
+comma  := ,
+# The shells have tests of their own, with real processes; the floors above them are covered by the core's.
+SHELLS := src/mcp_mirror/app.py src/mcp_mirror/catalog.py src/mcp_mirror/cli.py src/mcp_mirror/gateway.py \
+          src/mcp_mirror/recall.py src/mcp_mirror/telemetry.py src/mcp_mirror/tools.py

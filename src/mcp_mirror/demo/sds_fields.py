@@ -1,0 +1,190 @@
+"""The fields of a composition table, as they stand in running text: CAS number, concentration, formula, and noise.
+
+Each rule knows one line of text at most; what belongs together is for `sds_rows` to say.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+from mcp_mirror.demo.sds_words import ELEMENTS, HAZARD_CLASSES, PLAIN_FORMULAE, any_of
+
+Kind = Literal["name", "cas", "bad_cas", "concentration", "formula"]
+
+
+class Field(NamedTuple):
+    """One recognised piece of a line."""
+
+    kind: Kind
+    text: str
+
+
+CAS_SHAPE = re.compile(r"(?<![\w-])\d{2,7}-\d{2}-\d(?![\w-])")
+
+NUMBER = r"\d{1,3}(?:[.,]\d+)?"
+_BOUND = r"(?:[<>]=|=[<>]|[<>≤≥~]|max\.?|min\.?|up to|less than|more than|at least|ca\.?|approx\.?|about)"
+_BASIS = r"(?:\(?(?:w/w|w/v|v/v|m/m|by weight|by wt\.?|by volume|by vol\.?|wt\.?|weight|vol\.?)\)?(?!\w))"
+_UNIT = rf"(?:(?:wt\.?|vol\.?)?\s?%\s*{_BASIS}?)"
+_DASH = r"\s*(?:-|to|and)\s*"
+_VALUE = rf"(?:(?:{_BOUND}\s*)?{NUMBER}|{_BOUND}\s*[.,]\d+)"
+CONCENTRATION = re.compile(
+    rf"(?<![\w.,/-])(?:"
+    rf"{_VALUE}\s*{_UNIT}?{_DASH}{_VALUE}\s*{_UNIT}"
+    rf"|{_VALUE}\s*%{_DASH}{_VALUE}(?![\w-])"
+    rf"|{_VALUE}{_DASH}{_VALUE}(?=\s|\*|$)"
+    rf"|{_VALUE}\s*{_UNIT}"
+    rf"|(?:[<>]=|=[<>]|[<>≤≥~]|max\.?|min\.?)\s*(?:{NUMBER}|[.,]\d+)(?=\s|\*|$)"
+    rf"|(?:balance|remainder)\b|remaining(?=\s*(?:%|$))"
+    rf"|trace[sd]?(?=\s|$)"
+    rf"|{NUMBER}(?=\s*\*?$)"
+    rf")\*{{0,3}}",
+    re.IGNORECASE,
+)
+
+_SYMBOLS = sorted(" ".join(ELEMENTS).split(), key=len, reverse=True)
+_ATOM = rf"(?:{'|'.join(_SYMBOLS)})\d{{0,3}}"
+_FORMULA = re.compile(rf"(?:{_ATOM}|\((?:{_ATOM})+\)\d{{0,3}}|[·*.]\s?[\d½¼¾]{{0,2}}(?=H2O))+")
+_CODE = re.compile(r"[HPR]\d{3}")
+
+_NUMBER_WORD = r"(?:no\b\.?|nr\b\.?|number\b|#)"
+_REGISTER = r"\b(?:EC|EEC|EINECS|ELINCS|EG|Index|REACH|Registration|Reg|RTECS)(?:\s+Reg(?:istration|\.)?)?"
+_NOISE = any_of(
+    (
+        rf"(?:{'|'.join(HAZARD_CLASSES)})\s*(?:\(?\s*(?:Cat(?:egory|\.)?\s*)?[1-5][A-D]?\b\)?)?(?:\s*\([a-z][a-z\s,]*\))?",
+        r"\b(?:EU)?H\d{3}(?:[A-Z]{1,2}\b)?",
+        r"\bR\d{2}(?:/\d{2})+\b",
+        r"\bGHS0\d\b",
+        r"\b(?:Dgr|Wng)\b",
+        r"\bCat(?:egory|\.)\s*\d[A-D]?\b",
+        r"(?<![\w-])\d{3}-\d{3}-\d{2}-[\dX](?![\w-])",  # index number of Annex VI
+        r"(?<![\w-])\d{3}-\d{3}-\d(?![\w-])",  # EC number
+        r"(?<![\w-])0\d-\d{10}-\d{2}(?:-[\dX]{4})?(?![\w-])",  # REACH registration number
+        rf"{_REGISTER}[\s.-]*(?:{_NUMBER_WORD}\s*[:#]?|[:#])",
+        rf"\(?\b(?:CAS|C\.A\.S\.)(?!\w)[\s.-]*(?:RN\b|registry\s+number\b|{_NUMBER_WORD})?\s*[:#]?",
+        r"\b\d+(?:[.,]\d+)?\s*(?:ppm|ppb|mg/m3|mg/m³|mppcf|f/cc)\b",
+        r"\((?:GC|HPLC|LC|T|GC/T|ICP|dry\s+basis)\)",  # method of an assay
+        r"\bM(?:-factor)?\s*=\s*\d+",
+        r"\((?:SARA\s+\w+|\*+|\d)\)|\[\d\]",  # marks of footnotes and lists
+    )
+)
+_NO_VALUE = re.compile(
+    r"(?<![^\s])(?:not (?:available|applicable|assigned|listed)|unknown|n/?a|none)(?![^\s])", re.IGNORECASE
+)
+_SECRET = re.compile(
+    r"(?<![^\s])(?:trade secret|confidential|withheld|proprietary(?=\s{2}|\s*[\d<>≤≥]|\s*$))(?![^\s])", re.IGNORECASE
+)
+_COLUMN_GAP = re.compile(r"\s{3,}")
+_NUMBER_BEFORE_CAS = re.compile(rf"(?<=\s){NUMBER}(?=\s+{CAS_SHAPE.pattern})")
+_OTHER_UNIT = re.compile(r"\s*(?:microns?\b|[µμnm]m\b|ppm\b|mg\b|g/|kg\b|°|deg\b|mol\b|:)", re.IGNORECASE)
+_POLYMER_CONTENT = re.compile(r",?\s*[<>≤≥]?\s*\d+\s*%\s*(?=aromatics|n-hexane)", re.IGNORECASE)
+
+
+def is_cas_number(text: str) -> bool:
+    """Verify the check digit: the other digits, counted from the right and weighted 1, 2, 3, ..., sum to it modulo 10.
+
+    Source: "Check Digit Verification of CAS Registry Numbers",
+    https://www.cas.org/support/documentation/chemical-substances/checkdig
+    """
+    digits = [int(character) for character in text if character.isdigit()]
+    weighted = sum(weight * digit for weight, digit in enumerate(reversed(digits[:-1]), start=1))
+    return CAS_SHAPE.fullmatch(text) is not None and digits[0] != 0 and weighted % 10 == digits[-1]
+
+
+def is_formula(word: str) -> bool:
+    """Whether a word is a chemical formula of at least two atoms, and neither a hazard code nor a capitalised word."""
+    if word in PLAIN_FORMULAE:
+        return True
+    if _CODE.fullmatch(word) or not _FORMULA.fullmatch(word):
+        return False
+    symbols = set(re.findall(r"[A-Z][a-z]?", word))
+    return len(symbols) > 1 and (any(c.isdigit() for c in word) or any(c.islower() for c in word))
+
+
+def tidy_concentration(text: str) -> str:
+    """Write a concentration in one way: "10-30%*" is "10 - 30 %", "≥2,5-<10" is "≥ 2.5 - < 10 %"."""
+    text = re.sub(r"(?<!\d)[.,](?=\d)", "0.", re.sub(r"(?<=\d),(?=\d)", ".", text.strip().rstrip("*")))
+    if not re.search(r"\d", text):
+        return text.lower()
+    parts = re.search(rf"%\s*({_BASIS})?\s*$", text, re.IGNORECASE)
+    basis = f" {parts[1].strip('()')}" if parts and parts[1] else ""
+    text = re.sub(r"(?:wt\.?|vol\.?)?\s?%.*?(?=-|to|and|$)", " ", text, flags=re.IGNORECASE)
+    text = re.sub(r"\s*(?:-|\bto\b|\band\b)\s*", " - ", re.sub(r"up to", "up_to", text, flags=re.IGNORECASE))
+    text = re.sub(r"([<>]=|=[<>]|[<>≤≥~])\s*", r"\1 ", text).replace("up_to", "up to")
+    return f"{' '.join(text.split())} %{basis}"
+
+
+def _cut_formula(cells: list[str]) -> tuple[str, list[Field]]:
+    """Take the name from the first cell of a text, and a formula that is a cell or a word at an end of the name."""
+    words = cells[0].split()
+    for index in (-1, 0):
+        if words and is_formula(word := words[index].strip("(),;")):
+            del words[index]
+            return " ".join(words), [Field("formula", word)]
+    found = [Field("formula", cell) for cell in cells[1:] if is_formula(cell) or cell in _SYMBOLS]
+    return " ".join(words), found[:1]
+
+
+def clean_name(text: str) -> str:
+    """Strip what is left around a name once the other fields are taken out."""
+    text = re.sub(r"\(\s*[,;)]*\s*\)|\(\s*$|\.{2,}\s*%?|\s{2,}", " ", text)
+    text = re.sub(r"^[\s\-*•·:;,|.)/]+|[\s\-*:;,|/(]+$", "", text)
+    return text if re.search(r"[A-Za-z]{2}", text) else ""
+
+
+def read_fields(line: str) -> list[Field]:
+    """Return the fields of one line in their order. Text between two recognised fields is a name.
+
+    A number shaped like a CAS number whose check digit is wrong is a "bad_cas": it separates fields and means nothing.
+    "Trade secret" is a name only where the line has no other.
+    """
+    line = _NO_VALUE.sub("  ", _NOISE.sub("  ", _COLUMN_GAP.sub("\t", line)))
+    fields = _split_fields(_SECRET.sub("  ", line))
+    return fields if any(field.kind == "name" for field in fields) else _split_fields(line)
+
+
+def _split_fields(line: str) -> list[Field]:
+    line, kept = _hide_polymer_content(line)
+    marks = sorted([*CAS_SHAPE.finditer(line), *_concentrations(line)], key=re.Match.start)
+    fields: list[Field] = []
+    position = 0
+    for mark in marks:
+        if mark.start() >= position:
+            fields += [*_name_fields(line[position : mark.start()].replace("\0", kept)), _value_field(mark)]
+            position = mark.end()
+    return fields + _name_fields(line[position:].replace("\0", kept))
+
+
+def _value_field(mark: re.Match[str]) -> Field:
+    if mark.re is not CAS_SHAPE:
+        return Field("concentration", tidy_concentration(mark[0]))
+    return Field("cas" if is_cas_number(mark[0]) else "bad_cas", mark[0])
+
+
+def _hide_polymer_content(line: str) -> tuple[str, str]:
+    """Replace a percentage that is part of a hydrocarbon's name ("<2% aromatics") by a mark; return it too."""
+    found = _POLYMER_CONTENT.search(line)
+    return (line[: found.start()] + "\0" + line[found.end() :], found[0]) if found else (line, "")
+
+
+def _concentrations(line: str) -> list[re.Match[str]]:
+    """Concentrations, less parts of CAS-shaped numbers, concentration limits ("10 %: Eye Irrit.") and other quantities.
+
+    A bare number is one only beside a CAS number or alone on its line.
+    """
+    blocked = [m.span() for m in CAS_SHAPE.finditer(line)]
+    found = [
+        m
+        for m in CONCENTRATION.finditer(line)
+        if not any(m.start() < end and start < m.end() for start, end in blocked)
+        and not _OTHER_UNIT.match(line, m.end())
+        and (blocked or not re.fullmatch(NUMBER, m[0].rstrip("*")) or m[0] == line.strip())
+    ]
+    return found or list(_NUMBER_BEFORE_CAS.finditer(line))
+
+
+def _name_fields(text: str) -> list[Field]:
+    """Return the formula and the name in the text between two other fields; the cells after the first are synonyms."""
+    text = re.sub(r"[()\[\]]+\s*$", "", text) if text.count("(") < text.count(")") else text
+    cells = [cell.strip() for cell in text.split("\t") if cell.strip(" ,;:-*")]
+    rest, fields = _cut_formula(cells or [""])
+    name = clean_name(rest)
+    return [Field("name", name), *fields] if name else fields

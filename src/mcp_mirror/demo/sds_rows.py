@@ -1,0 +1,232 @@
+"""From the lines of a composition section to its ingredients. Knows nothing of the rest of a sheet.
+
+A table reaches us as text in any order: a row on one line, a cell a line, a block of labelled values, a whole column
+after the other. One rule covers the first three: fields fill an ingredient until one comes whose place is taken, and
+that one begins the next ingredient. Columns one after the other are told by their equal lengths and turned first.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+from mcp_mirror.demo.sds_fields import Field, Kind, read_fields
+from mcp_mirror.demo.sds_words import DROPPED_LINES, HEADER_WORDS, NAME_LABELS, SENTENCE_WORDS, VALUE_LABELS, any_of
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """One ingredient; what the sheet does not say is None."""
+
+    name: str | None
+    cas_rn: str | None
+    concentration: str | None
+    formula: str | None
+
+
+Group = dict[str, Field]
+"""The fields of one ingredient by their place: name, cas, concentration, formula."""
+
+_SLOTS: dict[Kind, str] = {
+    "name": "name",
+    "cas": "cas",
+    "bad_cas": "cas",
+    "concentration": "concentration",
+    "formula": "formula",
+}
+_NAME_LABEL = any_of(NAME_LABELS, before="^", after=r"\s*")
+_VALUE_LABEL = any_of(VALUE_LABELS, before="^", after=r"\s*")
+_OTHER_LABEL = re.compile(r"^(?!cas\b|ec\b|einecs|index|reg|reach)[a-z][a-z /.()#&-]{1,40}?\s*:(?!\d)", re.IGNORECASE)
+_DROPPED = any_of(DROPPED_LINES, before="^")
+_AMOUNT_HEAD = re.compile(r"^(?=.*\bcas\b)(?=.*(?:%|\bwt|\bweight|\bconc|\bcontent|\bpercent))", re.IGNORECASE)
+_SENTENCE = any_of(SENTENCE_WORDS, before=r"\b", after=r"\b")
+_SHORTEST_SENTENCE = 4
+"""A line of so many words, one of them a word of sentences, is a sentence: a name has none."""
+
+_PROSE = re.compile(r"\.$|\w{3,}\. [A-Z]|(?:\S+ +){7}")
+"""What goes on beneath a table and is no end of a name: a full stop, or more than seven words."""
+
+_LABELLED = re.compile(
+    r"[;,]\s+(?=(?:cas|ec|formula|conc|content|amount|index|reach|classification)[\w .#-]{0,20}:)", re.IGNORECASE
+)
+_OPEN_ENDS = {",": ", ", "-": "-"}
+"""Last characters of a line whose name goes on beneath, and what joins the two."""
+
+_LARGEST_BROKEN_ROW = 4
+"""Fields of a row and of the line beneath it: name, number and amount, and the rest of the name."""
+
+_SMALLEST_TABLE = 2
+"""Rows and columns from which on fields form a table."""
+
+_CONTINUES = re.compile(r"^(?:[a-z(\[]|\d+(?:[,-]\d+)*-[a-z])")
+
+
+def is_head(line: str) -> bool:
+    """Whether a line is made of the words of table heads alone."""
+    words = (
+        re.sub(r"(?<=\w)[-.]+(?=\w)", "-", word).split("-")
+        for word in re.findall(r"[^\s:;,.()\[\]*/]+(?:/[^\s:;,.()\[\]*/]+)*", line.lower())
+    )
+    return all({part, "".join(parts)} & HEADER_WORDS for parts in words for part in parts)
+
+
+def is_table_head(line: str) -> bool:
+    """Whether a line heads a composition table: it names CAS numbers and amounts and nothing else."""
+    return bool(_AMOUNT_HEAD.match(line)) and is_head(line)
+
+
+def is_noise(line: str) -> bool:
+    """Whether a line of the section belongs to no ingredient: a page footer, a table head, a remark, a sentence."""
+    if is_head(line) or _DROPPED.match(line):
+        return True
+    return (
+        len(line.split()) >= _SHORTEST_SENTENCE
+        and bool(_SENTENCE.search(line))
+        and not re.search(r"\d-\d\d-\d\b", line)
+    )
+
+
+def unlabel(line: str) -> str:
+    """Strip the label of a name, a CAS number, a concentration or a formula; empty a line under any other label."""
+    for label in (_NAME_LABEL, _VALUE_LABEL):
+        if found := label.match(line):
+            return line[found.end() :]
+    return "" if _OTHER_LABEL.match(line) else line
+
+
+def lay_out(lines: Iterable[str]) -> list[str]:
+    """Give each labelled value its line, and "..., <2%" the "aromatics" of the next line, which belong to one name."""
+    joined: list[str] = []
+    for line in chain.from_iterable(_LABELLED.split(line) for line in lines):
+        if joined and joined[-1].endswith("%") and re.match(r"(?:aromatics|n-hexane)\b", line):
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return joined
+
+
+def read_lines(lines: Iterable[str]) -> list[list[Field]]:
+    """Return the fields of each line that has any; a name broken over several lines is one name on the first."""
+    rows: list[list[Field]] = []
+    end = ""
+    for raw in lay_out(lines):
+        line = raw.strip().lstrip("•·*- ").strip()
+        fields = [] if is_noise(line) else read_fields(unlabel(line))
+        if not fields:
+            continue
+        if rows and continues_name(rows[-1], fields, end):
+            _join_name(rows[-1], fields, end)
+        else:
+            rows.append(fields)
+        end = line[-1]
+    return rows
+
+
+def continues_name(above: list[Field], fields: list[Field], end: str) -> bool:
+    """Whether a line goes on with the name above: the line above ended open, or this one starts small.
+
+    A whole row never goes on with a whole row, and prose never with anything.
+    """
+    if fields[0].kind != "name" or not any(field.kind == "name" for field in above):
+        return False
+    if (len(above) > 1 and len(fields) > 1) or _PROSE.search(fields[0].text):
+        return False
+    if above[-1].kind == "name" and end in _OPEN_ENDS:
+        return True
+    return bool(_CONTINUES.match(fields[0].text)) and len(above) + len(fields) <= _LARGEST_BROKEN_ROW
+
+
+def _join_name(above: list[Field], fields: list[Field], end: str) -> None:
+    index = max(i for i, field in enumerate(above) if field.kind == "name")
+    glue = _OPEN_ENDS.get(end, " ") if index == len(above) - 1 else " "
+    above[index] = Field("name", f"{above[index].text}{glue}{fields[0].text}")
+    above.extend(fields[1:])
+
+
+def turn_columns(rows: list[list[Field]]) -> list[list[Field]]:
+    """Turn a table that was read column by column, each cell on its line and all columns equally long, into rows."""
+    if any(len(row) > 1 for row in rows):
+        return rows
+    kinds = [_SLOTS[row[0].kind] for row in rows]
+    columns = [len(list(run)) for _, run in groupby(kinds)]
+    if len(set(columns)) != 1 or len(set(kinds)) < len(columns) or min(len(columns), columns[0]) < _SMALLEST_TABLE:
+        return rows
+    height = columns[0]
+    return [[rows[column * height + i][0] for column in range(len(columns))] for i in range(height)]
+
+
+def fill_groups(rows: list[list[Field]]) -> list[Group]:
+    """Fill ingredients one after the other; a line any of whose fields finds its place taken begins a new one."""
+    groups: list[Group] = [{}]
+    for row in rows:
+        if any(_clashes(groups[-1], field) for field in row):
+            groups.append({})
+        for field in row:
+            if _clashes(groups[-1], field):
+                groups.append({})
+            groups[-1].setdefault(_SLOTS[field.kind], field)
+    return groups
+
+
+def cut_groups(rows: list[list[Field]]) -> list[Group]:
+    """Begin an ingredient at each line with a CAS number; what has no place in one is left out."""
+    groups: list[Group] = []
+    for row in rows:
+        if any(_SLOTS[field.kind] == "cas" for field in row):
+            groups.append({})
+        for field in row if groups else ():
+            groups[-1].setdefault(_SLOTS[field.kind], field)
+    return groups
+
+
+def group_fields(rows: list[list[Field]]) -> list[Group]:
+    """Return the fields of each ingredient, by the way of grouping that completes more of them, filling if both do.
+
+    Where the CAS number leads, one stray name before it would shift all names by one; cutting then completes one more.
+    """
+    return max(fill_groups(rows), cut_groups(rows), key=_count_complete)
+
+
+def _count_complete(groups: list[Group]) -> int:
+    return sum({"name", "cas", "concentration"} <= group.keys() for group in groups)
+
+
+def _clashes(group: Group, field: Field) -> bool:
+    taken = group.get(_SLOTS[field.kind])
+    return taken is not None and taken.text != field.text
+
+
+def to_ingredient(group: Group) -> Ingredient | None:
+    """Return the ingredient of a group, or None where it has neither a CAS number nor both a name and an amount."""
+    cas = group.get("cas")
+    cas_rn = cas.text if cas and cas.kind == "cas" else None
+    if not (cas_rn or {"name", "concentration"} <= group.keys()):
+        return None
+    texts = {slot: field.text for slot, field in group.items()}
+    return Ingredient(
+        name=texts.get("name"),
+        cas_rn=cas_rn,
+        concentration=texts.get("concentration"),
+        formula=texts.get("formula"),
+    )
+
+
+def merge_duplicates(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
+    """Keep one ingredient of each CAS number (of each name, without one); a later one fills its gaps."""
+    merged: dict[str, Ingredient] = {}
+    for later in ingredients:
+        key = later.cas_rn or (later.name or "").casefold()
+        first = merged.get(key, later)
+        merged[key] = Ingredient(
+            name=first.name or later.name,
+            cas_rn=first.cas_rn,
+            concentration=first.concentration or later.concentration,
+            formula=first.formula or later.formula,
+        )
+    return list(merged.values())
+
+
+def read_ingredients(lines: Iterable[str]) -> list[Ingredient]:
+    """Return the ingredients of a composition section in the order of the sheet."""
+    groups = group_fields(turn_columns(read_lines(lines)))
+    return merge_duplicates(found for group in groups if (found := to_ingredient(group)))

@@ -1,0 +1,225 @@
+"""Both workflows of the memory-pointer paper, run twice: `python -m mcp_mirror.demo.workflows`.
+
+Once through a gateway, the way a model would that reads only notices; once straight to the servers, the way a model
+must that carries every value itself. The servers, the gateway and the clients are real processes and connections;
+the model is a script, for what is counted here is what it would read and write.
+
+The paper: "Solving Context Window Overflow in AI Agents", arXiv:2511.22729.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+from rich.console import Console
+from rich.table import Table
+
+from mcp_mirror.tokens import estimate_tokens
+
+Previous = Callable[[int], Any]
+"""What an earlier step gave: a memory path through the gateway, the value itself without it."""
+
+_SHOWN: Final = 1200
+"""Characters of a call or a result that are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tool call; its arguments may use what an earlier step gave."""
+
+    server: str
+    tool: str
+    arguments: Callable[[Previous], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A task, the calls that solve it, and what the paper measured (tokens, with and without pointers)."""
+
+    name: str
+    prompt: str
+    steps: tuple[Step, ...]
+    paper_with: float
+    paper_without: float
+    key: str = ""
+    """The key of the first step's value that the second takes; empty for all of it."""
+
+
+WORKFLOWS: Final = (
+    Workflow(
+        "molecule grid",
+        "Generate the grid of caffeine and list the ten most similar molecules.",
+        (
+            Step("molecules", "generate_molecule_grid", lambda _: {"molecule_description": "caffeine"}),
+            Step("molecules", "retrieve_similar_molecules", lambda previous: {"raw_grid": previous(0), "k": 10}),
+        ),
+        paper_with=1_234.04,
+        paper_without=20_822_181.34,
+        key="raw_grid",
+    ),
+    Workflow(
+        "safety data sheet",
+        "Read safety_data_sheet.pdf and list the product's ingredients with CAS number, concentration and formula.",
+        (
+            Step("documents", "tika", lambda _: {"pdf_path": "safety_data_sheet.pdf"}),
+            Step("documents", "extract_sds", lambda previous: {"content": previous(0)}),
+        ),
+        paper_with=841.66,
+        paper_without=6_411.36,
+    ),
+)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a model reads and writes in one run."""
+
+    texts: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def tokens(self, count: Callable[[str], int]) -> int:
+        """All of it, counted."""
+        return sum(count(text) for text in self.texts)
+
+
+def token_counter() -> tuple[Callable[[str], int], str]:
+    """A real tokenizer where one is installed, else our estimate; and its name."""
+    try:
+        import bpe_openai  # noqa: PLC0415  # a development dependency
+    except ImportError:
+        return lambda text: estimate_tokens(text.encode()), "estimated tokens (install bpe-openai to count them)"
+    encoding = bpe_openai.get_encoding("o200k_base")
+    return lambda text: len(encoding.encode(text)), "o200k tokens, counted"
+
+
+def text_of(result: CallToolResult) -> str:
+    """What a model reads of a result: the structured content where there is some, as clients do it, else the text."""
+    if result.structured_content is not None:
+        return json.dumps(result.structured_content)
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+def value_of(result: CallToolResult) -> Any:
+    """What a program passes on."""
+    return text_of(result) if result.structured_content is None else result.structured_content
+
+
+def path_in(notice: str, key: str) -> str:
+    """The memory path that a notice names on its second line."""
+    path = notice.splitlines()[1]
+    return f"{path}/{key}" if key else path
+
+
+async def with_gateway(workflow: Workflow, client: Client, console: Console) -> Trace:
+    """Run a workflow on the twins, passing on paths."""
+    trace, notices = Trace([workflow.prompt]), list[str]()
+    started = time.perf_counter()
+    for step in workflow.steps:
+        arguments = step.arguments(lambda index: path_in(notices[index], workflow.key))
+        name = f"{step.tool}_mirrored"
+        call = f"{name}({json.dumps(arguments)})"
+        console.print(f"[bold]call[/bold]  {shorten(call)}", highlight=False)
+        notices.append(text_of(checked(await client.call_tool(name, arguments))))
+        console.print(shorten(notices[-1]), style="green", highlight=False, markup=False)
+        trace.texts += [call, notices[-1]]
+    trace.seconds = time.perf_counter() - started
+    return trace
+
+
+async def without_gateway(workflow: Workflow, clients: Mapping[str, Client]) -> Trace:
+    """Run a workflow on the servers themselves, passing on values."""
+    trace, values = Trace([workflow.prompt]), list[Any]()
+    started = time.perf_counter()
+    results: list[str] = []
+    for step in workflow.steps:
+        arguments = step.arguments(lambda index: values[index][workflow.key] if workflow.key else values[index])
+        result = checked(await clients[step.server].call_tool(step.tool, arguments))
+        values.append(value_of(result))
+        results.append(text_of(result))
+        trace.texts += [f"{step.tool}({json.dumps(arguments)})", results[-1]]
+    trace.seconds = time.perf_counter() - started
+    return trace
+
+
+def checked(result: CallToolResult) -> CallToolResult:
+    """The result of a call that went well.
+
+    Raises:
+        SystemExit: It did not; the tool's own words say why.
+    """
+    if result.is_error:
+        raise SystemExit(f"A call failed: {text_of(result)}")
+    return result
+
+
+def shorten(text: str) -> str:
+    """A text as it is printed."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+def table_of(rows: list[tuple[Workflow, Trace, Trace]], count: Callable[[str], int], unit: str) -> Table:
+    """Both runs of each workflow beside the paper's figures."""
+    table = Table(title=f"What the model reads and writes ({unit})", title_justify="left")
+    table.add_column("workflow")
+    for title in ("with", "without", "ratio", "seconds with", "without", "paper: with", "without", "ratio"):
+        table.add_column(title, justify="right")
+    for workflow, ours, direct in rows:
+        with_, without = ours.tokens(count), direct.tokens(count)
+        table.add_row(
+            workflow.name,
+            f"{with_:,}",
+            f"{without:,}",
+            f"1 : {without / with_:,.0f}",
+            f"{ours.seconds:.1f}",
+            f"{direct.seconds:.1f}",
+            f"{workflow.paper_with:,.2f}",
+            f"{workflow.paper_without:,.2f}",
+            f"1 : {workflow.paper_without / workflow.paper_with:,.0f}",
+        )
+    return table
+
+
+async def run(config: Path, console: Console) -> None:
+    """Run everything and print it."""
+    gateway = StdioServerParameters(
+        command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)]
+    )
+    rows: list[tuple[Workflow, Trace, Trace]] = []
+    async with AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(Client(gateway))
+        await ours.list_tools()
+        direct = {
+            name: await stack.enter_async_context(
+                Client(StdioServerParameters(command=sys.executable, args=["-m", f"mcp_mirror.demo.{name}"]))
+            )
+            for name in ("molecules", "documents")
+        }
+        for workflow in WORKFLOWS:
+            console.rule(workflow.name, align="left")
+            console.print(f"[bold]task[/bold]  {workflow.prompt}", highlight=False)
+            traced = await with_gateway(workflow, ours, console)
+            console.print("and once more without the gateway, every value carried by the client ...", style="dim")
+            rows.append((workflow, traced, await without_gateway(workflow, direct)))
+    count, unit = token_counter()
+    console.print()
+    console.print(table_of(rows, count, unit))
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description="Run both workflows of the memory-pointer paper.")
+    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"), help="the gateway's configuration")
+    anyio.run(run, parser.parse_args().config, Console(soft_wrap=True))
+
+
+if __name__ == "__main__":
+    main()
