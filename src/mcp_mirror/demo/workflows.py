@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ from mcp_mirror.tokens import estimate_tokens
 Previous = Callable[[int], Any]
 """What an earlier step gave: a memory path through the gateway, the value itself without it."""
 
+_PIECE: Final = 1 << 17
+"""Characters that are tokenized at once."""
 _SHOWN: Final = 1200
 """Characters of a call or a result that are printed."""
 
@@ -98,7 +100,18 @@ def token_counter() -> tuple[Callable[[str], int], str]:
     except ImportError:
         return lambda text: estimate_tokens(text.encode()), "estimated tokens (install bpe-openai to count them)"
     encoding = bpe_openai.get_encoding("o200k_base")
-    return lambda text: len(encoding.encode(text)), "o200k tokens, counted"
+    return lambda text: sum(len(encoding.encode(piece)) for piece in pieces(text)), "o200k tokens, counted"
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in parts that the tokenizer takes, cut where a number ends so that no token is cut."""
+    start = 0
+    while start < len(text):
+        stop = (
+            len(text) if len(text) - start <= _PIECE else text.rfind(",", start, start + _PIECE) + 1 or start + _PIECE
+        )
+        yield text[start:stop]
+        start = stop
 
 
 def text_of(result: CallToolResult) -> str:
@@ -169,30 +182,25 @@ def shorten(text: str) -> str:
 def table_of(rows: list[tuple[Workflow, Trace, Trace]], count: Callable[[str], int], unit: str) -> Table:
     """Both runs of each workflow beside the paper's figures."""
     table = Table(title=f"What the model reads and writes ({unit})", title_justify="left")
-    table.add_column("workflow")
-    for title in ("with", "without", "ratio", "seconds with", "without", "paper: with", "without", "ratio"):
-        table.add_column(title, justify="right")
+    table.add_column("")
+    columns: list[tuple[str, ...]] = []
     for workflow, ours, direct in rows:
+        table.add_column(workflow.name, justify="right")
+        table.add_column("the paper's", justify="right")
         with_, without = ours.tokens(count), direct.tokens(count)
-        table.add_row(
-            workflow.name,
-            f"{with_:,}",
-            f"{without:,}",
-            f"1 : {without / with_:,.0f}",
-            f"{ours.seconds:.1f}",
-            f"{direct.seconds:.1f}",
-            f"{workflow.paper_with:,.2f}",
-            f"{workflow.paper_without:,.2f}",
-            f"1 : {workflow.paper_without / workflow.paper_with:,.0f}",
-        )
+        seconds = (f"{ours.seconds:.1f}", f"{direct.seconds:.1f}")
+        columns.append((f"{with_:,}", f"{without:,}", f"1 : {without / with_:,.0f}", *seconds))
+        paper = (workflow.paper_with, workflow.paper_without, workflow.paper_without / workflow.paper_with)
+        columns.append((f"{paper[0]:,.2f}", f"{paper[1]:,.2f}", f"1 : {paper[2]:,.0f}", "", ""))
+    titles = ("tokens with the gateway", "tokens without it", "ratio", "seconds with", "seconds without")
+    for row in zip(titles, *columns, strict=True):
+        table.add_row(*row)
     return table
 
 
 async def run(config: Path, console: Console) -> None:
     """Run everything and print it."""
-    gateway = StdioServerParameters(
-        command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)]
-    )
+    gateway = StdioServerParameters(command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)])
     rows: list[tuple[Workflow, Trace, Trace]] = []
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(Client(gateway))
