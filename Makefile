@@ -31,7 +31,7 @@ format: $(VENV)/.installed ## format and mend what can be mended
 	$(BIN)/ruff check --fix src tests
 
 bench: $(VENV)/.installed ## measure, side by side in one run; prints tables
-	$(BIN)/python -m tests.bench
+	$(BIN)/python tests/bench
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 

@@ -1,9 +1,11 @@
 """The one place that opens and closes things: upstreams, store, gateway and server, put together from a config."""
 
+import logging
+import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
@@ -23,6 +25,8 @@ from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.supervisor import Upstreams
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_FAREWELL: Final = 1
+"""Seconds that open HTTP responses get when we stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +38,62 @@ class Application:
     server: MirrorServer
     upstreams: Upstreams
 
-    async def serve_http(self, host: str, port: int) -> None:
-        """Serve Streamable HTTP until cancelled or told to stop by a signal.
+    async def serve_http(self, host: str, port: int, announce: Callable[[str], None]) -> None:
+        """Serve Streamable HTTP until cancelled.
+
+        Args:
+            host: A loopback address.
+            port: 0 for any that is free.
+            announce: Told the URL as soon as clients can connect to it.
 
         Raises:
-            MirrorError: The address is not a loopback one: everybody who reaches it would share one memory.
+            MirrorError: The address is not a loopback one (everybody who reaches it would share one memory) or taken.
         """
         if host not in _LOOPBACK:
             raise MirrorError(f"{host!r} is not a loopback address. Serve on 127.0.0.1, behind a proxy that you trust.")
-        app = self.server.http_app(host)
-        settings = uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, lifespan="on")
-        await uvicorn.Server(settings).serve()
+        settings = uvicorn.Config(
+            self.server.http_app(host),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_FAREWELL,
+        )
+        with _listening(host, port) as listening:
+            shown = f"[{host}]" if ":" in host else host
+            announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
+            await _HttpServer(settings).serve_until_cancelled(listening)
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to who runs us, and says goodbye to its clients when it is cancelled."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def serve_until_cancelled(self, listening: socket.socket) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._stop_when_cancelled)
+            with anyio.CancelScope(shield=True):
+                await self.serve(sockets=[listening])
+            tasks.cancel_scope.cancel()
+
+    async def _stop_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports each stream that we cut off
+            self.should_exit = True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise MirrorError(
+            f"Cannot serve on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any that is free."
+        ) from None
 
 
 @asynccontextmanager
@@ -83,6 +132,8 @@ class _News:
         """Put the catalog together anew."""
         listed = ((one.policy, one.listing.tools) for one in self._gateway.upstreams if one.listing)
         catalog = build_catalog(listed, self._config.mirror, OWN_TOOLS)
+        # What a tool that has gone once stored is still ours to find, or to miss.
+        catalog = replace(catalog, labels=catalog.labels | self._gateway.catalog.labels)
         if catalog.entries.keys() != self._gateway.catalog.entries.keys() or any(
             entry.advert != self._gateway.catalog.entries[name].advert for name, entry in catalog.entries.items()
         ):

@@ -5,24 +5,42 @@ are. Nothing is dropped that is not said twice; storing it is not done here.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.models import Buffer, Draft, Kind, Segments
 from mcp_mirror.policies import CaptureMode
-from mcp_mirror.spans import kind_at, members, trim
-from mcp_mirror.wire import array_of, join, open_array, open_object
+from mcp_mirror.spans import kind_at, members, text_start, trim
+from mcp_mirror.wire import array_of, join, object_of, open_array, open_object
 
 WRAPPER: Final = "x-fastmcp-wrap-result"
 """Output schema mark of a result that was wrapped only because structured content must be an object."""
 
+PARTS: Final = "mcp-mirror/parts"
+"""The envelope's member that tells where the result's payload went, so that the result can be rebuilt.
+
+`structuredContent`: `value`, or `value.result` where it was the only member of a wrapper. `content`: `value.text` or
+`companion.text` (the text of its one block), `value.block` (its one block), `value.blocks` (an array: strings are
+texts, objects other blocks), `companion.content` (the blocks as they came), `repeats` (one text that spells the
+value), `repeats.items` (a text for each item of the value).
+"""
+
 _COMPARE_BYTES: Final = 1 << 20
 """Largest text that is compared by value with the structured content."""
 _MEDIA_BYTES: Final = 1 << 19
-"""Largest image, recording or resource that is passed through."""
+"""Largest image, recording or file that is passed through."""
+_LINK_BYTES: Final = 1 << 13
+"""How much of other blocks, which models read as text, is passed through beside a notice."""
+_TOKEN_BYTES: Final = 64
+"""Bytes of a token past which a text is over a budget whatever an estimate says."""
+_PEEK: Final = 1 << 12
+"""Bytes of a text that tell whether it may be JSON: white space before a document is short."""
+_HEAD_BYTES: Final = 1000
+"""Bytes of an error that the model sees in place of it."""
 
 Estimate = Callable[[Buffer], int]
 
@@ -68,33 +86,34 @@ class _Block:
     """The JSON string of a text block."""
     plain: bool
     """A text block that says nothing beside its text."""
+    read: Buffer | None
+    """What a model reads as text; None for an image, a recording or a file."""
 
 
 def capture(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate) -> Captured:
     """Decide what of a result stays inline and what is stored."""
     is_error = bytes(result.get("isError", b"false")) == b"true"
     blocks = tuple(_open_block(raw) for raw in open_array(result.get("content", b"[]")) or ())
-    seen = sum(estimate(block.text or block.raw) for block in blocks if not _is_media(block))
-    budget = rules.error_budget if is_error else rules.inline_budget
     structured = _structured(result, rules.wrapped)
-    small = max(seen, estimate(structured) if structured is not None else 0) <= budget and not _heavy(blocks)
-    if rules.mode == "never" or (small and is_error) or (structured is None and not blocks):
+    if rules.mode == "never" or (structured is None and not blocks):
         return Captured(is_error=is_error)
-    said, kind, whole = _content_value(blocks)
-    blob = structured if structured is not None else said
-    value = _draft(blob, kind if structured is None else None, estimate)
-    is_dict = value.kind == "object" and not (structured is None and _is_media(blocks[0]))
-    if small and rules.mode == "auto" and not is_dict:
+    budget = rules.error_budget if is_error else rules.inline_budget
+    small = _is_small(structured, blocks, budget, estimate)
+    if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks))):
         return Captured(is_error=is_error)
-    repeats = structured is not None and _repeats(structured, blocks)
-    companion = None if whole and (structured is None or repeats is True) else _companion(blocks, result, estimate)
+    value = _content_value(blocks, estimate) if structured is None else _draft(structured, None, estimate)
+    said = "unknown" if structured is None else _repeats(structured, _texts(blocks))
+    place = _place_of(blocks, said, is_value=structured is None)
+    companion = _companion(place, blocks, result, estimate)
+    passed = tuple(_passed(blocks))
+    unseen = len(passed) + len(_texts(blocks)) < len(blocks)
     return Captured(
         value=value,
         companion=companion,
-        named=companion is not None and repeats is False and bool(blocks),
-        envelope=_envelope(result),
+        named=companion is not None and structured is not None and (unseen or said == "differs"),
+        envelope=_envelope(result, place, structured),
         shown=_readable(value) if value.tokens <= budget and not is_error else None,
-        passed=tuple(block.raw for block in blocks if _passes(block)),
+        passed=passed,
         is_error=is_error,
         head=_head(value) if is_error else None,
     )
@@ -102,21 +121,47 @@ def capture(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimat
 
 def _open_block(raw: Buffer) -> _Block:
     opened = open_object(raw) or {}
-    text = opened.get("text") if bytes(opened.get("type", b"")) == b'"text"' else None
-    return _Block(raw, text, plain=text is not None and len(opened) == 2)  # noqa: PLR2004  # type and text
+    kind = bytes(opened.get("type", b""))
+    if kind == b'"text"' and bytes(opened.get("text", b""))[:1] == b'"':
+        return _Block(raw, opened["text"], plain=len(opened) == 2, read=opened["text"])  # noqa: PLR2004  # type and text
+    is_file = "blob" in (open_object(opened.get("resource", b"null")) or {})
+    return _Block(raw, None, plain=False, read=None if is_file or kind in _MEDIA else raw)
 
 
-def _is_media(block: _Block) -> bool:
-    """A block that models read by other means than as text, or not at all."""
-    return block.text is None
+_MEDIA: Final = (b'"image"', b'"audio"')
 
 
-def _heavy(blocks: tuple[_Block, ...]) -> bool:
-    return any(_is_media(block) and len(block.raw) > _MEDIA_BYTES for block in blocks)
+def _texts(blocks: Sequence[_Block]) -> list[_Block]:
+    return [block for block in blocks if block.text is not None]
 
 
-def _passes(block: _Block) -> bool:
-    return _is_media(block) and len(block.raw) <= _MEDIA_BYTES
+def _passed(blocks: Sequence[_Block]) -> Iterator[Buffer]:
+    """The blocks other than texts that are small enough to go on beside a notice."""
+    room = _LINK_BYTES
+    for block in blocks:
+        if block.read is None and len(block.raw) <= _MEDIA_BYTES:
+            yield block.raw
+        elif block.read is not None and block.text is None and len(block.raw) <= room:
+            room -= len(block.raw)
+            yield block.raw
+
+
+def _is_small(structured: Buffer | None, blocks: Sequence[_Block], budget: int, estimate: Estimate) -> bool:
+    """Whether a model may see all of a result: the structured content and the blocks are each within the budget."""
+    read = [block.read for block in blocks if block.read is not None]
+    both = (read, [] if structured is None else [structured])
+    if any(block.read is None and len(block.raw) > _MEDIA_BYTES for block in blocks):
+        return False
+    if any(sum(map(len, parts)) > budget * _TOKEN_BYTES for parts in both):
+        return False
+    return all(sum(map(estimate, parts)) <= budget for parts in both)
+
+
+def _is_dict(structured: Buffer | None, blocks: Sequence[_Block]) -> bool:
+    if structured is not None:
+        return bytes(structured[:1]) == b"{"
+    text = blocks[0].text if len(blocks) == 1 else None
+    return text is not None and bytes(_json_in(text) or b"").lstrip()[:1] == b"{"
 
 
 def _structured(result: Mapping[str, Buffer], wrapped: bool) -> Buffer | None:  # noqa: FBT001  # one call, by name there
@@ -127,26 +172,52 @@ def _structured(result: Mapping[str, Buffer], wrapped: bool) -> Buffer | None:  
     return opened["result"] if opened and opened.keys() == {"result"} else structured
 
 
-def _content_value(blocks: tuple[_Block, ...]) -> tuple[Buffer, Kind | None, bool]:
-    """The value that content blocks are, its kind where its text does not tell, and whether it says all they say."""
-    plain = all(block.plain for block in blocks)
+def _content_value(blocks: Sequence[_Block], estimate: Estimate) -> Draft:
+    """The value that content blocks are: one text or block as itself, several as an array of them."""
     if len(blocks) == 1:
         block = blocks[0]
         if block.text is None:
-            return block.raw, _media_kind(block), True
-        return _json_in(block.text) or block.text, None, plain
+            return _draft(block.raw, _media_kind(block), estimate)
+        return _draft(_json_in(block.text) or block.text, None, estimate)
     parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in blocks]
-    return join(array_of(parts)), None, plain or all(block.plain or block.text is None for block in blocks)
+    return _draft(join(array_of(parts)), None, estimate)
+
+
+def _place_of(blocks: Sequence[_Block], said: str, *, is_value: bool) -> str | None:
+    """Where the content blocks go, in the words of `PARTS`: nothing is dropped that is not said twice."""
+    if not blocks:
+        return None
+    plain = all(block.plain for block in blocks)
+    if not is_value:
+        return (
+            said
+            if plain and said in _TWICE
+            else "companion.text"
+            if plain and len(blocks) == 1
+            else "companion.content"
+        )
+    if len(blocks) == 1 and (plain or blocks[0].text is None):
+        return "value.text" if plain else "value.block"
+    faithful = all(block.plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in blocks)
+    return "value.blocks" if faithful and len(blocks) > 1 else "companion.content"
+
+
+_TWICE: Final = ("repeats", "repeats.items")
+
+
+def _companion(
+    place: str | None, blocks: Sequence[_Block], result: Mapping[str, Buffer], estimate: Estimate
+) -> Draft | None:
+    if place == "companion.text":
+        return _content_value(blocks, estimate)
+    return _draft(result["content"], None, estimate) if place == "companion.content" else None
 
 
 def _json_in(text: Buffer) -> Buffer | None:
     """The object or array that a JSON string spells, as the very text it was."""
-    try:
-        decoded = msgspec.json.decode(text, type=str).encode()
-    except (msgspec.DecodeError, UnicodeError):
+    if text_start(text, trim(text), _PEEK).lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None
-    if decoded.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
-        return None
+    decoded = msgspec.json.decode(text, type=str).encode()
     return decoded if open_object(decoded) is not None or open_array(decoded) is not None else None
 
 
@@ -174,36 +245,58 @@ def _draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
     )
 
 
-def _companion(blocks: tuple[_Block, ...], result: Mapping[str, Buffer], estimate: Estimate) -> Draft | None:
-    """The content that the value does not hold: one text as that text, else the blocks as they came."""
-    if not blocks:
-        return None
-    if len(blocks) == 1 and blocks[0].plain and blocks[0].text is not None:
-        return _draft(_json_in(blocks[0].text) or blocks[0].text, None, estimate)
-    return _draft(result["content"], None, estimate)
+def _repeats(structured: Buffer, blocks: Sequence[_Block]) -> str:
+    """Whether the texts say just what the structured content says: as `PARTS` has it, or `differs` or `unknown`.
 
-
-def _repeats(structured: Buffer, blocks: tuple[_Block, ...]) -> bool | None:
-    """Whether the text says just what the structured content says; None past the bound of the comparison."""
-    if not blocks:
-        return True
-    if len(blocks) > 1 or blocks[0].text is None:
-        return False
-    if bytes(structured) == bytes(blocks[0].text):
-        return True
-    if len(structured) > _COMPARE_BYTES or len(blocks[0].text) > 2 * _COMPARE_BYTES:
-        return None
+    Equal bytes are equal whatever their size; beyond that values are compared, up to a bound.
+    """
+    literals = [block.text or b"" for block in blocks]
+    if len(literals) == 1 and _is_same_text(literals[0], structured):
+        return "repeats"
+    if not literals or len(structured) > _COMPARE_BYTES or sum(map(len, literals)) > 2 * _COMPARE_BYTES:
+        return "unknown"
+    texts: list[str] = [msgspec.json.decode(literal, type=str) for literal in literals]
     try:
-        text: str = msgspec.json.decode(blocks[0].text, type=str)
-        value = json.loads(bytes(structured))
-        return bool(text == value or json.loads(text) == value)
-    except (ValueError, RecursionError):
+        value = _parsed(bytes(structured))
+        if len(texts) == 1 and _spells(texts[0], value):
+            return "repeats"
+        is_list = isinstance(value, list) and len(value) == len(texts)
+        return "repeats.items" if is_list and all(map(_spells, texts, value)) else "differs"
+    except (ValueError, ArithmeticError, RecursionError):
+        return "differs"
+
+
+def _is_same_text(literal: Buffer, structured: Buffer) -> bool:
+    """Whether a text is the structured content's own JSON, to the byte; it is decoded only where its start agrees."""
+    start = text_start(literal, trim(literal), _PEEK).encode()
+    if not start or bytes(structured[:1]) == b'"' or start != bytes(structured[: len(start)]):
         return False
+    decoded: str = msgspec.json.decode(literal, type=str)
+    return decoded.encode() == bytes(structured)
 
 
-def _envelope(result: Mapping[str, Buffer]) -> bytes:
-    rest = {key: bytes(raw) for key, raw in result.items() if key not in ("content", "structuredContent")}
-    return b"{" + b",".join(msgspec.json.encode(key) + b":" + raw for key, raw in rest.items()) + b"}"
+def _spells(text: str, value: Any) -> bool:
+    """Whether a text is what a server writes for a value: a string as it is, anything else as JSON."""
+    return text == value if isinstance(value, str) else bool(_parsed(text) == value)
+
+
+def _parsed(text: str | bytes) -> Any:
+    """A JSON text so that equal means the same: numbers to the last digit, and never a truth value."""
+    return json.loads(text, parse_int=_number, parse_float=_number)
+
+
+def _number(digits: str) -> tuple[str, Decimal]:
+    return "number", Decimal(digits)
+
+
+def _envelope(result: Mapping[str, Buffer], place: str | None, structured: Buffer | None) -> bytes:
+    """The members that the value and its companion do not hold, and where the others went."""
+    parts = {} if place is None else {"content": place}
+    if structured is not None:
+        whole = len(structured) == len(result["structuredContent"])
+        parts["structuredContent"] = "value" if whole else "value.result"
+    rest = {key: raw for key, raw in result.items() if key not in parts}
+    return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
 
 
 def _readable(value: Draft) -> str | None:
@@ -213,16 +306,8 @@ def _readable(value: Draft) -> str | None:
     return msgspec.json.decode(value.blob, type=str) if value.kind == "text" else str(value.blob, "utf-8")
 
 
-_HEAD_BYTES: Final = 1200
-
-
 def _head(value: Draft) -> str:
-    """The first kilobyte of an error, as text; a text is cut where its JSON string can be cut."""
-    if value.kind != "text":
-        return str(bytes(value.blob[:_HEAD_BYTES]), "utf-8", "ignore")
-    for stop in range(_HEAD_BYTES, _HEAD_BYTES - 16, -1):
-        try:
-            return msgspec.json.decode(bytes(value.blob[:stop]) + b'"', type=str)
-        except (msgspec.DecodeError, UnicodeError):
-            continue
-    return ""
+    """The beginning of an error, as text."""
+    if value.kind == "text":
+        return text_start(value.blob, trim(value.blob), _HEAD_BYTES)
+    return str(bytes(value.blob[:_HEAD_BYTES]), "utf-8", "ignore")

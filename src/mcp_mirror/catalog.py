@@ -6,7 +6,11 @@ A table made anew from the upstreams' listings; it opens nothing and remembers n
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count
+from typing import Any, Final
+
+import mcp_types as types
+from pydantic import ValidationError
 
 from mcp_mirror.capture import WRAPPER, CaptureRules
 from mcp_mirror.paths import tool_label
@@ -46,9 +50,13 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """A tool that is to be served, looked through once."""
+
     policy: UpstreamPolicy
     name: str
     raw: Mapping[str, Any]
+    schema: Schema
+    check: Callable[[Any], str | None]
 
 
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any]]]]
@@ -64,17 +72,13 @@ def build_catalog(listings: Listings, mirror: MirrorPolicy, reserved: Collection
     """
     problems: list[str] = []
     found = [one for policy, tools in listings for one in _admitted(policy, tools, problems)]
-    shared = {name for name, count in Counter(one.name for one in found).items() if count > 1}
+    shared = {name for name, times in Counter(one.name for one in found).items() if times > 1}
     entries: dict[str, Entry] = {}
     for mirrored in (True, False) if mirror.expose_originals and mirror.suffix else (True,):
         for one in found:
-            entry = _entry(one, mirror, (*reserved, *entries), mirrored=mirrored, shared=one.name in shared)
-            if mirrored:
-                problems += _problems(one)
-            entries[entry.name] = entry
-    order = {name: place for place, name in enumerate(entries)}
-    labels = frozenset(tool_label(one.name) for one in found)
-    return Catalog(dict(sorted(entries.items(), key=lambda item: order[item[0]])), labels, tuple(problems))
+            name = _free_name(one, mirror.suffix if mirrored else "", one.name in shared, (entries, reserved))
+            entries[name] = _entry(one, name, mirror, mirrored=mirrored)
+    return Catalog(entries, frozenset(tool_label(one.name) for one in found), tuple(problems))
 
 
 def _admitted(policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], problems: list[str]) -> list[_Found]:
@@ -82,56 +86,76 @@ def _admitted(policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], proble
     for raw in tools:
         name = raw.get("name")
         if not isinstance(name, str) or not name:
-            problems.append(f"Upstream {policy.name!r} lists a tool without a name: it is not served.")
+            problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
             problems.append(f"Upstream {policy.name!r} lists tool {name!r} twice: the first is served.")
         elif policy.admits(name):
-            admitted[name] = _Found(policy, name, raw)
+            admitted[name] = _look_through(policy, name, raw, problems)
     return list(admitted.values())
 
 
-def _problems(one: _Found) -> list[str]:
-    return [] if (wrong := _schema_of(one)[2]) is None else [
-        f"Tool {one.name!r} of upstream {one.policy.name!r}: {wrong}; its arguments are passed on unchecked."
-    ]  # fmt: skip
+def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], problems: list[str]) -> _Found:
+    """A tool without what clients could not take: one odd tool would cost them the whole list."""
+    spoilt = _spoilt_members(raw)
+    if spoilt:
+        problems.append(f"Tool {name!r} of upstream {policy.name!r}: its {', '.join(spoilt)} cannot be passed on.")
+    schema, check, wrong = _schema_of(raw)
+    if wrong:
+        problems.append(f"Tool {name!r} of upstream {policy.name!r}: {wrong}; its arguments are passed on unchecked.")
+    kept = {key: value for key, value in raw.items() if key not in spoilt}
+    return _Found(policy, name, kept, schema, check)
 
 
-def _schema_of(one: _Found) -> tuple[Schema, Callable[[Any], str | None], str | None]:
+def _spoilt_members(raw: Mapping[str, Any]) -> list[str]:
+    try:
+        types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
+    except ValidationError as error:
+        return sorted({str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)})
+    return []
+
+
+def _schema_of(raw: Mapping[str, Any]) -> tuple[Schema, Callable[[Any], str | None], str | None]:
     """A tool's schema with its check, and what is wrong with it; one that is broken gives way to any object."""
-    schema = one.raw.get("inputSchema")
+    schema = raw.get("inputSchema")
     if not isinstance(schema, dict):
-        return {"type": "object"}, _anything, "it has no input schema"
+        return dict(_ANY), _anything, "it has no input schema"
     try:
         return schema, compile_check(schema), None
     except ValueError as error:
-        return {"type": "object"}, _anything, str(error)
+        return dict(_ANY), _anything, str(error).rstrip(".")
+
+
+_ANY: Final[Schema] = {"type": "object"}
 
 
 def _anything(_: Any) -> str | None:
     return None
 
 
-def _entry(one: _Found, mirror: MirrorPolicy, taken: Collection[str], *, mirrored: bool, shared: bool) -> Entry:
-    policy = one.policy.tool_policy(one.name)
-    schema, check, _ = _schema_of(one)
-    suffix = mirror.suffix if mirrored else ""
+def _free_name(one: _Found, suffix: str, shared: bool, taken: tuple[Collection[str], ...]) -> str:  # noqa: FBT001
+    """The name that the tool gets: with its upstream's before it where two share one, with a number where all fails."""
     name = fit_name(one.name, suffix, one.policy.name if shared else "")
-    for salt in ("", *map(str, range(2, len(taken) + 3))):
-        if name not in taken:
+    for salt in count(1):
+        if not any(name in names for names in taken):
             break
-        name = fit_name(f"{one.name}{salt}", suffix, one.policy.name)
+        name = fit_name(one.name if salt == 1 else f"{one.name}{salt}", suffix, one.policy.name)
+    return name
+
+
+def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> Entry:
+    policy = one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**one.raw, **described, "name": name, "inputSchema": schema}
+    original = {**one.raw, **described, "name": name, "inputSchema": _ANY | one.schema}
     return Entry(
         name=name,
         upstream=one.policy.name,
         tool=one.name,
-        advert=twin_of(one.raw, name, schema, policy.description) if mirrored else original,
-        schema=schema,
+        advert=twin_of(one.raw, name, one.schema, policy.description) if mirrored else original,
+        schema=one.schema,
         rules=_rules(one, mirror, policy),
         timeout=policy.timeout,
-        headers=header_locations(schema),
-        check=check,
+        headers=header_locations(one.schema),
+        check=one.check,
         mirrored=mirrored,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import anyio
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -47,6 +49,8 @@ VerboseOption = Annotated[int, typer.Option("--verbose", "-v", count=True, help=
 
 _MISCONFIGURED: Final = 2
 """Exit code for what the operator must mend before anything can run."""
+_UNCUT: Final = 250
+"""Columns of a table that is no terminal's."""
 _INTERRUPTED: Final = 130
 
 
@@ -71,8 +75,7 @@ def serve(
     async def run() -> None:
         async with open_application(loaded) as application:
             if address:
-                print(f"mcp-mirror serves http://{http}{loaded.server.path}", file=sys.stderr)  # noqa: T201
-                await application.serve_http(*address)
+                await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"))
             else:
                 await application.server.serve_stdio()
 
@@ -160,13 +163,24 @@ def _load(path: Path | None) -> Config:
     except MirrorError as error:
         _fail(error)
     for warning in loaded.warnings:
-        print(f"mcp-mirror: {warning}", file=sys.stderr)  # noqa: T201
+        _say(f"mcp-mirror: {warning}")
     return loaded
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
+
+
 def _run(main: Coroutine[Any, Any, None]) -> None:
+    """Run to the end or to a signal; either way everything that was opened is closed."""
+    stopped: list[signal.Signals] = []
+
     async def run() -> None:
-        await main
+        async with anyio.create_task_group() as tasks:
+            if sys.platform != "win32":
+                tasks.start_soon(_cancel_on_signal, tasks.cancel_scope, stopped)
+            await main
+            tasks.cancel_scope.cancel()
 
     try:
         anyio.run(run)
@@ -174,6 +188,17 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(_INTERRUPTED) from None
     except (MirrorError, BaseExceptionGroup) as error:
         _fail(error)
+    if stopped:
+        raise typer.Exit(_INTERRUPTED if stopped == [signal.SIGINT] else 0)
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope, stopped: list[signal.Signals]) -> None:
+    """The first signal stops us in good order; a second one at once."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            stopped.append(number)
+            scope.cancel()
+            return
 
 
 def _fail(error: BaseException) -> NoReturn:
@@ -183,7 +208,7 @@ def _fail(error: BaseException) -> NoReturn:
         cause = cause.exceptions[0]
     if not isinstance(cause, MirrorError):
         raise error
-    print(f"mcp-mirror: {cause}", file=sys.stderr)  # noqa: T201
+    _say(f"mcp-mirror: {cause}")
     raise typer.Exit(_MISCONFIGURED) from None
 
 
@@ -205,7 +230,9 @@ def _argument(text: str) -> tuple[str, Any]:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, soft_wrap=True)
+    """A console that cuts nothing where its output goes into a file or a pipe."""
+    console = Console(stderr=stderr, soft_wrap=True)
+    return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, width=_UNCUT)
 
 
 def _cost(advert: dict[str, Any]) -> int:
@@ -215,7 +242,9 @@ def _cost(advert: dict[str, Any]) -> int:
 def _report(application: Application) -> list[str]:
     """Print the table of upstreams and twins; give what is wrong."""
     catalog = application.gateway.catalog
-    table = Table("upstream", "tool", "twin", "tokens", title=None)
+    table = Table("upstream", "tool", box=box.SIMPLE)
+    table.add_column("twin", no_wrap=True)  # a name is of use whole alone
+    table.add_column("tokens", justify="right")
     for entry in catalog.entries.values():
         table.add_row(entry.upstream, entry.tool, entry.name, f"{_cost(entry.advert):,}")
     for own in OWN_TOOLS.values():
@@ -229,4 +258,5 @@ def _report(application: Application) -> list[str]:
         said = f", {upstream.listing.server}, protocol {upstream.listing.protocol_version}" if upstream.listing else ""
         console.print(f"{upstream.policy.name}: {state}{said}", highlight=False, markup=False)
     down = [f"{one.policy.name}: {one.status.detail}" for one in application.upstreams if one.status.state != "ready"]
-    return [*down, *catalog.problems]
+    listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
+    return [*down, *listed, *catalog.problems]

@@ -7,6 +7,7 @@ clock and estimator are passed in. A mistake of anybody's becomes an answer that
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -68,7 +69,7 @@ class Gateway:
         try:
             if own := OWN_TOOLS.get(call.name):
                 return _content(await own.run(self._memory, call.namespace, own.read_arguments(call.arguments)))
-            entry = self._route(call.name)
+            entry = await self._route(call.name)
             return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call.arguments))
         except MirrorError as error:
             return error_reply(str(error))
@@ -89,7 +90,9 @@ class Gateway:
     def _memory(self) -> Memory:
         return Memory(self.store, self.mirror, self.estimate)
 
-    def _route(self, name: str) -> Entry:
+    async def _route(self, name: str) -> Entry:
+        if name not in self.catalog.entries:  # its upstream may be starting still
+            await self.upstreams.settle(self.mirror.startup_wait)
         if entry := self.catalog.entries.get(name):
             return entry
         nearest = nearest_first(name, (*self.catalog.entries, *OWN_TOOLS))[:3]
@@ -212,7 +215,8 @@ def _header_arguments(entry: Entry, arguments: Segments) -> dict[str, Any]:
     text = join(arguments) if entry.headers else b""
     for location in entry.headers:
         if not isinstance(span := locate(text, location), Miss):
-            _place(picked, location, json.loads(text[span.start : span.stop]))
+            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits: no header holds it
+                _place(picked, location, json.loads(text[span.start : span.stop]))
     return picked
 
 

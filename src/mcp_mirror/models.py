@@ -35,6 +35,13 @@ class Span(NamedTuple):
         return self.start + self.length
 
 
+class FileSpan(NamedTuple):
+    """A byte range inside a file."""
+
+    path: str
+    span: Span
+
+
 class Member(NamedTuple):
     """One key of a JSON object and where its value stands."""
 
@@ -66,6 +73,8 @@ class Draft:
     """The top-level keys of an object, each once, with the span of the last value given for it."""
     media_type: str | None = None
     """Of a binary value."""
+    file: FileSpan | None = None
+    """Where the blob also is; a store may link the file instead of writing another."""
 
 
 @dataclass(frozen=True, slots=True)

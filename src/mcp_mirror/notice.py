@@ -5,32 +5,46 @@ come from strangers, so they are shown as JSON strings, bounded, with nothing in
 """
 
 import json
+import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
-import msgspec
-
 from mcp_mirror.models import Buffer, Kind, Member, Span
-from mcp_mirror.paths import MemoryPath
+from mcp_mirror.paths import MemoryPath, escape_token
 from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.spans import count_items, items, kind_at, trim
+from mcp_mirror.spans import count_items, items, kind_at, text_start, trim
 
 _TINY: Final = 48
 """Bytes of JSON up to which a key's value is shown instead of described."""
 _COUNTED: Final = 1 << 25
 """Bytes up to which an array's items are counted."""
-_KEYS_BYTES: Final = 1000
-"""Characters that the list of keys may take."""
+_KEYS: Final = 1000
+"""Bytes that the list of keys may take."""
 _KEY: Final = 120
+"""Bytes of a key that is told whole; a longer one is not told."""
+_NAME: Final = 120
 _FIRST_LINE: Final = 80
 _ARGUMENTS: Final = 300
+_HEAD: Final = 1000
 _SIDES: Final = 4
 """Levels of nested arrays that are told."""
+_HIDDEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
+"""What is not seen though its category says otherwise (Unicode, Default_Ignorable_Code_Point; the blank of Braille)."""
+_UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
+"""One character or one escape."""
 _UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
-_USE: Final = "Pass the path or path/key as a tool argument."
+_ONE: Final = 0.9995
+"""From here on a size is told in the larger unit."""
+_WHOLE: Final = 99.95
+"""From here on a size is told without a fraction."""
+
+_USE: Final = "Pass path or path/key as tool argument."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +76,57 @@ def write_notice(stored: Stored, style: NoticeStyle) -> str:
 def human_bytes(size: int) -> str:
     """A size for people and models: `19.8 MB`."""
     for unit, scale in _UNITS:
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
+        if (amount := size / scale) >= _ONE:
+            return f"{amount:.0f} {unit}" if amount >= _WHOLE else f"{amount:.3g} {unit}"
     return f"{size} B"
 
 
 def quoted(text: str, limit: int) -> str:
-    """A stranger's text as a JSON string: bounded, and nothing invisible in it."""
-    cut = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(_visible(character) for character in json.dumps(cut, ensure_ascii=False))
+    """A stranger's text as a JSON string: nothing invisible in it, at most `limit` bytes between the quotes."""
+    return f'"{_cut(_visible(json.dumps(text[: limit + 1], ensure_ascii=False)[1:-1]), limit)}"'
 
 
 def _bare(text: str, limit: int) -> str:
     """A stranger's JSON, shown as it is but bounded and with nothing invisible in it."""
-    return quoted(text, limit)[1:-1].replace('\\"', '"')
+    return _cut(_visible(text[: limit + 1]), limit)
 
 
-def _visible(character: str) -> str:
-    hidden = unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
-    return json.dumps(character)[1:-1] if hidden else character
+def _visible(text: str) -> str:
+    """What is not seen, or breaks a line, as a JSON escape."""
+    return "".join(_escaped(character) if _is_hidden(character) else character for character in text)
+
+
+def _is_hidden(character: str) -> bool:
+    hidden = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+    return unicodedata.category(character) in hidden or _HIDDEN.match(character) is not None
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code <= 0xFFFF:  # noqa: PLR2004  # the Basic Multilingual Plane
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def _cut(text: str, limit: int) -> str:
+    """At most `limit` bytes of a text, no escape cut in two; three dots stand for the rest."""
+    if len(text.encode()) <= limit:
+        return text
+    units: list[str] = _UNIT.findall(text)
+    sizes = accumulate(len(unit.encode()) for unit in units)
+    return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - 3) + "..."
+
+
+def _plain_lines(text: str) -> str:
+    """An error's text as it is, but for what is not seen; its line breaks stay."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("".join(c for c in line if c == "\t" or not _is_hidden(c)) for line in lines)
 
 
 def _compact(stored: Stored) -> str:
     lines = ["Stored in memory:", stored.path]
     if stored.head is not None:
-        lines += [f"The error ({_outline(stored)}) begins:", stored.head]
+        lines += [f"The error ({_outline(stored)}) begins:", _cut(_plain_lines(stored.head), _HEAD)]
     elif stored.shown is not None:
         lines.append(stored.shown)
     else:
@@ -96,27 +136,58 @@ def _compact(stored: Stored) -> str:
     return "\n".join((*lines, _USE))
 
 
+def _listed(stored: Stored) -> str:
+    shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{escape_token(key)}', _KEY)} {value}", _KEYS)
+    listed = ", ".join((*shown, *([f"and {left:,} more keys"] if left else ())))
+    return f": {listed}" if listed else ""
+
+
 def _paper(stored: Stored) -> str:
-    given = _bare(str(stored.arguments, "utf-8", "replace"), _ARGUMENTS)
-    keys = "\n".join(f'- "{MemoryPath(stored.path).child(key)}"' for key, _ in _shown_members(stored))
+    given = _bare(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
     content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
-    error = f"\nThe output is an error that begins:\n{stored.head}" if stored.head is not None else ""
     also = f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
-    several = f"\nThe output is a dictionary whose keys are stored under these paths:\n{keys}" if keys else ""
+    first = f"The function {_bare(stored.tool, _NAME)} was executed with the input {given}.\n"
+    told = _paper_error(stored) or _paper_keys(stored)
     return (
-        f"The function {stored.tool} was executed with the input {given}.\n"
-        f'The output was stored in memory under the path "{stored.path}".{several}{content}{error}{also}\n'
-        "Do not look at the content. Give a path, exactly as it is written, as input to another function."
+        f'{first}The output was stored in memory under the path "{stored.path}".{told}{content}{also}\n'
+        f"{'' if stored.shown is not None else 'Do not look at the content. '}"
+        "Give a path, exactly as it is written, as input to another function."
     )
+
+
+def _paper_error(stored: Stored) -> str:
+    if stored.head is None:
+        return ""
+    return f"\nThe output is an error that begins:\n{_cut(_plain_lines(stored.head), _HEAD)}"
+
+
+def _paper_keys(stored: Stored) -> str:
+    path = MemoryPath(stored.path)
+    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(str(path.child(key)), 2 * _KEY + _NAME)}", _KEYS)
+    listed = "\n".join((*shown, *([f"and {left:,} more"] if left else ())))
+    return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
 
 def _json(stored: Stored) -> str:
     stub: dict[str, Any] = {"memory_path": stored.path, "kind": stored.kind, "size": human_bytes(len(stored.blob))}
-    if stored.members and stored.shown is None:
-        stub["keys"] = dict(_shown_members(stored))
-    optional = {"content": stored.shown, "error_begins": stored.head, "text_path": stored.companion}
+    if stored.shown is None and stored.head is None:
+        shown, left = _shown_keys(stored, lambda key, value: _dumped({key: value}), _KEYS)
+        stub |= {"keys": {key: value for pair in shown for key, value in json.loads(pair).items()}} if shown else {}
+        stub |= {"more_keys": left} if left else {}
+    stub |= {} if stored.head is None else {"error_begins": _json_head(stored.head)}
+    optional = {"content": stored.shown, "text_path": stored.companion}
     stub |= {key: value for key, value in optional.items() if value is not None}
-    return json.dumps(stub | {"use": _USE}, ensure_ascii=False)
+    return _dumped(stub | {"use": _USE})
+
+
+def _dumped(value: Any) -> str:
+    return _visible(json.dumps(value, ensure_ascii=False))
+
+
+def _json_head(head: str) -> str:
+    """As much of an error as fits when it is quoted."""
+    text: str = json.loads(f'"{_cut(_dumped(_plain_lines(head))[1:-1], _HEAD)}"')
+    return text
 
 
 def _opaque(stored: Stored) -> str:
@@ -134,36 +205,31 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[Stored], str]]] = {
 def _outline(stored: Stored) -> str:
     size = human_bytes(len(stored.blob))
     if stored.kind == "binary":
-        return f"{quoted(stored.media_type or 'binary', _KEY)}, {size}"
+        return f"{quoted(stored.media_type or 'binary', _KEY)} {size}"
     whole = trim(stored.blob)
     if stored.kind == "text":
         return f"{size} of text, begins {_first_line(stored.blob, whole)}"
-    return f"{_describe(stored.blob, whole)}, {size}"
+    return f"{_describe(stored.blob, whole)} {size}"
 
 
-def _listed(stored: Stored) -> str:
-    listed = ", ".join(f"{quoted('/' + key, _KEY + 1)} {value}" for key, value in _shown_members(stored))
-    return f": {listed}" if listed else ""
-
-
-def _shown_members(stored: Stored) -> Iterator[tuple[str, str]]:
-    """Each key with what it holds, as long as there is room; last, how many were left out."""
-    room, shown = _KEYS_BYTES, 0
-    for member in stored.members:
-        said = _value(stored.blob, member.span)
-        room -= len(member.key) + len(said) + 6
-        if room < 0 or len(member.key) > _KEY:
+def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
+    """Each key with what it holds, as long as there is room, in the words of `say`; and how many were left out."""
+    shown: list[str] = []
+    for member in stored.members if stored.kind == "object" else ():
+        if len(member.key) > _KEY or len(quoted(escape_token(member.key), 2 * _KEY).encode()) > _KEY:
+            continue
+        said = say(member.key, _value(stored.blob, member.span))
+        room -= len(said.encode()) + 2
+        if room < 0:
             break
-        shown += 1
-        yield member.key, said
-    if left := len(stored.members) - shown:
-        yield "...", f"and {left:,} more keys"
+        shown.append(said)
+    return shown, len(stored.members) - len(shown) if stored.kind == "object" else 0
 
 
 def _value(blob: Buffer, span: Span) -> str:
     if span.length <= _TINY:
-        text = str(blob[span.start : span.stop], "utf-8", "replace")
-        return _bare(text if '"' in text else text.replace(", ", ","), _TINY)
+        text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
+        return _bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
     return f"{_describe(blob, span)} {human_bytes(span.length)}"
 
 
@@ -183,10 +249,4 @@ def _describe(blob: Buffer, span: Span) -> str:
 
 
 def _first_line(blob: Buffer, span: Span) -> str:
-    for stop in range(span.start + 400, span.start + 384, -1):
-        try:
-            text: str = msgspec.json.decode(bytes(blob[span.start : stop]).removesuffix(b'"') + b'"', type=str)
-        except (msgspec.DecodeError, UnicodeError):
-            continue
-        return quoted(text.strip().partition("\n")[0], _FIRST_LINE)
-    return '""'
+    return quoted(text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0], _FIRST_LINE)

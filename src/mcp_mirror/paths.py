@@ -9,9 +9,21 @@ from uuid import UUID
 
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
-_ALMOST = re.compile(r"(?P<tool>[A-Za-z0-9_-]+?)-(?P<id>[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2,14}){1,5})(?P<rest>[/.].*)?")
+_ALMOST = re.compile(
+    r"[^A-Za-z0-9_]*(?P<tool>[A-Za-z0-9_-]+?)-"
+    r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
+    r"(?:/.*|[^A-Za-z0-9_\s-]\S*)?",
+    re.DOTALL,
+)
+"""A path with something before, lost, exchanged or glued to it."""
+_MIXED = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
+"""Digits alone are a date, letters alone a word."""
 _ANYWHERE = re.compile(rf"[A-Za-z0-9_-]+-{_UUID4}")
-_CANDIDATE = re.compile(rb"[0-9A-Fa-f]{6,10}-[0-9A-Za-z]{2,14}")
+_CANDIDATES = (
+    re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
+    re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
+)
+"""What every path and every text like one holds, written plainly or with escapes; searched at 2 GB/s."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
 
@@ -19,9 +31,11 @@ SCHEME = "memory://"
 LITERAL = "literal:"
 """Put before a memory path, sends the path itself as text instead of the value behind it."""
 
+_REPEATS_INPUT = "The function "
+
 NOTICE_FRAMES = (
     ("Stored in memory:", "tool argument."),
-    ("The function ", "as input to another function."),
+    (_REPEATS_INPUT, "as input to another function."),
     ('{"memory_path":', "}"),
 )
 """How each style of notice that is more than the path alone begins and ends."""
@@ -71,7 +85,7 @@ def parse_path(text: str) -> MemoryPath | None:
 def almost_path(text: str) -> str | None:
     """The tool label of a text that looks like a memory path which was not copied to the letter, else None."""
     match = _ALMOST.fullmatch(text)
-    return match["tool"] if match else None
+    return match["tool"] if match and _MIXED.match(match["id"]) else None
 
 
 def unwrap(text: str) -> str:
@@ -84,14 +98,25 @@ def bases_in(text: str) -> frozenset[str]:
     return frozenset(_ANYWHERE.findall(text))
 
 
-def may_hold_path(text: bytes | memoryview) -> bool:
-    """False where no memory path, not even a mistyped one, can stand in this JSON text; fast, may err to True."""
-    return _CANDIDATE.search(text) is not None
+def candidate_offsets(text: bytes | memoryview) -> list[int]:
+    """Where in a JSON text a memory path, even a mistyped one, may stand: a string that is one holds such an offset."""
+    return sorted(match.start() for pattern in _CANDIDATES for match in pattern.finditer(text))
 
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends as our notices do: models paste them where a path is wanted."""
     return any(text.startswith(opening) and text.endswith(ending) for opening, ending in NOTICE_FRAMES)
+
+
+def noticed_bases(text: str) -> frozenset[str]:
+    """The bases that a whole notice of ours speaks of, but for the input that one style repeats; none for another text.
+
+    A notice that holds more than one is no single value's.
+    """
+    if not is_whole_notice(text):
+        return frozenset()
+    first, _, rest = text.partition("\n")
+    return bases_in(rest if rest and first.startswith(_REPEATS_INPUT) else text)
 
 
 def escape_token(token: str) -> str:

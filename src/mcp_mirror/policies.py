@@ -104,6 +104,16 @@ class MirrorPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class WirePolicy:
+    """Bounds of one message, whoever sends it. Bytes, where nothing else is said."""
+
+    max_message_bytes: int = 2 << 30
+    """Past it a message is discarded and its call fails."""
+    spool_bytes: int = 16 << 20
+    """Past it a message goes to a file as it arrives instead of into memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorePolicy:
     """Where values are kept and how many bytes of them."""
 

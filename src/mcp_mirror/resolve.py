@@ -5,29 +5,31 @@ value holds is never looked at. Fetching values is not done here.
 """
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Kind, Location, Segments, Span
+from mcp_mirror.models import Buffer, JsonToken, Kind, Location, Segments, Span
 from mcp_mirror.paths import (
     LITERAL,
     MemoryPath,
     almost_path,
-    bases_in,
-    is_whole_notice,
+    candidate_offsets,
     label_of,
-    may_hold_path,
+    noticed_bases,
     parse_path,
     unwrap,
 )
-from mcp_mirror.spans import items, kind_at, members, trim
+from mcp_mirror.spans import Miss, items_at, kind_at, locate, members, trim
 
 _MAX_PASTED: Final = 1 << 14
 """Characters up to which a text may be one of our notices."""
+_MAX_NAMED: Final = 200
+"""Characters of a path or an argument's place that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,58 +114,72 @@ def fit(value: Resolved, wanted: frozenset[str], location: Location) -> Segments
             return changed
     where = ".".join(str(token) for token in location)
     raise ToolError(
-        f"Argument {where!r} wants {' or '.join(sorted(wanted))}, and {value.path!r} holds {value.kind}. "
-        "Give a path below it that fits, or a value."
+        f"Argument {_bounded(where)} wants {' or '.join(sorted(wanted))}, "
+        f"and {_bounded(value.path)} holds {value.kind}. Give a path below it that fits, or a value."
     )
+
+
+def _bounded(name: str) -> str:
+    return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
 
 
 def _strings(arguments: Buffer) -> Iterator[tuple[Span, Location]]:
     """Strings that may be pointers; a container that cannot hold one is not entered."""
-    pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
-    view = memoryview(arguments)
+    offsets = candidate_offsets(arguments)
+    pending: list[tuple[Span, Location]] = [(trim(arguments), ())] if offsets else []
     while pending:
         span, at = pending.pop()
-        if not may_hold_path(view[span.start : span.stop]):
-            continue
-        kind = kind_at(arguments, span.start)
-        if kind == "object":
-            pending += [(member.span, (*at, member.key)) for member in members(arguments, span)]
-        elif kind == "array":
-            pending += [(item, (*at, index)) for index, item in enumerate(items(arguments, span))]
-        elif kind == "text":
+        if kind_at(arguments, span.start) == "text":
             yield span, at
+            continue
+        inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
+        pending += [(below, (*at, token)) for token, below in _children(arguments, span, inside)]
+
+
+def _children(arguments: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
+    if kind_at(arguments, span.start) == "array":
+        yield from items_at(arguments, span, offsets)
+        return
+    for key, below in members(arguments, span):
+        first = bisect_left(offsets, below.start)
+        if first < len(offsets) and offsets[first] < below.stop:
+            yield key, below
 
 
 def _classify(arguments: Buffer, span: Span, at: Location, known: Container[str]) -> Pointer | Escaped | None:
-    try:
-        text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # a lone surrogate: no path of ours
-        return None
+    text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
+    if (bare := unwrap(text)).startswith(LITERAL):
+        sent = bare.removeprefix(LITERAL)
+        meant = sent
+        while meant.startswith(LITERAL):
+            meant = meant.removeprefix(LITERAL)
+        return Escaped(span, sent) if _pointer(meant, span, at, known) else None
+    return _pointer(text, span, at, known)
+
+
+def _pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
     bare = unwrap(text)
-    if bare.startswith(LITERAL) and parse_path(bare.removeprefix(LITERAL).removeprefix(LITERAL)):
-        return Escaped(span, bare.removeprefix(LITERAL))
     if path := parse_path(bare):
         return Pointer(span, at, bare, path, label_of(path.base) in known)
     if (label := almost_path(bare)) and label in known:
         return Pointer(span, at, bare, None, ours=True)
-    if base := _pasted(text, known):
-        return Pointer(span, at, base, MemoryPath(base), ours=True)
+    bases = _pasted(text.strip())
+    if bases and all(label_of(base) in known for base in bases):
+        path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
+        return Pointer(span, at, str(path or bare), path, ours=True)
     return None
 
 
-def _pasted(text: str, known: Container[str]) -> str | None:
-    """The base in a text that is one whole notice of ours and nothing else."""
-    if len(text) > _MAX_PASTED or not is_whole_notice(text.strip()):
-        return None
-    bases = bases_in(text)
-    base = next(iter(bases)) if len(bases) == 1 else None
-    return base if base and label_of(base) in known else None
+def _pasted(text: str) -> frozenset[str]:
+    """The bases in a text that is one whole notice of ours and nothing else."""
+    return noticed_bases(text) if len(text) <= _MAX_PASTED else frozenset()
 
 
 Form = Callable[[Resolved], Segments | None]
 
-_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.0+)?")
-_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_NUMBER: Final = re.compile(rb"-?(?P<whole>0|[1-9][0-9]*)(?:\.(?P<fraction>[0-9]+))?(?:[eE](?P<exponent>[+-]?[0-9]+))?")
+_MAX_EXPONENT: Final = 18
+"""Digits of an exponent past which no text is long enough to outweigh it."""
 _TYPES: Final[Mapping[Kind, frozenset[str]]] = {
     "object": frozenset({"object"}),
     "array": frozenset({"array"}),
@@ -177,9 +193,24 @@ _TYPES: Final[Mapping[Kind, frozenset[str]]] = {
 
 def _own_types(value: Resolved) -> frozenset[str]:
     """What the value is, in the words of JSON Schema."""
-    if value.kind == "number" and _INTEGER.fullmatch(value.blob):
+    if value.kind == "number" and _is_integer(value.blob):
         return frozenset({"number", "integer"})
     return _TYPES[value.kind]
+
+
+def _is_integer(text: Buffer) -> bool:
+    """Whether a JSON number has no fraction by value, as JSON Schema means `integer`: `1`, `1.0` and `1.5e1` do."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return False
+    digits = match["whole"] + (match["fraction"] or b"")
+    zeros = len(digits) - len(digits.rstrip(b"0"))
+    exponent = match["exponent"] or b"0"
+    if not digits.strip(b"0"):
+        return True
+    if len(exponent) > _MAX_EXPONENT:
+        return not exponent.startswith(b"-")
+    return zeros + int(exponent) >= len(match["fraction"] or b"")
 
 
 def _nothing(_: Resolved) -> Segments | None:
@@ -192,10 +223,10 @@ def _as_text(value: Resolved) -> Segments:
 
 
 def _binary_as_text(value: Resolved) -> Segments | None:
-    """The base64 of an image or a recording."""
-    spans = {member.key: member.span for member in members(value.blob, trim(value.blob))}
-    data = spans.get("data") or spans.get("blob")
-    return (memoryview(value.blob)[data.start : data.stop],) if data else None
+    """The base64 of an image, a recording or a resource; the text of a resource that is text."""
+    found = (locate(value.blob, tokens) for tokens in _CONTENTS)
+    span = next((span for span in found if not isinstance(span, Miss)), None)
+    return (memoryview(value.blob)[span.start : span.stop],) if span else None
 
 
 def _parsed(pattern: Callable[[bytes], bool]) -> Form:
@@ -212,6 +243,9 @@ def _parsed(pattern: Callable[[bytes], bool]) -> Form:
     return form
 
 
+_CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "text"))
+"""Where a content block keeps what it is about."""
+
 _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
 """The richest form first, the text of it last."""
 
@@ -223,7 +257,7 @@ _FORMS: Final[Mapping[tuple[Kind, str], Form]] = {
     ("binary", "string"): _binary_as_text,
     ("text", "object"): _parsed(lambda text: text[:1] == b"{"),
     ("text", "array"): _parsed(lambda text: text[:1] == b"["),
-    ("text", "integer"): _parsed(lambda text: _INTEGER.fullmatch(text) is not None),
+    ("text", "integer"): _parsed(_is_integer),
     ("text", "number"): _parsed(lambda text: _NUMBER.fullmatch(text) is not None),
     ("text", "boolean"): _parsed(lambda text: text in (b"true", b"false")),
     ("text", "null"): _parsed(lambda text: text == b"null"),

@@ -4,9 +4,11 @@ Schemas are treated as data of unknown quality: what is not understood is left a
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import jsonschema_rs
 
@@ -22,61 +24,76 @@ MAX_NAME: Final = 64
 SHORT_NAME: Final = 45
 """Characters that leave room for what clients put before a name (Cursor: 60 with the server's)."""
 
-_ARGUMENT_HINT: Final = "Arguments may be memory paths."
+_ARGUMENT_HINT: Final = "Takes memory paths."
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _HASH: Final = 6
+_MAX_SUFFIX: Final = MAX_NAME - _HASH - 2
+_MAX_SAID: Final = 300
+"""Characters of what a check says."""
 _PATH: Final[Schema] = {"type": "string"}
 
 _LIMITS: Final = frozenset(
     ("enum", "const", "pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType", "allOf",
-     "not", "if", "$ref", "$dynamicRef")
+     "not", "if", "$ref", "$dynamicRef", "$recursiveRef")
 )  # fmt: skip
 """Keywords that would bind a path as well as the literal."""
 _ANNOTATIONS: Final = ("title", "description", "default", "examples", "deprecated")
 """Keywords that say something of the argument, not of one alternative."""
-_ROOT_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas")
-
-_ONE: Final = ("items", "additionalProperties", "unevaluatedProperties", "contains", "additionalItems")
-_MAPS: Final = ("properties", "patternProperties")
-_LISTS: Final = ("prefixItems",)
-_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_ROOT_COMBINATORS: Final = frozenset(
+    ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$ref", "unevaluatedProperties")
+)
+_UNIONS: Final = ("anyOf", "oneOf")
 _MAX_DEPTH: Final = 64
 
 
 def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
-    """A tool name that every client takes, the same each time; one that must be shortened gets a hash of the whole."""
-    safe = _UNSAFE.sub("_", f"{prefix}_{name}" if prefix else name)
-    room = max(SHORT_NAME, min(MAX_NAME, len(suffix) + _HASH + 2)) - len(suffix)
-    if len(safe) <= room and safe:
+    """A tool name that every client takes, the same each time.
+
+    One that must be shortened, or that loses letters of another script, gets a hash of the whole.
+    """
+    whole = f"{prefix}_{name}" if prefix else name
+    safe, suffix = _UNSAFE.sub("_", whole), _UNSAFE.sub("_", suffix)[:_MAX_SUFFIX]
+    room = max(SHORT_NAME - len(suffix), _HASH + 2)
+    if 0 < len(safe) <= room and whole.isascii():
         return safe + suffix
-    digest = hashlib.sha256(f"{prefix}\0{name}".encode()).hexdigest()[:_HASH]
-    return f"{safe[: room - _HASH - 1]}_{digest}{suffix}"[:MAX_NAME]
+    digest = hashlib.sha256(f"{prefix}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_HASH]
+    return f"{safe[: room - _HASH - 1]}_{digest}{suffix}"
 
 
 def twin_of(tool: Mapping[str, Any], name: str, schema: Schema, description: str | None) -> Schema:
     """The advert of a tool's twin: all that the tool's has, but for the name, the input and the output schema."""
     said = description if description is not None else str(tool.get("description") or "")
     advert = {key: value for key, value in tool.items() if key not in ("outputSchema", "execution")}
-    hint = f" {_ARGUMENT_HINT}" if schema.get("properties") else ""
-    return advert | {"name": name, "description": f"{said.rstrip()}{hint}".strip(), "inputSchema": admit_paths(schema)}
+    widened = admit_paths(schema)
+    if widened.get("properties"):
+        said = f"{_ended(said.rstrip())} {_ARGUMENT_HINT}".lstrip()
+    return advert | {"name": name, "description": said, "inputSchema": widened}
+
+
+def _ended(sentence: str) -> str:
+    """With a full stop where a sentence ends in a letter or digit, so that what follows is not read on."""
+    return f"{sentence}." if sentence[-1:].isalnum() else sentence
 
 
 def admit_paths(schema: Schema) -> Schema:
     """The input schema in which each argument, nested ones too, may also be a memory path."""
-    root = _flattened(schema)
-    widened: Schema = _inside(root, 0)
-    for key in ("$defs", "definitions"):
-        if isinstance(root.get(key), dict):
-            widened[key] = {name: _inside(part, 0) for name, part in root[key].items()}
-    return {"type": "object"} | widened
+    widened: Schema = _inside(_flattened(schema), 0)
+    return {"type": "object"} | widened | {"type": "object"}
 
 
 def types_at(schema: Schema, location: Location) -> frozenset[str]:
-    """The JSON types that the schema declares for what stands at `location`; empty where it declares none."""
+    """The JSON types that the schema admits at `location`; empty where it does not say.
+
+    `number` stands for `integer` too.
+    """
     here: list[Any] = [schema]
     for token in location:
-        here = [below for part in here for below in _below(schema, part, token)]
-    return frozenset(kind for part in here for kind in _declared(schema, part, 0))
+        here = [below for part in here for branch in _branches(schema, part, {}) for below in _below(branch, token)]
+    seen: dict[int, frozenset[str]] = {}
+    kinds = frozenset[str]().union(*(_admitted(schema, part, seen) for part in here))
+    if kinds == _EVERY_TYPE:
+        return frozenset()
+    return kinds - {"integer"} if "number" in kinds else kinds
 
 
 def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
@@ -87,128 +104,223 @@ def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
             return
         if at and HEADER in part:
             yield at
-        if isinstance(properties := part.get("properties"), dict):
-            for key, below in properties.items():
-                yield from walk(below, (*at, key))
+        for key, below in _mapping(part.get("properties")).items():
+            yield from walk(below, (*at, key))
 
     return tuple(walk(schema, ()))
 
 
 def compile_check(schema: Schema) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with arguments, None where nothing is.
+    """A function that says what is wrong with arguments, None where nothing is or where it cannot be judged.
+
+    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked.
 
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
-    if schema.get("type", "object") != "object":
+    if "object" not in (_names(schema.get("type")) or ("object",)):
         raise ValueError("its input schema does not describe an object")
     try:
-        validator = jsonschema_rs.validator_for(schema)
-    except Exception as error:  # noqa: BLE001  # the library raises several kinds, one of them a plain ValueError
-        raise ValueError(f"its input schema is not valid: {str(error).splitlines()[0][:200]}") from None
+        validator = jsonschema_rs.validator_for(schema, retriever=lambda _: {})
+    except (ValueError, RecursionError) as error:
+        said = _bounded(str(error).partition("\n")[0])
+        raise ValueError(f"its input schema is not valid: {said}") from None
 
     def check(arguments: Any) -> str | None:
-        for error in validator.iter_errors(arguments):
-            at = ".".join(str(step) for step in error.instance_path)
-            return f"{at}: {_bounded(error.message)}" if at else _bounded(error.message)
-        return None
+        try:
+            error = next(iter(validator.iter_errors(arguments)), None)
+            if error is None:
+                return None
+            json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
+        except (ValueError, RecursionError):
+            return None
+        at = ".".join(str(step) for step in error.instance_path)
+        return _bounded(f"{at}: {error.message}" if at else error.message)
 
     return check
 
 
 def _bounded(message: str) -> str:
-    return message if len(message) <= 300 else f"{message[:140]} ... {message[-140:]}"  # noqa: PLR2004
+    half = _MAX_SAID // 2 - 3
+    return message if len(message) <= _MAX_SAID else f"{message[:half]} ... {message[-half:]}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _names(value: Any) -> list[str]:
+    """The types that a `type` keyword names."""
+    return [value] if isinstance(value, str) else [name for name in _sequence(value) if isinstance(name, str)]
 
 
 def _flattened(schema: Schema) -> Schema:
-    """Without alternatives at the root, which some clients drop the whole tool for; their properties stay known."""
-    root = {key: value for key, value in schema.items() if key not in _ROOT_COMBINATORS}
-    properties = dict(schema.get("properties") or {})
-    for word in ("allOf", "anyOf", "oneOf"):
-        for part in schema.get(word) or ():
-            if isinstance(part, dict) and isinstance(part.get("properties"), dict):
-                properties = {**part["properties"], **properties}
-    return root | {"properties": properties} if properties or "properties" in root else root
+    """Without alternatives or a reference at the root, which some clients drop the whole tool for.
+
+    Their properties stay known: what holds in any case as it is, what holds in one of several cases as one of several.
+    """
+    if _ROOT_COMBINATORS.isdisjoint(schema):
+        return schema
+    parts = list(_parts(schema, schema, {}, certain=True))
+    properties: dict[str, Any] = {}
+    for part in (part for part, certain in parts if certain):
+        properties = {**_mapping(part.get("properties")), **properties}
+    cases: dict[str, list[Any]] = {}
+    for part in (part for part, certain in parts if not certain):
+        for name, value in _mapping(part.get("properties")).items():
+            known = cases.setdefault(name, [])
+            known += [value] if value not in known else []
+    either = {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in cases.items()}
+    named = [name for part, certain in parts if certain for name in _sequence(part.get("required"))]
+    required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
+    kept = {key: value for key, value in schema.items() if key not in _ROOT_COMBINATORS}
+    return kept | {"properties": either | properties} | required
+
+
+def _parts(root: Schema, part: Any, seen: dict[int, Any], *, certain: bool) -> Iterator[tuple[Schema, bool]]:
+    """The schemas that apply at the place of `part`, and whether each does so in any case."""
+    if not isinstance(part, dict) or id(part) in seen:
+        return
+    seen[id(part)] = part
+    yield part, certain
+    if "$ref" in part:
+        yield from _parts(root, _target(root, part["$ref"]), seen, certain=certain)
+    for below in _sequence(part.get("allOf")):
+        yield from _parts(root, below, seen, certain=certain)
+    for word in _UNIONS:
+        for below in _sequence(part.get(word)):
+            yield from _parts(root, below, seen, certain=False)
+
+
+def _branches(root: Schema, part: Any, seen: dict[int, Any]) -> Iterator[Schema]:
+    return (branch for branch, _ in _parts(root, part, seen, certain=True))
+
+
+def _target(root: Schema, reference: Any) -> Any:
+    """What a local `$ref` points to; anything at all for another."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return {}
+    found: Any = root
+    for token in reference.split("/")[1:]:
+        found = _mapping(found).get(unquote(token).replace("~1", "/").replace("~0", "~"), {})
+    return found
 
 
 def _inside(schema: Any, depth: int) -> Any:
     """The schema with every subschema below it widened, itself as it is."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    return {key: _member(key, value, depth) for key, value in schema.items() if key != HEADER}
+    inside = {key: _BELOW.get(key, _kept)(value, depth + 1) for key, value in schema.items() if key != HEADER}
+    if "oneOf" not in inside:  # a path would satisfy several of them
+        return inside
+    one_of = inside.pop("oneOf")
+    if "anyOf" not in inside:
+        return inside | {"anyOf": one_of}
+    return inside | {"allOf": [*_sequence(inside.get("allOf")), {"anyOf": one_of}]}
 
 
-def _member(key: str, value: Any, depth: int) -> Any:
-    """One keyword's value, with the subschemas in it widened."""
-    if key in _ONE and isinstance(value, dict):
-        return _widened(value, depth)
-    if key in _MAPS and isinstance(value, dict):
-        return {name: _widened(part, depth) for name, part in value.items()}
-    if key in _LISTS and isinstance(value, list):
-        return [_widened(part, depth) for part in value]
-    if key in _ALTERNATIVES and isinstance(value, list):
-        return [_inside(part, depth + 1) for part in value]
+def _kept(value: Any, _depth: int) -> Any:
     return value
 
 
+def _each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """`step` for each schema that a keyword holds, in a map, in a list, or alone."""
+
+    def each(value: Any, depth: int) -> Any:
+        if isinstance(value, list):
+            return [step(part, depth) for part in value]
+        return {name: step(part, depth) for name, part in value.items()} if isinstance(value, dict) else value
+
+    return each
+
+
+def _one_or_each(value: Any, depth: int) -> Any:
+    return [_widened(part, depth) for part in value] if isinstance(value, list) else _widened(value, depth)
+
+
 def _widened(schema: Any, depth: int) -> Any:
-    """The schema, which a memory path satisfies too: in the form that costs the fewest tokens."""
-    if not isinstance(schema, dict) or not schema:
+    """The schema, which a memory path satisfies too: in the cheapest form that every provider's subset has.
+
+    A list of types would cost less, but Gemini's function declarations take one type alone.
+    """
+    if not isinstance(schema, dict):
         return schema
-    inner: Schema = _inside(schema, depth + 1)
-    alternatives = inner.get("anyOf") or inner.get("oneOf")
-    limited = not _LIMITS.isdisjoint(inner)
-    if isinstance(alternatives, list) and not limited:
-        rest = {key: value for key, value in inner.items() if key not in ("anyOf", "oneOf")}
-        return rest | {"anyOf": alternatives if _PATH in alternatives else [*alternatives, _PATH]}
-    if limited:
+    inner: Schema = _inside(schema, depth)
+    kinds = _names(inner.get("type"))
+    if (kinds and "string" not in kinds) or not _LIMITS.isdisjoint(inner):
         said = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner}
         return said | {"anyOf": [inner, _PATH]}
-    kinds = inner.get("type", "object" if "properties" in inner else [])
-    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-    return inner if not kinds or "string" in kinds else inner | {"type": [*kinds, "string"]}
+    alternatives = _sequence(inner.get("anyOf"))
+    if not alternatives or any(_admits_text(part) for part in alternatives):
+        return inner
+    return inner | {"anyOf": [*alternatives, _PATH]}
 
 
-def _target(root: Schema, part: Any, depth: int = 0) -> Any:
-    """What a local `$ref` points to."""
-    while isinstance(part, dict) and isinstance(ref := part.get("$ref"), str) and depth < _MAX_DEPTH:
-        if not ref.startswith("#"):
-            return {}
-        found: Any = root
-        for token in ref.lstrip("#").split("/")[1:]:
-            found = found.get(token.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-        part, depth = found, depth + 1
-    return part
+def _admits_text(schema: Any) -> bool:
+    """Whether any text satisfies a schema, as far as a glance tells."""
+    kinds = _mapping(schema)
+    return "string" in _names(kinds.get("type")) and "anyOf" not in kinds and _LIMITS.isdisjoint(kinds)
 
 
-def _branches(root: Schema, part: Any, depth: int = 0) -> Iterator[Schema]:
-    """The schema itself and every alternative in it."""
-    part = _target(root, part)
-    if not isinstance(part, dict) or depth > _MAX_DEPTH:
-        return
-    yield part
-    for key in _ALTERNATIVES:
-        for branch in part.get(key) or ():
-            yield from _branches(root, branch, depth + 1)
+_BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
+    **dict.fromkeys(("items", "additionalProperties", "unevaluatedProperties"), _one_or_each),
+    **dict.fromkeys(("contains", "additionalItems", "unevaluatedItems"), _one_or_each),
+    **dict.fromkeys(("properties", "patternProperties", "prefixItems"), _each(_widened)),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "$defs", "definitions", "dependentSchemas"), _each(_inside)),
+    **dict.fromkeys(("then", "else"), _inside),
+}
+"""How the schemas under a keyword are treated; what stands for an argument or an item is widened."""
 
 
-def _below(root: Schema, part: Any, token: str | int) -> Iterator[Any]:
-    for branch in _branches(root, part):
-        if isinstance(token, int):
-            prefix = branch.get("prefixItems") or ()
-            yield prefix[token] if token < len(prefix) else branch.get("items", {})
-        elif token in (branch.get("properties") or {}):
-            yield branch["properties"][token]
-        elif isinstance(extra := branch.get("additionalProperties"), dict):
-            yield extra
+def _below(branch: Schema, token: str | int) -> Iterator[Any]:
+    """What a schema says of what stands one step below it."""
+    if isinstance(token, int):
+        items = branch.get("items", {})
+        prefix = [*_sequence(branch.get("prefixItems")), *_sequence(items)]
+        yield prefix[token] if token < len(prefix) else _mapping(items)
+    elif token in (properties := _mapping(branch.get("properties"))):
+        yield properties[token]
+    elif "additionalProperties" in branch and "patternProperties" not in branch:
+        yield branch["additionalProperties"]
 
 
-def _declared(root: Schema, part: Any, depth: int) -> Iterator[str]:
-    for branch in _branches(root, part, depth):
-        kinds = branch.get("type", ())
-        yield from (kinds,) if isinstance(kinds, str) else kinds
-        for value in (*branch.get("enum", ()), *((branch["const"],) if "const" in branch else ())):
-            yield _TYPE_OF.get(type(value), "object")
+_EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
+
+
+def _admitted(root: Schema, part: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
+    """The types that satisfy a schema, `integer` beside each `number`."""
+    if not isinstance(part, dict):
+        return _EVERY_TYPE
+    if id(part) in known:
+        return known[id(part)]
+    known[id(part)] = _EVERY_TYPE
+    kinds = _declared(part)
+    if "$ref" in part:
+        kinds &= _admitted(root, _target(root, part["$ref"]), known)
+    for below in _sequence(part.get("allOf")):
+        kinds &= _admitted(root, below, known)
+    for word in _UNIONS:
+        if cases := _sequence(part.get(word)):
+            kinds &= _any_of(_admitted(root, below, known) for below in cases)
+    known[id(part)] = kinds
+    return kinds
+
+
+def _any_of(kinds: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*kinds)
+
+
+def _declared(part: Schema) -> frozenset[str]:
+    """The types that a schema names itself, or that the values have which it lists."""
+    kinds = frozenset(_names(part.get("type"))) or _EVERY_TYPE
+    if "number" in kinds:
+        kinds |= {"integer"}
+    values = [part["const"]] if "const" in part else _sequence(part.get("enum"))
+    return kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
 
 
 _TYPE_OF: Final = {

@@ -4,8 +4,10 @@ Every function takes a text that is known to be valid JSON (the wire checked it 
 offsets into it. Nothing is decoded but the keys on the way.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,13 +16,26 @@ import msgspec
 from mcp_mirror.models import Buffer, Kind, Member, Span
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_SCALAR: Final = re.compile(rb"[^,\]}\s]++")
-_TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[{])?+', re.DOTALL)
-"""Everything up to the next bracket outside a string; group 1 is that bracket where it opens."""
+_QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_FLAT: Final = rb'[^"\[\]{}]*+(?:' + _QUOTED + rb'[^"\[\]{}]*+)*+'
+"""Scalars, and what stands between them."""
 
-_STEPS: Final = tuple((count, re.compile(rb"(?:[^,\"\[\]{}]++,){%d}" % count)) for count in (4096, 64, 1))
-"""Runs of scalars in an array, skipped many at a time."""
+_LEAF: Final = rb"[\[{]" + _FLAT + rb"[\]}]"
+_SHALLOW: Final = rb"[\[{]" + _FLAT + rb"(?:" + _LEAF + _FLAT + rb")*+[\]}]"
+"""A container that holds scalars, and containers of scalars."""
+
+_STRING: Final = re.compile(_QUOTED, re.DOTALL)
+_KEY: Final = re.compile(rb"[ \t\n\r]*+(" + _QUOTED + rb")[ \t\n\r]*+:[ \t\n\r]*+", re.DOTALL)
+_SCALAR: Final = re.compile(rb"[^,\]}\s]++")
+_TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|[\]}])", re.DOTALL)
+"""Everything through the next bracket but those of shallow containers; group 1 is that bracket where it opens."""
+
+_ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
+_STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
+"""Runs of an array's items, skipped many at a time."""
+
+_UNITS: Final = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
+"""As much of a JSON string as is not cut in the middle of an escape."""
 
 _KINDS: Final[dict[int, Kind]] = {
     ord("{"): "object",
@@ -30,6 +45,8 @@ _KINDS: Final[dict[int, Kind]] = {
     ord("f"): "boolean",
     ord("n"): "null",
 }
+_ALL: Final = 1 << 62
+"""More items than an array can have."""
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _FAST: Final = 1 << 16
 """Bytes above which the C scanner measures an object's values (it cannot tell a repeated key apart)."""
@@ -70,23 +87,28 @@ def value_stop(blob: Buffer, start: int, stop: int) -> int:
         return _end(_STRING, blob, start, stop)
     if first not in b"[{":
         return _end(_SCALAR, blob, start, stop)
-    position, depth = start, 0
-    while match := _TO_BRACKET.match(blob, position, stop):
-        position = match.end()
-        if match.lastindex:
-            depth += 1
-        elif depth > 1:
-            depth -= 1
-            position += 1
-        else:
-            break
-    return position + 1
+    depth = 1
+    for match in _TO_BRACKET.finditer(blob, start + 1, stop):
+        depth += 1 if match.lastindex else -1
+        if depth == 0:
+            return match.end()
+    raise ValueError(f"not JSON at byte {start}")
+
+
+def text_start(blob: Buffer, span: Span, limit: int) -> str:
+    """What the JSON string at `span` begins with, decoded from at most `limit` bytes of it."""
+    known = str(bytes(blob[span.start : min(span.stop, span.start + limit)]), "utf-8", "ignore")
+    whole = _UNITS.match(known)
+    text: str = json.loads(f'{whole[0]}"') if whole else ""
+    return str(text.encode("utf-8", "ignore"), "utf-8")  # half of a surrogate pair may stand last
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
     """The keys of the object at `span`: each once, in order of first appearance, the last value given for it."""
-    if span.length > _FAST and (measured := _measured_members(blob, span)) is not None:
-        return measured
+    if span.length > _FAST:
+        with suppress(RecursionError):
+            if (measured := _measured_members(blob, span)) is not None:
+                return measured
     found = dict(_each_member(blob, span))
     return tuple(Member(key, value) for key, value in found.items())
 
@@ -102,13 +124,33 @@ def items(blob: Buffer, span: Span) -> Iterator[Span]:
             position = _skip_space(blob, position + 1)
 
 
+def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[int, Span]]:
+    """The items of the array at `span` in which these offsets lie, with their indices.
+
+    Args:
+        blob: The text.
+        span: The array.
+        offsets: In rising order, each inside an item. What lies between them is passed over, not visited.
+    """
+    position, index = span.start + 1, 0
+    for offset in offsets:
+        while position <= offset:
+            position, left = _skip_run(blob, position, offset, _ALL)
+            start = _skip_space(blob, position)
+            stop = value_stop(blob, start, span.stop)
+            index += _ALL - left
+            if stop > offset:
+                yield index, Span(start, stop - start)
+            position, index = _skip_space(blob, stop) + 1, index + 1
+
+
 def item(blob: Buffer, span: Span, index: int) -> Span | int:
     """The item at `index` of the array at `span`; where there is none, how many items there are."""
     position, left = _skip_space(blob, span.start + 1), index
     if blob[position] == ord("]"):
         return 0
     while True:
-        position, left = _skip_scalars(blob, position, span.stop, left)
+        position, left = _skip_run(blob, position, span.stop, left)
         position = _skip_space(blob, position)
         stop = value_stop(blob, position, span.stop)
         if left == 0:
@@ -125,9 +167,10 @@ def count_items(blob: Buffer, span: Span) -> int:
     if first is None:
         return 0
     if span.length > _FAST and blob[first.start] in b"[{":
-        return len(msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=list[msgspec.Raw]))
-    counted = item(blob, span, 1 << 62)
-    assert isinstance(counted, int)  # noqa: S101  # no array in memory has 2**62 items
+        with suppress(RecursionError):
+            return len(msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=list[msgspec.Raw]))
+    counted = item(blob, span, _ALL)
+    assert isinstance(counted, int)  # noqa: S101  # no array in memory has as many
     return counted
 
 
@@ -157,34 +200,50 @@ def _step(blob: Buffer, span: Span, kind: Kind, token: str) -> Span | Miss:
 def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:
     position = _skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
-        key_stop = _end(_STRING, blob, position, span.stop)
-        key = msgspec.json.decode(blob[position:key_stop], type=str)
-        position = _skip_space(blob, _skip_space(blob, key_stop) + 1)
-        stop = value_stop(blob, position, span.stop)
-        yield Member(key, Span(position, stop - position))
+        match = _match(_KEY, blob, position, span.stop)
+        start = match.end()
+        stop = value_stop(blob, start, span.stop)
+        yield Member(msgspec.json.decode(match[1], type=str), Span(start, stop - start))
         position = _skip_space(blob, stop)
         if blob[position] == ord(","):
             position = _skip_space(blob, position + 1)
 
 
 def _measured_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
-    """As `_each_member`, with the values measured by msgspec (2 GB/s); None where a key is given twice."""
-    raws = msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=dict[str, msgspec.Raw])
+    """As `_each_member`, with the values measured by msgspec (2 GB/s); None where a key is given twice.
+
+    Of such a key it gives the last value alone, and then the members do not tile the object's text. Where one that
+    was measured is only the beginning of what stands there, it is a number, and no key follows.
+
+    Raises:
+        RecursionError: A value is nested too deep.
+    """
+    view = memoryview(blob)
+    raws = msgspec.json.decode(view[span.start : span.stop], type=dict[str, msgspec.Raw])
     found: list[Member] = []
-    position = span.start + 1
+    position = span.start
     for key, raw in raws.items():
-        position = _skip_space(blob, position)
-        key_stop = _end(_STRING, blob, position, span.stop)
-        if msgspec.json.decode(blob[position:key_stop], type=str) != key:
+        match = _KEY.match(blob, position + 1, span.stop)
+        if match is None or msgspec.json.decode(match[1], type=str) != key:
             return None
-        position = _skip_space(blob, _skip_space(blob, key_stop) + 1)
-        value = Span(position, len(memoryview(raw)))
-        found.append(Member(key, value))
-        position = _skip_space(blob, value.stop) + 1
-    return tuple(found) if position == span.stop else None
+        start, value = match.end(), memoryview(raw)
+        if not _are_equal(view[start : start + len(value)], value):
+            return None
+        found.append(Member(key, Span(start, len(value))))
+        position = _skip_space(blob, start + len(value))
+    return tuple(found) if position == span.stop - 1 else None
 
 
-def _skip_scalars(blob: Buffer, position: int, stop: int, left: int) -> tuple[int, int]:
+def _are_equal(one: memoryview, other: memoryview) -> bool:
+    """Compared in pieces: views themselves are compared ten times more slowly."""
+    if len(one) <= _FAST:
+        return bytes(one) == bytes(other)
+    return len(one) == len(other) and all(
+        bytes(one[at : at + _FAST]) == bytes(other[at : at + _FAST]) for at in range(0, len(one), _FAST)
+    )
+
+
+def _skip_run(blob: Buffer, position: int, stop: int, left: int) -> tuple[int, int]:
     for count, run in _STEPS:
         while left >= count and (match := run.match(blob, position, stop)):
             position, left = match.end(), left - count
@@ -196,7 +255,11 @@ def _skip_space(blob: Buffer, position: int) -> int:
 
 
 def _end(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> int:
+    return _match(pattern, blob, start, stop).end()
+
+
+def _match(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> re.Match[bytes]:
     match = pattern.match(blob, start, stop)
     if match is None:  # not reached by valid JSON
         raise ValueError(f"not JSON at byte {start}")
-    return match.end()
+    return match

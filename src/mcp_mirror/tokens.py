@@ -1,37 +1,33 @@
 """How many tokens a text costs a model, estimated without a tokenizer and on the safe side.
 
 Every provider's tokenizer falls back to bytes, so a text never costs more tokens than it has UTF-8 bytes. Below
-that bound the classes of bytes differ: digits cost up to one token each (Gemini, Mistral), letters come in runs,
-white space mostly melts into its neighbours. The weights are the worst that was measured per class.
+that bound the classes of bytes differ: letters come in runs, of which each costs a token and a little more for its
+length; a space mostly melts into what follows; digits, punctuation, line breaks and the bytes of other scripts cost
+up to one token each.
 """
 
 from typing import Final
 
 from mcp_mirror.models import Buffer
 
-_LETTERS: Final = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1))
-_SPACES: Final = b" \t\r\n"
-_LETTER_WEIGHT: Final = 0.45
-_SPACE_WEIGHT: Final = 0.35
-_SAMPLE_ABOVE: Final = 1 << 18
-_SAMPLES: Final = 32
-_SAMPLE_BYTES: Final = 4096
+_LOWER: Final = bytes(range(ord("a"), ord("z") + 1))
+_UPPER: Final = bytes(range(ord("A"), ord("Z") + 1))
+_LETTER_WEIGHT: Final = 0.4
+_RUN_WEIGHT: Final = 0.6
+"""What the first letter of a run costs more: one letter alone is one token."""
+_SPACE_WEIGHT: Final = 0.2
+_AT_ONCE: Final = 1 << 16
+"""Bytes weighed at once, so that the copies stay in the processor's cache: 1 GB/s for texts of any size."""
 
 
 def estimate_tokens(text: Buffer) -> int:
-    """Tokens that this UTF-8 text costs at most, for any provider.
-
-    Over 256 KiB the estimate is scaled up from 32 evenly spread samples.
-    """
-    if len(text) <= _SAMPLE_ABOVE:
-        return _weigh(bytes(text))
-    step = (len(text) - _SAMPLE_BYTES) // (_SAMPLES - 1)
-    sampled = sum(_weigh(bytes(text[at : at + _SAMPLE_BYTES])) for at in range(0, step * _SAMPLES, step))
-    return round(sampled * len(text) / (_SAMPLES * _SAMPLE_BYTES))
-
-
-def _weigh(text: bytes) -> int:
-    letters = len(text) - len(text.translate(None, _LETTERS))
-    spaces = len(text) - len(text.translate(None, _SPACES))
-    rest = len(text) - letters - spaces
-    return -int(-(rest + letters * _LETTER_WEIGHT + spaces * _SPACE_WEIGHT) // 1)
+    """Tokens that this UTF-8 text costs at most, for any provider; all of it is weighed, whatever its size."""
+    lower = upper = spaces = 0
+    for at in range(0, len(text), _AT_ONCE):
+        part = bytes(text[at : at + _AT_ONCE])
+        lower += len(part) - len(part.translate(None, _LOWER))
+        upper += len(part) - len(part.translate(None, _UPPER))
+        spaces += part.count(b" ")
+    letters, rest = lower + upper, len(text) - lower - upper - spaces
+    runs = min(letters, upper + spaces + rest + 1)
+    return round(rest + letters * _LETTER_WEIGHT + runs * _RUN_WEIGHT + spaces * _SPACE_WEIGHT + 0.5)

@@ -5,8 +5,9 @@ came. What is left for the SDK is a stub of the same message; a *mark* in its `_
 to it. Who keeps the payloads, and where bytes come from and go to, is not known here.
 """
 
+import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -25,9 +26,25 @@ _SMALL: Final = 1 << 16
 """Bytes up to which a member of a result stays in its stub."""
 
 _ID_FIRST: Final = re.compile(
-    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")'
+    rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*[,}]'
 )
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
+
+
+_CHECKED: Final = 1 << 20
+"""Bytes whose encoding is checked at once."""
+_RESERVE: Final = 150
+"""Levels of nesting kept back: what is opened here can be opened again from a deeper stack."""
+
+_HINTS: Final = (
+    (re.compile(rb"\A\xef\xbb\xbf"), " It begins with a byte order mark."),
+    (re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)"), " NaN and Infinity are no JSON numbers."),
+    (
+        re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"),
+        " Half of a surrogate pair stands alone in it.",
+    ),
+)
+"""What the parser's own words do not tell."""
 
 
 class Overlong(NamedTuple):
@@ -74,7 +91,7 @@ class Message(msgspec.Struct, frozen=True):
 
     id: RequestId | msgspec.UnsetType | None = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
-    params: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    params: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     result: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -92,13 +109,32 @@ def open_message(frame: Buffer) -> Message:
         WireError: The frame is not JSON, is nested too deep, or is no JSON-RPC message object.
     """
     try:
-        return _DECODER.decode(frame)
+        _check_encoding(frame)
+        return _decode(frame, _RESERVE)
     except RecursionError:
-        raise WireError("The message is nested too deep: 1,000 levels is the limit.") from None
+        raise WireError("The message is nested too deep: 700 levels is what passes everywhere.") from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WireError(f"The message is not valid JSON: {error}.") from None
+    except UnicodeDecodeError:
+        raise WireError("The message is not valid JSON: it is not UTF-8.") from None
+    except msgspec.DecodeError as error:
+        hint = next((said for pattern, said in _HINTS if pattern.search(frame)), "")
+        raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
+
+
+def _check_encoding(frame: Buffer) -> None:
+    """The parser looks at the encoding of what it decodes alone, and most of a frame is not decoded."""
+    if isinstance(frame, bytes) and frame.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(frame), _CHECKED):
+        decoder.decode(frame[at : at + _CHECKED])
+    decoder.decode(b"", final=True)
+
+
+def _decode(frame: Buffer, reserve: int) -> Message:
+    """The parser counts nesting on the interpreter's stack: some of it is used up before."""
+    return _decode(frame, reserve - 1) if reserve else _DECODER.decode(frame)
 
 
 def open_object(text: Buffer) -> dict[str, Buffer] | None:
@@ -120,12 +156,7 @@ def open_array(text: Buffer) -> list[Buffer] | None:
 def recover_id(frame: Buffer) -> RequestId | None:
     """The id of a message that could not be opened, if it stands first or last in it."""
     match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
-    if match is None:
-        return None
-    try:
-        return msgspec.json.decode(match[1], type=int | str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return _decoded(match[1]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +170,7 @@ class Lifted:
 def lift_result(message: Message, method: str) -> Lifted | None:
     """Take the payload out of the response to a request of this method; None if there is none to take."""
     stub_of = _STUBS.get(method)
-    if stub_of is None or isinstance(message.result, msgspec.UnsetType):
+    if stub_of is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
         return None
     members = {key: memoryview(raw) for key, raw in message.result.items()}
     if bytes(members.get("resultType", b"")) == b'"input_required"':
@@ -171,7 +202,7 @@ _STUBS: Final[Mapping[str, Callable[[Mapping[str, Buffer]], dict[str, Buffer]]]]
 
 def lift_arguments(message: Message, token: str) -> Lifted | None:
     """Take the arguments out of a `tools/call` request and mark the stub with `token`; None for another message."""
-    if message.method != "tools/call" or isinstance(message.params, msgspec.UnsetType):
+    if message.method != "tools/call" or not isinstance(message.params, dict) or not isinstance(message.id, int | str):
         return None
     params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
     arguments = params.get("arguments", b"{}")
@@ -179,9 +210,9 @@ def lift_arguments(message: Message, token: str) -> Lifted | None:
         return None
     params["arguments"] = b"{}"
     meta = open_object(params.get("_meta", b"{}"))
-    if meta is None:
+    if meta is None and bytes(params["_meta"]) != b"null":
         return None
-    params["_meta"] = join(object_of({**meta, MARK: _ENCODE(token)}))
+    params["_meta"] = join(object_of({**(meta or {}), MARK: _ENCODE(token)}))
     request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": b'"tools/call"'}
     return Lifted(join(object_of({**request, "params": object_of(params)})), {"arguments": arguments})
 
@@ -207,13 +238,20 @@ def find_mark(frame: Buffer) -> Marked | None:
     name = "params" if "params" in envelope else "result"
     body = open_object(envelope.get(name, b"null")) or {}
     meta = open_object(body.get("_meta", b"null")) or {}
-    if MARK not in meta:
+    token, identity = _decoded(meta.pop(MARK, b"null")), _decoded(envelope.get("id", b"null"))
+    if not isinstance(token, str):
         return None
-    token = msgspec.json.decode(meta.pop(MARK), type=str)
     body = {**body, "_meta": join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
-    identity = msgspec.json.decode(envelope.get("id", b"null"), type=int | str | None)
     rest = {key: raw for key, raw in envelope.items() if key != name}
     return Marked(token, identity, rest, body, is_request=name == "params")
+
+
+def _decoded(scalar: Buffer) -> RequestId | None:
+    """An id or a token; None for anything else."""
+    try:
+        return msgspec.json.decode(scalar, type=int | str | None)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
@@ -241,6 +279,23 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
 def join(segments: Segments) -> bytes:
     """Pieces as one text."""
     return b"".join(segments)
+
+
+def line_of(segments: Segments, piece: int = 1 << 18) -> Iterator[bytes]:
+    """A message as one line, newline and all, in writes of about `piece` bytes: small segments joined, large cut.
+
+    A line break may stand between the tokens of a payload; a space there means the same and does not end the line.
+    """
+    pending: list[bytes] = []
+    size = 0
+    for segment in segments:
+        for at in range(0, len(segment), piece):
+            pending.append(bytes(segment[at : at + piece]).replace(b"\n", b" "))
+            size += len(pending[-1])
+            if size >= piece:
+                yield b"".join(pending)
+                pending, size = [], 0
+    yield b"".join((*pending, b"\n"))
 
 
 def _pieces(value: Buffer | Segments) -> Segments:

@@ -301,7 +301,7 @@ def test_the_file_is_the_named_one_else_the_variables_else_here_else_the_users(
 ) -> None:
     user = tmp_path / "user"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mcp_mirror.config.user_config_path", lambda _app: user)
+    monkeypatch.setattr("mcp_mirror.config.loading.user_config_path", lambda _app: user)
     with pytest.raises(ConfigError) as caught:
         find_config(None, {"MCP_MIRROR_CONFIG": ""})
     for place in ("--config", "$MCP_MIRROR_CONFIG", "./mcp-mirror.yaml", str(user / "config.yaml"), "To begin"):

@@ -1,7 +1,7 @@
 """A configuration file, found and read once, into the frozen policies that every other module obeys.
 
-The order: YAML to a tree with places (`yaml_source`), clients' blocks to upstreams (`config_clients`), variables
-into the enabled part, types and bounds (`config_models`), policies. Everything wrong in a file is told at once.
+The order: YAML to a tree with places (`source`), clients' blocks to upstreams (`clients`), variables
+into the enabled part, types and bounds (`models`), policies. Everything wrong in a file is told at once.
 No message may hold a value from the file or the environment. This module must not know who obeys a policy.
 """
 

@@ -7,13 +7,15 @@ and server-sent events on their way out.
 from collections.abc import Iterable
 from typing import Final
 
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.wire import MARK
+from mcp_mirror.wire import MARK, RequestId, recover_id
 
 _MARK: Final = MARK.encode()
 _CHUNK: Final = 1 << 18
@@ -25,27 +27,38 @@ _INVALID_REQUEST: Final = -32600
 class PayloadLayer:
     """Wraps an ASGI application that speaks MCP."""
 
-    def __init__(self, app: ASGIApp, postbox: Postbox, max_message_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, postbox: Postbox, max_message_bytes: int, security: TransportSecuritySettings
+    ) -> None:
         self._app = app
         self._postbox = postbox
         self._max_bytes = max_message_bytes
+        self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        # Before a byte is read: a web page in the user's browser must not make us read what it likes.
+        if refusal := await self._security.validate_request(Request(scope), is_post=True):
+            await refusal(scope, receive, send)
+            return
         body = await self._read(receive)
         if body is None:
-            await _refusal(413, _INVALID_REQUEST, self._too_large())(scope, receive, send)
+            await _refusal(413, _INVALID_REQUEST, self._too_large(), None)(scope, receive, send)
             return
         try:
-            body = bytes(self._postbox.inbound(body))
+            frame, token = self._postbox.inbound(body)
         except WireError as error:
-            await _refusal(400, _PARSE_ERROR, str(error))(scope, receive, send)
+            await _refusal(400, _PARSE_ERROR, str(error), recover_id(body))(scope, receive, send)
             return
-        outgoing = _Outgoing(self._postbox, send)
-        await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
+        body = bytes(frame)
+        try:
+            outgoing = _Outgoing(self._postbox, send)
+            await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
+        finally:
+            self._postbox.discard(token)
 
     async def _read(self, receive: Receive) -> bytes | None:
         pieces: list[bytes] = []
@@ -150,6 +163,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _refusal(status: int, code: int, message: str) -> JSONResponse:
-    body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+def _refusal(status: int, code: int, message: str, identity: RequestId | None) -> JSONResponse:
+    body = {"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": message}}
     return JSONResponse(body, status_code=status)

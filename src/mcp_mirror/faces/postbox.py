@@ -8,28 +8,42 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.wire import MARK, Marked, find_mark, lift_arguments, open_message, splice
 
 _KEPT: Final = 600.0
-"""Seconds after which a result that was never written (its caller had gone) is dropped."""
+"""Seconds after which a call that was never answered in writing (its caller had gone) is dropped."""
 _SDK_OWNS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope"})
 """Members of a result that depend on the client's protocol era."""
+
+
+@dataclass(slots=True)
+class _Letter:
+    """One request: its arguments until its handler takes them, then its result until that is written."""
+
+    since: float
+    arguments: Buffer | None = None
+    result: Mapping[str, Segments] | None = None
 
 
 class Postbox:
     """Holds arguments between a message's arrival and its handler, and results between handler and sending."""
 
     def __init__(self) -> None:
-        self._arguments: dict[str, Buffer] = {}
-        self._results: OrderedDict[str, tuple[float, Mapping[str, Segments]]] = OrderedDict()
+        self._letters: OrderedDict[str, _Letter] = OrderedDict()
 
-    def inbound(self, frame: Buffer) -> Buffer:
-        """The message for the SDK: a call without its arguments, anything else as it came.
+    def __len__(self) -> int:
+        """How many requests' payloads are held."""
+        return len(self._letters)
+
+    def inbound(self, frame: Buffer) -> tuple[Buffer, str | None]:
+        """The message for the SDK, and the token of the letter that holds a call's arguments meanwhile.
 
         Raises:
             WireError: The frame is no JSON-RPC message.
@@ -37,30 +51,67 @@ class Postbox:
         token = secrets.token_hex(16)
         lifted = lift_arguments(open_message(frame), token)
         if lifted is None:
-            return frame
-        self._arguments[token] = lifted.members["arguments"]
-        return lifted.stub
+            return frame, None
+        self._keep(token, _Letter(time.monotonic(), arguments=lifted.members["arguments"]))
+        return lifted.stub, token
 
     def arguments(self, meta: Mapping[str, Any] | None, parsed: Mapping[str, Any] | None) -> Buffer:
-        """The arguments of a call, as they came; as the SDK parsed them where they did not come through here."""
-        kept = self._arguments.pop(str((meta or {}).get(MARK)), None)
-        return msgspec.json.encode(parsed or {}) if kept is None else kept
+        """The arguments of a call, as they came; as the SDK parsed them where they did not come through here.
 
-    def stub(self, stub: Mapping[str, Any], members: Mapping[str, Buffer | Segments]) -> dict[str, Any]:
-        """A result for the SDK to write, into which the members are put on its way out."""
-        now = time.monotonic()
-        while self._results and next(iter(self._results.values()))[0] < now - _KEPT:
-            self._results.popitem(last=False)
-        token = secrets.token_hex(16)
+        Raises:
+            ToolError: They were dropped, for their caller had gone.
+        """
+        token = (meta or {}).get(MARK)
+        if token is None:
+            return msgspec.json.encode(parsed or {})
+        letter = self._letters.get(str(token))
+        if letter is None or letter.arguments is None:
+            raise ToolError("The arguments of this call are gone, for its caller is. Call again.")
+        arguments, letter.arguments = letter.arguments, None
+        return arguments
+
+    def stub(
+        self,
+        stub: Mapping[str, Any],
+        members: Mapping[str, Buffer | Segments],
+        meta: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """A result for the SDK to write, into which the members are put on its way out.
+
+        Args:
+            stub: What the SDK is to see of it.
+            members: The members that it is not to see.
+            meta: The call's own, where it was one: with it, the result goes where the arguments came from.
+        """
         pieces = {key: value if isinstance(value, tuple) else (value,) for key, value in members.items()}
-        self._results[token] = (now, {key: value for key, value in pieces.items() if key not in _SDK_OWNS})
-        return {**stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
+        kept = {key: value for key, value in pieces.items() if key not in _SDK_OWNS}
+        token = str((meta or {}).get(MARK) or "")
+        if not token:
+            token = secrets.token_hex(16)
+            self._keep(token, _Letter(time.monotonic(), result=kept))
+        elif letter := self._letters.get(token):  # else its caller has gone, and so will the stub
+            letter.result = kept
+        return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
 
     def outbound(self, frame: bytes) -> Segments:
         """The bytes to send for a message of the SDK's."""
         marked = find_mark(frame)
         return (frame,) if marked is None else self._spliced(marked, frame)
 
+    def discard(self, token: str | None) -> None:
+        """Forget a request whose caller gets no answer any more."""
+        self._letters.pop(token or "", None)
+
     def _spliced(self, marked: Marked, frame: bytes) -> Segments:
-        kept = self._results.pop(marked.token, None)
-        return (frame,) if kept is None else splice(marked, kept[1])
+        letter = self._letters.pop(marked.token, None)
+        return (frame,) if letter is None or letter.result is None else splice(marked, letter.result)
+
+    def _keep(self, token: str, letter: _Letter) -> None:
+        while self._letters and next(iter(self._letters.values())).since < letter.since - _KEPT:
+            oldest, held = next(iter(self._letters.items()))
+            if held.arguments is None and held.result is None:  # its handler is at work still
+                self._letters.move_to_end(oldest)
+                held.since = letter.since
+                continue
+            del self._letters[oldest]
+        self._letters[token] = letter

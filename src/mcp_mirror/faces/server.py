@@ -4,24 +4,27 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import anyio
 import mcp_types as types
 import msgspec
 from mcp.server import CacheHint, NotificationOptions, Server
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.types import ASGIApp
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.faces.http import PayloadLayer
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.stdio import stdio_streams
-from mcp_mirror.gateway import Gateway, ToolCall
-from mcp_mirror.models import Buffer
+from mcp_mirror.gateway import Gateway, Reply, ToolCall, error_reply
 from mcp_mirror.policies import ServerPolicy
 from mcp_mirror.tools import OWN_TOOLS, RETRIEVE
 from mcp_mirror.upstreams.supervisor import Upstream
+from mcp_mirror.wire import MARK
 
 LOCAL: Final = "local"
 """The namespace of the one user of an unauthenticated gateway."""
@@ -33,6 +36,11 @@ _INSTRUCTIONS: Final = 3900
 _UPSTREAM_INSTRUCTIONS: Final = 600
 _GREETING_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions can speak of them."""
+_TELLING: Final = 5.0
+"""Seconds that telling one connection of a change may take."""
+_SERVER_INFO: Final = types.SERVER_INFO_META_KEY
+_HOSTS: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
+_ORIGINS: Final = [f"http://{host}" for host in _HOSTS]
 _SESSION_IDLE: Final = 1800.0
 """Seconds after which the SDK ends an HTTP session that nobody uses."""
 
@@ -62,9 +70,17 @@ class Audience:
             self._sessions[key] = (known[0] if known else context.session, now)
 
     async def announce(self) -> None:
-        """Tell every connection that the list of tools has changed."""
-        for session, _ in tuple(self._sessions.values()):
-            await session.send_tool_list_changed()
+        """Tell every connection that the list of tools has changed; one that does not listen holds up no other."""
+        async with anyio.create_task_group() as tasks:
+            for key in tuple(self._sessions):
+                tasks.start_soon(self._tell, key)
+
+    async def _tell(self, key: str) -> None:
+        with anyio.move_on_after(_TELLING):
+            try:
+                await self._sessions[key][0].send_tool_list_changed()
+            except (MCPError, KeyError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._sessions.pop(key, None)
 
 
 class MirrorServer:
@@ -101,15 +117,23 @@ class MirrorServer:
             await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
 
     def http_app(self, host: str) -> ASGIApp:
-        """An ASGI application that serves Streamable HTTP clients."""
-        app = self._server.streamable_http_app(streamable_http_path=self._policy.path, host=host)
-        return PayloadLayer(app, self._postbox, self._policy.max_message_bytes)
+        """An ASGI application that serves Streamable HTTP clients on a loopback address."""
+        path, security = self._policy.path, TransportSecuritySettings(allowed_hosts=_HOSTS, allowed_origins=_ORIGINS)
+        app = self._server.streamable_http_app(streamable_http_path=path, host=host, transport_security=security)
+        return PayloadLayer(app, self._postbox, self._policy.max_message_bytes, security)
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._audience.heard_from(ctx)
-        if ctx.method not in ("initialize", "server/discover"):
+        if ctx.method in ("initialize", "server/discover"):
+            return await self._greet(ctx, call_next)
+        try:
             return await call_next(ctx)
+        except BaseException:
+            self._postbox.discard(_token(ctx))
+            raise
+
+    async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         await self._gateway.upstreams.settle(min(_GREETING_WAIT, self._gateway.mirror.startup_wait))
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK hands on what it has serialised
@@ -130,12 +154,12 @@ class MirrorServer:
         return self._postbox.stub({"tools": []}, {"tools": tools})
 
     async def _call_tool(self, _context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        arguments: Buffer = self._postbox.arguments(params.meta, params.arguments)
+        try:
+            arguments = self._postbox.arguments(params.meta, params.arguments)
+        except ToolError as error:
+            return self._postbox.stub({"content": []}, error_reply(str(error)), params.meta)
         reply = await self._gateway.call_tool(ToolCall(LOCAL, params.name, arguments))
-        raw = reply.get("_meta", b"{}")
-        meta = {} if isinstance(raw, tuple) else json.loads(bytes(raw))
-        meta.pop(types.SERVER_INFO_META_KEY, None)  # we are the server
-        return self._postbox.stub({"content": [], "_meta": meta}, reply)
+        return self._postbox.stub({"content": [], "_meta": _meta_of(reply)}, reply, params.meta)
 
     async def _list_resources(self, _context: Context, _params: object) -> types.ListResourcesResult:
         status = types.Resource(
@@ -152,7 +176,7 @@ class MirrorServer:
     ) -> types.ReadResourceResult:
         if str(params.uri) != STATUS_URI:
             raise MCPError(types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; see resources/list.")
-        text = json.dumps({"upstreams": self.status()}, indent=1)
+        text = json.dumps({"upstreams": self.status(), "requests": len(self._postbox)}, indent=1)
         content = types.TextResourceContents(uri=STATUS_URI, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
@@ -164,20 +188,38 @@ class MirrorServer:
 _ANNOUNCE: Final = NotificationOptions(tools_changed=True)
 
 
+def _token(ctx: Context) -> str | None:
+    meta = (ctx.params or {}).get("_meta")
+    return str(meta.get(MARK)) if isinstance(meta, dict) else None
+
+
+def _meta_of(reply: Reply) -> dict[str, Any]:
+    """What the upstream said beside its result, less who it is: the server is us."""
+    raw = reply.get("_meta", b"{}")
+    try:
+        meta = json.loads(b"".join(raw if isinstance(raw, tuple) else (raw,)))
+    except (ValueError, RecursionError):
+        return {}
+    return {key: value for key, value in meta.items() if key != _SERVER_INFO} if isinstance(meta, dict) else {}
+
+
 def _status(upstream: Upstream) -> dict[str, Any]:
     listing = upstream.listing
     said = {} if listing is None else {
         "server": listing.server, "protocol_version": listing.protocol_version, "tools": len(listing.tools)
     }  # fmt: skip
     detail = {"detail": upstream.status.detail} if upstream.status.detail else {}
-    return {"name": upstream.policy.name, "state": upstream.status.state} | said | detail
+    problems = {"problems": listing.problems} if listing and listing.problems else {}
+    state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}
+    return state | said | detail | problems
 
 
 def _introduce(upstream: Upstream) -> str:
-    if upstream.listing is None:
-        return f"Server {upstream.policy.name} is {upstream.status.state}; its tools are not listed now."
-    said = upstream.listing.instructions
-    return f"Server {upstream.policy.name}: {_cut(said.strip(), _UPSTREAM_INSTRUCTIONS)}" if said else ""
+    name, state = upstream.policy.name, upstream.status.state
+    if state != "ready":
+        return f"Server {name} is {state}; its tools cannot be called now."
+    said = (upstream.listing.instructions or "").strip() if upstream.listing else ""
+    return f"Server {name}: {_cut(said, _UPSTREAM_INSTRUCTIONS)}" if said else ""
 
 
 def _cut(text: str, limit: int) -> str:

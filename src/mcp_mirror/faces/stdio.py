@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Final
+from typing import Final, TextIO
 
 import anyio
 import anyio.to_thread
@@ -18,13 +18,14 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from mcp_mirror.errors import WireError
+from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.models import Segments
-from mcp_mirror.wire import LineReader, Overlong, RequestId, recover_id
+from mcp_mirror.wire import LineReader, Overlong, RequestId, line_of, recover_id
 
 _READ: Final = 1 << 18
-_WRITE: Final = 1 << 18
+_LINGER: Final = 1.0
+"""Seconds after the end of the input that what was asked on it may still be answered."""
 
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
@@ -51,15 +52,21 @@ class _Face:
         self._max_bytes = max_message_bytes
         self._sink = sink
         self._lock = lock
+        self._open_requests: set[RequestId] = set()
+        self._answered = anyio.Event()
 
     async def read(self, source: int, session: MemoryObjectSendStream[Incoming]) -> None:
-        """Hand lines to the SDK until the input ends."""
+        """Hand lines to the SDK until the input ends and what was asked on it is answered, or should have been."""
         lines = LineReader(self._max_bytes)
         async with session:
             async for chunk in _chunks(source):
                 for line in lines.feed(chunk):
                     if (message := await self._open(line)) is not None:
+                        self._note(message.message)
                         await session.send(message)
+            with anyio.move_on_after(_LINGER):
+                while self._open_requests:
+                    await self._answered.wait()
 
     async def write(self, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Write what the SDK sends."""
@@ -70,22 +77,32 @@ class _Face:
                     await self._send(self._postbox.outbound(frame))
                 except OSError:  # the client has gone; its end of the input ends the session
                     return
+                self._note(message.message)
+
+    def _note(self, message: types.JSONRPCMessage) -> None:
+        """Keep count of the requests that wait for an answer; a subscription's answer is its end."""
+        if isinstance(message, types.JSONRPCRequest) and message.method != "subscriptions/listen":
+            self._open_requests.add(message.id)
+        elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            self._open_requests.discard(message.id)
+        self._answered.set()
+        self._answered = anyio.Event()
 
     async def _open(self, line: bytes | Overlong) -> SessionMessage | None:
         try:
             if isinstance(line, Overlong):
                 raise WireError(f"A message of {line.size:,} bytes is over `server.max_message_bytes`.")  # noqa: TRY301
-            frame = bytes(self._postbox.inbound(line))
+            frame, token = self._postbox.inbound(line)
         except WireError as error:
-            await self._refuse(
-                types.PARSE_ERROR, str(error), recover_id(line.head if isinstance(line, Overlong) else line)
-            )
+            identity = recover_id(line.head if isinstance(line, Overlong) else line)
+            await self._refuse(types.PARSE_ERROR, str(error), identity)
             return None
         try:
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(frame, by_name=False))
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(frame), by_name=False))
         except ValueError:
+            self._postbox.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
-            await self._refuse(types.INVALID_REQUEST, reason, recover_id(frame))
+            await self._refuse(types.INVALID_REQUEST, reason, recover_id(line))
             return None
 
     async def _refuse(self, code: int, reason: str, identity: RequestId | None) -> None:
@@ -94,7 +111,8 @@ class _Face:
 
     async def _send(self, segments: Segments) -> None:
         async with self._lock:
-            await anyio.to_thread.run_sync(_write_line, self._sink, segments)
+            # A client that reads no more must not keep us from stopping.
+            await anyio.to_thread.run_sync(_write_line, self._sink, segments, abandon_on_cancel=True)
 
 
 async def _chunks(source: int) -> AsyncIterator[bytes]:
@@ -116,17 +134,8 @@ async def _chunks(source: int) -> AsyncIterator[bytes]:
 
 
 def _write_line(sink: int, segments: Segments) -> None:
-    """A newline may stand between tokens of a payload; as a space it means the same and does not end the line."""
-    pending: list[bytes] = []
-    size = 0
-    for segment in segments:
-        for at in range(0, len(segment), _WRITE):
-            pending.append(bytes(segment[at : at + _WRITE]).replace(b"\n", b" "))
-            size += len(pending[-1])
-            if size >= _WRITE:
-                _write_all(sink, b"".join(pending))
-                pending, size = [], 0
-    _write_all(sink, b"".join((*pending, b"\n")))
+    for piece in line_of(segments):
+        _write_all(sink, piece)
 
 
 def _write_all(sink: int, data: bytes) -> None:
@@ -137,14 +146,28 @@ def _write_all(sink: int, data: bytes) -> None:
 
 @contextmanager
 def _claimed_streams() -> Iterator[tuple[int, int]]:
-    """Private duplicates of standard input and output; the public ones lead away from the wire meanwhile."""
+    """Private duplicates of standard input and output; the public ones lead away from the wire meanwhile.
+
+    Raises:
+        MirrorError: There is no standard output to serve on.
+    """
+    has_input, has_output, has_errors = (stream is not None for stream in _standard_streams())
+    if not has_output:
+        raise MirrorError("Standard output is closed: there is nobody to serve. Use --http to serve over HTTP.")
     sys.stdout.flush()
-    source, sink = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.dup2(2, 1)
-    os.close(nowhere)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    source = os.dup(0 if has_input else nowhere)  # a closed descriptor's number may be another's by now
+    sink = os.dup(1)
+    if has_input:
+        os.dup2(nowhere, 0)
+    os.dup2(2 if has_errors else nowhere, 1)
     try:
         yield source, sink
     finally:
         os.dup2(sink, 1)
+        os.close(nowhere)
+
+
+def _standard_streams() -> tuple[TextIO | None, TextIO | None, TextIO | None]:
+    """None for one that was closed before we started."""
+    return sys.stdin, sys.stdout, sys.stderr

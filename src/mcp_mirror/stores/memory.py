@@ -11,6 +11,8 @@ from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 
 _MAX_TOMBSTONES: Final = 10_000
+_WORTH_A_VIEW: Final = 0.75
+"""Part of a message from which on a value in it is kept as a view of it."""
 
 Key = tuple[str, str]
 
@@ -39,11 +41,11 @@ class MemoryStore:
                 f"The result has {size:,} bytes and memory holds {self._policy.max_bytes:,} (`store.max_bytes`). "
                 "Ask the tool for less."
             )
-        self._bury_expired()
+        await self.delete(namespace, descriptor.base)
         while self._bytes + size > self._policy.max_bytes:
             self._bury(next(iter(self._entries)), "evicted")
         key = (namespace, descriptor.base)
-        self._entries[key] = _Entry(descriptor, blob[0] if len(blob) == 1 else b"".join(blob))
+        self._entries[key] = _Entry(descriptor, _owned(blob))
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -61,6 +63,7 @@ class MemoryStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
+        self._bury_expired()
         entry = self._entries.pop((namespace, base), None)
         self._bytes -= len(entry.blob) if entry else 0
         return entry is not None
@@ -97,3 +100,10 @@ class MemoryStore:
         self._tombstones[key] = Tombstone(replace(entry.descriptor, members=()), reason, self._clock())
         if len(self._tombstones) > _MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
+
+
+def _owned(blob: Segments) -> Buffer:
+    """The bytes as they are kept: a view keeps all of the message that it was cut from, so a small part is copied."""
+    first = blob[0] if len(blob) == 1 else b"".join(blob)
+    whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
+    return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first

@@ -8,19 +8,34 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import anyio
 import mcp_types as types
+import msgspec
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage, Transport
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.subscriptions import ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.wire import MARK, RequestId, find_mark, lift_result, open_message, splice
+from mcp_mirror.policies import UpstreamPolicy
+from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.wire import (
+    MARK,
+    Message,
+    RequestId,
+    array_of,
+    find_mark,
+    join,
+    lift_result,
+    open_array,
+    open_message,
+    splice,
+)
 
 RawResult = Mapping[str, Buffer]
 """The members of a `tools/call` result, each as the bytes that came."""
@@ -29,6 +44,13 @@ RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
 
 _MAX_PAGES: Final = 1000
+_LATE: Final = 1 << 16
+"""Bytes of an answer that nobody waits for above which the SDK need not see it."""
+_STUCK: Final = 1.0
+"""Seconds beyond a request's time after which an upstream counts as one that does not read."""
+_HEADER: Final = b'"x-mcp-header"'
+"""In the tools from whose schemas the SDK computes headers: the others it need not know."""
+_SDK_READS: Final = frozenset({"content", "isError", "resultType", "tools", "nextCursor", "ttlMs", "cacheScope"})
 _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -41,7 +63,10 @@ class _Passage:
     arguments: Segments | None
     ids: list[RequestId] = field(default_factory=list)
     """The ids it was sent under: one a send."""
-    members: RawResult = field(default_factory=dict)
+    members: RawResult | None = None
+    """None: no result of its has come."""
+    forgotten: bool = False
+    """The server does not know the session that it was sent in, so it was not carried out."""
 
 
 class Bypass:
@@ -57,6 +82,10 @@ class Bypass:
         self._passages: dict[str, _Passage] = {}
         self._awaited: dict[RequestId, _Passage] = {}
 
+    def __len__(self) -> int:
+        """How many requests are under way."""
+        return len(self._passages)
+
     def open(self, arguments: Segments | None = None) -> str:
         """A token for one request; with the arguments to splice into it, if it is a call."""
         token = secrets.token_hex(16)
@@ -68,9 +97,19 @@ class Bypass:
         for identity in self._passages.pop(token).ids:
             self._awaited.pop(identity, None)
 
-    def take(self, token: str) -> RawResult:
-        """What was lifted out of the answer; empty where nothing was."""
+    def take(self, token: str) -> RawResult | None:
+        """What was lifted out of the answer; None where nothing was."""
         return self._passages[token].members
+
+    def was_forgotten(self, token: str) -> bool:
+        """Whether the server refused the request for want of its session."""
+        return self._passages[token].forgotten
+
+    def forgotten(self, identity: RequestId) -> None:
+        """Told by the transport that the server does not know the session that this request was sent in."""
+        if passage := self._awaited.get(coerce_request_id(identity)):
+            passage.forgotten = True
+        self.ended.set()
 
     def outbound(self, frame: bytes) -> Segments:
         """The bytes to send for a message of the SDK's. A frame may be sent again (an auth retry, a redirect)."""
@@ -78,8 +117,9 @@ class Bypass:
         passage = self._passages.get(marked.token) if marked else None
         if marked is None or passage is None or marked.id is None:
             return (frame,)
-        self._awaited[marked.id] = passage
-        passage.ids.append(marked.id)
+        identity = coerce_request_id(marked.id)
+        self._awaited[identity] = passage
+        passage.ids.append(identity)
         return splice(marked, {} if passage.arguments is None else {"arguments": passage.arguments})
 
     def inbound(self, frame: Buffer) -> Buffer:
@@ -89,19 +129,40 @@ class Bypass:
             WireError: The frame is no JSON-RPC message.
         """
         message = open_message(frame)
-        passage = self._awaited.get(message.id) if isinstance(message.id, int | str) else None
+        identity = coerce_request_id(message.id) if isinstance(message.id, int | str) else None
+        passage = self._awaited.get(identity) if identity is not None else None
         if passage is None:
+            late = len(frame) > _LATE and isinstance(message.result, dict)
+            return _nothing(message) if late else frame
+        lifted = lift_result(_without_extras(message), "tools/list" if passage.arguments is None else "tools/call")
+        if lifted is None or not isinstance(message.result, dict):
             return frame
-        lifted = lift_result(message, "tools/list" if passage.arguments is None else "tools/call")
-        if lifted is None:
-            return frame
-        passage.members = lifted.members
+        passage.members = {key: memoryview(raw) for key, raw in message.result.items()}
         return lifted.stub
 
     def awaits(self, identity: RequestId | None) -> bool:
         """Whether a request with this id is under way."""
-        return identity in self._awaited
+        return identity is not None and coerce_request_id(identity) in self._awaited
 
+
+def _without_extras(message: Message) -> Message:
+    """The message with no more in its result than the SDK acts on: it would stumble over what it does not know."""
+    if not isinstance(message.result, dict):
+        return message
+    read = {key: raw for key, raw in message.result.items() if key in _SDK_READS}
+    if tools := read.get("tools"):
+        annotated = [raw for raw in open_array(memoryview(tools)) or () if _HEADER in bytes(raw)]
+        read["tools"] = msgspec.Raw(join(array_of(annotated)))
+    return msgspec.structs.replace(message, result=read)
+
+
+def _nothing(message: Message) -> bytes:
+    """What the SDK sees of a large answer that nobody waits for any more."""
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "result": {}})
+
+
+Mode = Literal["auto", "legacy"]
+"""`auto`: ask which protocol era the server is of; `legacy`: shake hands as in the 2025 era."""
 
 OpenTransport = Callable[[Bypass], AbstractAsyncContextManager[Any]]
 """Makes a transport, single use, that sends and receives through a bypass."""
@@ -115,6 +176,12 @@ class Listing:
     instructions: str | None
     protocol_version: str
     server: str
+    problems: tuple[str, ...] = ()
+    """What is wrong with the listing, a sentence each, for an operator."""
+
+
+class SessionLostError(UpstreamError):
+    """The server does not know the session, so it has not carried out the request: it may be sent in a new one."""
 
 
 @dataclass(slots=True)
@@ -126,6 +193,7 @@ class Connection:
     timeout: float
     """Seconds that a request may take when nothing else is said."""
     bypass: Bypass = field(repr=False)
+    redactor: Redactor = field(repr=False)
 
     @property
     def announces_changes(self) -> bool:
@@ -137,12 +205,14 @@ class Connection:
     async def list_tools(self) -> Listing:
         """All tools, page by page."""
         tools: list[RawTool] = []
+        problems: list[str] = []
         if self.client.server_capabilities.tools is not None:
-            async for page in self._pages():
+            async for page in self._pages(problems):
                 tools += page
         info = self.client.server_info
         server = f"{info.name} {info.version}".strip() if info else "unnamed"
-        return Listing(tuple(tools), self.client.instructions, self.client.protocol_version, server)
+        version = self.client.protocol_version
+        return Listing(tuple(tools), self.client.instructions, version, server, tuple(problems))
 
     async def call_tool(
         self,
@@ -166,47 +236,115 @@ class Connection:
         seconds = timeout or self.timeout
         token = self.bypass.open(arguments)
         params = types.CallToolRequestParams(name=tool, arguments=dict(headers), _meta=_marked(token))
-        request = types.CallToolRequest(params=params)
         try:
-            with self._translated_errors(f"{tool!r}", seconds):
-                try:
-                    result = await self.client.session.send_request(request, _RESULT, seconds)
-                except MCPError as error:
-                    if error.code != types.HEADER_MISMATCH:
-                        raise
-                    await self.list_tools()  # the schema that its headers come from has changed: learn it, send again
-                    result = await self.client.session.send_request(request, _RESULT, seconds)
+            async with self._bounded(f"{tool!r}", seconds, token):
+                result = await self._send_call(types.CallToolRequest(params=params), seconds)
             if isinstance(result, types.InputRequiredResult):
                 raise UpstreamError(f"{self.name!r} asks for the user's input to run {tool!r}: that is not relayed.")
-            return self.bypass.take(token)
+            if (lifted := self.bypass.take(token)) is None:
+                raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} under another request's id.")
+            if not _is_result(lifted):
+                raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} with something that is no tool result.")
+            return lifted
         finally:
             self.bypass.close(token)
 
+    async def _send_call(self, request: types.CallToolRequest, seconds: float) -> object:
+        try:
+            return await self.client.session.send_request(request, _RESULT, seconds)
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH:
+                raise
+        await self.list_tools()  # the schema that its headers come from has changed: learn it, send again
+        return await self.client.session.send_request(request, _RESULT, seconds)
+
     async def each_change(self) -> AsyncIterator[None]:
-        """Yield whenever the upstream says, on a stream of its own, that its tools changed."""
+        """Yield whenever the upstream says, on a stream of its own, that its tools changed.
+
+        The first time when it listens to us: what changed before that was not announced.
+        """
         async with self.client.listen(tools_list_changed=True) as changes:
+            yield
             async for event in changes:
                 if isinstance(event, ToolsListChanged):
                     yield
 
-    async def _pages(self) -> AsyncIterator[list[RawTool]]:
+    async def _pages(self, problems: list[str]) -> AsyncIterator[list[RawTool]]:
+        """Each page's tools; where the pages do not come to an end, those that came."""
         cursor: str | None = None
-        for _ in range(_MAX_PAGES):
+        seen: set[str | None] = set()
+        while cursor not in seen and len(seen) < _MAX_PAGES:
+            seen.add(cursor)
             token = self.bypass.open()
             try:
-                with self._translated_errors("tools/list", self.timeout):
+                async with self._bounded("tools/list", self.timeout, token):
                     params = types.PaginatedRequestParams(cursor=cursor, _meta=_marked(token))
                     page = await self.client.session.list_tools(params=params)
-                yield [tool for tool in json.loads(bytes(self.bypass.take(token).get("tools", b"[]"))) if tool]
+                yield _read_tools((self.bypass.take(token) or {}).get("tools", b"[]"))
             finally:
                 self.bypass.close(token)
             cursor = page.next_cursor
             if cursor is None:
                 return
-        raise UpstreamError(f"{self.name!r} lists its tools on more than {_MAX_PAGES} pages: the rest is not served.")
+        problems.append(f"Upstream {self.name!r} lists its tools on pages without an end: those after are not served.")
 
-    def _translated_errors(self, what: str, seconds: float) -> "_Translation":
-        return _Translation(self.name, what, seconds, self.bypass)
+    @asynccontextmanager
+    async def _bounded(self, what: str, seconds: float, token: str) -> AsyncIterator[None]:
+        """The one place where a request's foreign errors become ours, and where one that cannot be sent ends."""
+        try:
+            with anyio.move_on_after(seconds + _STUCK) as scope:
+                yield
+            if scope.cancelled_caught:
+                self.bypass.ended.set()
+                raise UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")  # noqa: TRY301
+        except UpstreamError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a server can do must cost one request alone
+            if self.bypass.was_forgotten(token):
+                message = f"Upstream {self.name!r} had forgotten our session during {what}; try again in a moment."
+                raise SessionLostError(message) from None
+            if is_closed(error):
+                self.bypass.ended.set()
+            said = self.redactor.clean(_explain(error, what, seconds))
+            raise UpstreamError(f"Upstream {self.name!r} {said}.") from None
+
+
+def _is_result(members: RawResult) -> bool:
+    """Whether clients can read it: the SDK has seen no more than a stub of it."""
+    is_error = bytes(members.get("isError", b"false"))
+    return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")
+
+
+def _read_tools(text: Buffer) -> list[RawTool]:
+    """The tools of a page; what is no tool, or holds what cannot be passed on, is an empty one."""
+    return [_read_tool(raw) for raw in open_array(text) or ()]
+
+
+def _read_tool(raw: Buffer) -> RawTool:
+    try:
+        tool = json.loads(bytes(raw))
+        msgspec.json.encode(tool)
+    except (ValueError, RecursionError):
+        return {}
+    return tool if isinstance(tool, dict) else {}
+
+
+def is_closed(error: BaseException) -> bool:
+    """Whether it is the SDK's word that the connection has ended: servers use its code for errors of their own."""
+    return isinstance(error, MCPError) and error.args[:2] == (types.CONNECTION_CLOSED, "Connection closed")
+
+
+def _explain(error: Exception, what: str, seconds: float) -> str:
+    match error:
+        case MCPError(error=types.ErrorData(code=types.REQUEST_TIMEOUT)) if error.message.endswith(" timed out"):
+            return f"did not answer {what} within {seconds:g} s; try again or raise its `timeout`"
+        case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
+            return f"closed the connection during {what}; try again in a moment"
+        case MCPError():
+            return f"refused {what}: {error.error.message[:500].rstrip('.')} (error {error.error.code})"
+        case ValidationError() | ValueError() | WireError():
+            return f"answered {what} with something that is not of the protocol's form"
+    return f"failed during {what} ({type(error).__name__}); try again in a moment"
 
 
 def _marked(token: str) -> types.RequestParamsMeta:
@@ -214,43 +352,14 @@ def _marked(token: str) -> types.RequestParamsMeta:
     return cast("types.RequestParamsMeta", meta)
 
 
-@dataclass(frozen=True, slots=True)
-class _Translation:
-    """The one place where a connection's foreign errors become ours."""
-
-    upstream: str
-    what: str
-    seconds: float
-    bypass: Bypass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        match error:
-            case MCPError(error=types.ErrorData(code=types.REQUEST_TIMEOUT)):
-                message = f"did not answer {self.what} within {self.seconds:g} s; try again or raise its `timeout`"
-            case MCPError(error=types.ErrorData(code=types.CONNECTION_CLOSED)):
-                message = f"closed the connection during {self.what}; try again in a moment"
-            case MCPError(error=types.ErrorData(message="Session terminated")):
-                self.bypass.ended.set()
-                message = f"had forgotten our session during {self.what}; try again in a moment"
-            case MCPError():
-                message = f"refused {self.what}: {error.error.message[:500]} (error {error.error.code})"
-            case ValidationError() | ValueError() | WireError():
-                message = f"answered {self.what} with something that is not of the protocol's form"
-            case _:
-                return
-        raise UpstreamError(f"Upstream {self.upstream!r} {message}.") from None
-
-
 @asynccontextmanager
 async def open_connection(
-    name: str,
+    policy: UpstreamPolicy,
     open_transport: OpenTransport,
-    timeout: float,  # noqa: ASYNC109  # a default that is handed on to each request
+    redactor: Redactor,
     on_tools_changed: Callable[[], None],
     client_info: types.Implementation,
+    mode: Mode,
 ) -> AsyncIterator[Connection]:
     """Connect, find out which protocol era the upstream speaks, and shake hands."""
     bypass = Bypass()
@@ -261,7 +370,12 @@ async def open_connection(
 
     transport: Transport = open_transport(bypass)
     client = Client(
-        transport, read_timeout_seconds=timeout, message_handler=notice_change, client_info=client_info, cache=None
+        transport,
+        mode=mode,
+        read_timeout_seconds=policy.timeout,
+        message_handler=notice_change,
+        client_info=client_info,
+        cache=None,
     )
     async with client:
-        yield Connection(name, client, timeout, bypass)
+        yield Connection(policy.name, client, policy.timeout, bypass, redactor)

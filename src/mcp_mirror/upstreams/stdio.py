@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -21,17 +21,18 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
-from mcp_mirror.models import Segments
 from mcp_mirror.policies import StdioEndpoint
 from mcp_mirror.upstreams.base import Bypass
-from mcp_mirror.wire import LineReader, Overlong, recover_id
+from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.wire import LineReader, Overlong, line_of, recover_id
 
 _READ: Final = 1 << 20
-_WRITE: Final = 1 << 18
-_GRACE: Final = 2.0
-"""Seconds that a child gets to leave after its input was closed, and again after it was told to."""
+_STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
+"""How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
 _LAST_WORDS: Final = 2000
 """Bytes of a child's standard error that are kept for the report when it dies."""
+_LINE: Final = 300
+"""Characters of them that are shown."""
 
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 _STREAM_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -44,20 +45,21 @@ log = logging.getLogger(__name__)
 class LastWords:
     """The end of a child's standard error, without the secrets that we gave it."""
 
-    def __init__(self, name: str, secrets: Mapping[str, str]) -> None:
-        self._name = name
-        self._secrets = tuple(value for value in secrets.values() if len(value) > 3)  # noqa: PLR2004  # "1", "yes" hide nothing
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._kept = _LAST_WORDS + 4 * redactor.longest
         self._tail = b""
 
     def add(self, data: bytes) -> None:
         """Keep the newest bytes."""
-        self._tail = (self._tail + data)[-_LAST_WORDS:]
+        self._tail = (self._tail + data)[-self._kept :]
 
     def __str__(self) -> str:
-        text = self._tail.decode("utf-8", "replace").strip()
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text.splitlines()[-1][:300] if text else ""
+        text = self._redactor.clean(self._tail.decode("utf-8", "replace"))
+        if len(self._tail) == self._kept:
+            text = text[self._redactor.longest :]  # where the end of a secret may stand
+        line = next(reversed(text.strip().splitlines()), "")[:_LINE]
+        return "".join(character if character.isprintable() else " " for character in line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,10 @@ class StdioTransport:
             return await anyio.open_process(argv, env=environment, cwd=self.endpoint.cwd, start_new_session=True)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
-            raise UpstreamError(f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}.") from None
+            raise UpstreamError(
+                f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
+                "and `cwd`."
+            ) from None
 
     async def _keep_last_words(self, process: Process) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with pipes
@@ -150,29 +155,15 @@ class StdioTransport:
         messages: MemoryObjectReceiveStream[SessionMessage],
         session: MemoryObjectSendStream[Incoming],
     ) -> None:
+        assert process.stdin is not None  # noqa: S101  # opened with pipes
         try:
             async with messages:
                 async for message in messages:
                     frame = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-                    await _send(process, (*bypass.outbound(frame), b"\n"))
+                    for piece in line_of(bypass.outbound(frame)):
+                        await process.stdin.send(piece)
         except _PIPE_GONE:
             await session.aclose()  # a call under way must fail now, not at its timeout
-
-
-async def _send(process: Process, segments: Segments) -> None:
-    """Write in pieces that the pipe takes soon: small segments joined, large ones cut."""
-    assert process.stdin is not None  # noqa: S101  # opened with pipes
-    pending: list[bytes] = []
-    size = 0
-    for segment in segments:
-        for at in range(0, len(segment), _WRITE):
-            piece = bytes(segment[at : at + _WRITE])
-            pending.append(piece)
-            size += len(piece)
-            if size >= _WRITE:
-                await process.stdin.send(b"".join(pending))
-                pending, size = [], 0
-    await process.stdin.send(b"".join(pending))
 
 
 async def _stop(process: Process) -> None:
@@ -180,10 +171,10 @@ async def _stop(process: Process) -> None:
     assert process.stdin is not None  # noqa: S101  # opened with pipes
     with suppress(*_PIPE_GONE):
         await process.stdin.aclose()
-    for name in (None, "SIGTERM", "SIGKILL"):
+    for name, grace in _STEPS:
         if name:
             _signal(process, name)
-        with anyio.move_on_after(_GRACE):
+        with anyio.move_on_after(grace):
             await process.wait()
         if process.returncode is not None:
             break

@@ -1,0 +1,106 @@
+"""A result read once: what of it is stored, what the model sees, and the notice, in one pure step.
+
+The step is the same for a result in memory and for a whole frame in a file, which a process of its own reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from mcp_mirror.capture import Captured, CaptureRules, Estimate, capture
+from mcp_mirror.errors import WireError
+from mcp_mirror.models import Buffer, Draft
+from mcp_mirror.notice import Stored, write_notice
+from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.wire import open_message
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How one call's result is to be read."""
+
+    rules: CaptureRules
+    style: NoticeStyle
+    tool: str
+    arguments: bytes
+    """As the model gave them, a JSON object."""
+    base: str
+    """Of the value, should there be one to store."""
+    companion_base: str
+    """Of what else the result says."""
+    max_key_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a result came to."""
+
+    members: Mapping[str, Buffer]
+    """The result as it came."""
+    captured: Captured
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The upstream answered with a JSON-RPC error."""
+
+    code: int
+    message: str
+
+
+def digest_result(members: Mapping[str, Buffer], order: Order, estimate: Estimate) -> Digest:
+    """Read a result.
+
+    Raises:
+        WireError: A key of the value is past its bound.
+    """
+    captured = capture(members, order.rules, estimate)
+    if captured.value is None:
+        return Digest(members, captured)
+    _check_keys(captured.value, order.max_key_bytes)
+    return Digest(members, captured, _write_notice(captured.value, captured, order))
+
+
+def digest_frame(frame: Buffer, order: Order, estimate: Estimate) -> Digest | Refused:
+    """Read a whole response that was not looked at yet.
+
+    Raises:
+        WireError: It is no JSON-RPC response, or past a bound.
+    """
+    message = open_message(frame)
+    if not isinstance(message.error, msgspec.UnsetType):
+        error = msgspec.json.decode(message.error, type=_Error)
+        return Refused(error.code, error.message)
+    if isinstance(message.result, msgspec.UnsetType):
+        raise WireError("The message is no response: it has neither a result nor an error.")
+    return digest_result({key: memoryview(raw) for key, raw in message.result.items()}, order, estimate)
+
+
+class _Error(msgspec.Struct):
+    code: int
+    message: str
+
+
+def _check_keys(value: Draft, max_key_bytes: int) -> None:
+    longest = max((len(member.key) for member in value.members), default=0)
+    if longest > max_key_bytes:
+        raise WireError(f"A key of {longest:,} characters is over `limits.max_key_bytes` ({max_key_bytes:,}).")
+
+
+def _write_notice(value: Draft, captured: Captured, order: Order) -> str:
+    stored = Stored(
+        path=order.base,
+        tool=order.tool,
+        arguments=order.arguments,
+        blob=value.blob,
+        kind=value.kind,
+        tokens=value.tokens,
+        members=value.members,
+        media_type=value.media_type,
+        shown=captured.shown,
+        companion=order.companion_base if captured.named else None,
+        head=captured.head,
+    )
+    return write_notice(stored, order.style)

@@ -1,0 +1,137 @@
+"""Lines through file descriptors, for both ends of stdio: ours towards clients, and upstreams' towards us.
+
+Reading waits for the descriptor and takes what is there. Writing puts a short line into the pipe at once and hands a
+long one to a thread, which finishes it whatever becomes of the task that asked: half a line would be the end of the
+connection. The descriptors stay blocking, since others may share them.
+"""
+
+import os
+import select
+import sys
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectSendStream
+
+from mcp_mirror.frames import LineReader
+from mcp_mirror.models import Segments
+from mcp_mirror.spool import Frame, SpoolCollector
+from mcp_mirror.wire import line_of
+
+PIPE_BYTES: Final = 1 << 20
+"""What a pipe is made to hold where the system lets us (Linux: 64 KiB by default)."""
+_SHORT: Final = 4096
+"""POSIX's PIPE_BUF on Linux: a write up to it does not block once the pipe is writable."""
+
+
+class LineSource:
+    """Messages from a descriptor."""
+
+    def __init__(self, descriptor: int, collector: SpoolCollector) -> None:
+        self._descriptor = descriptor
+        self._collector = collector
+        self._lines: LineReader[Frame] = LineReader(collector)
+        self._ready: deque[Frame] = deque()
+        self._pollable = sys.platform != "win32"
+
+    async def receive(self) -> Frame:
+        """The next message.
+
+        Raises:
+            anyio.EndOfStream: There is none any more.
+        """
+        while not self._ready:
+            data = await self._read()
+            if not data:
+                raise anyio.EndOfStream
+            self._ready.extend(self._lines.feed(data))
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Drop what came of an unfinished message, and the descriptor."""
+        self._collector.close()
+        os.close(self._descriptor)
+
+    async def _read(self) -> bytes:
+        if self._pollable:
+            try:
+                await anyio.wait_readable(self._descriptor)
+            except PermissionError:  # a regular file cannot be waited for, and need not be
+                self._pollable = False
+            return os.read(self._descriptor, PIPE_BYTES)
+        return await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
+
+
+class LineSink:
+    """Messages to a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._queue: MemoryObjectSendStream[tuple[Segments, anyio.Event]] | None = None
+        self._writing = False
+        self._failure: OSError | None = None
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Write long lines, until cancelled."""
+        self._queue, queue = anyio.create_memory_object_stream[tuple[Segments, anyio.Event]](0)
+        limiter = anyio.CapacityLimiter(1)
+        task_status.started()
+        with queue:
+            async for segments, done in queue:
+                self._writing = True
+                try:
+                    await anyio.to_thread.run_sync(self._write, segments, abandon_on_cancel=True, limiter=limiter)
+                except OSError as error:
+                    self._failure = error
+                finally:
+                    self._writing = False
+                    done.set()
+
+    async def send(self, segments: Segments) -> None:
+        """Write one line, newline and all; it is written whole even if the caller is cancelled meanwhile.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        if self._failure:
+            raise self._failure
+        if not self._writing and sum(len(segment) for segment in segments) < _SHORT and self._is_writable():
+            self._write(segments)
+            return
+        assert self._queue is not None  # noqa: S101  # run() comes first
+        done = anyio.Event()
+        await self._queue.send((segments, done))
+        await done.wait()
+        if self._failure:
+            raise self._failure
+
+    def close(self) -> None:
+        """Close the descriptor: the other end reads the end of the stream."""
+        os.close(self._descriptor)
+
+    def _is_writable(self) -> bool:
+        if sys.platform == "win32":
+            return True
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def _write(self, segments: Segments) -> None:
+        for piece in line_of(segments):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+
+def wide_pipe() -> tuple[int, int]:
+    """A pipe, its reading and its writing end, that holds 1 MiB where the system lets us."""
+    reading, writing = os.pipe()
+    if sys.platform == "linux":
+        import fcntl  # noqa: PLC0415  # there is none on Windows
+
+        with suppress(OSError):  # past /proc/sys/fs/pipe-user-pages-soft: the default does too
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return reading, writing

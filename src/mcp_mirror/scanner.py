@@ -1,0 +1,211 @@
+"""Reads large frames in a process of its own: the JSON scanner holds the interpreter lock for as long as it scans.
+
+What goes to the process and back are file names and offsets, never the bytes of a value.
+"""
+
+import ctypes
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from mcp_mirror.digest import Digest, Order, Refused, digest_frame
+from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.models import Buffer, Draft, FileSpan, Span
+from mcp_mirror.spans import Miss, locate
+from mcp_mirror.spool import SpooledFrame, map_file
+from mcp_mirror.tokens import estimate_tokens
+
+_LENGTH: Final = struct.Struct(">Q")
+_DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    path: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class _Locate:
+    place: FileSpan
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """A digest without its bytes: drafts tell by their `file` where those are."""
+
+    digest: Digest
+    members: Mapping[str, FileSpan]
+
+
+class Scanner:
+    """Starts the process when it is first needed and keeps it; one that dies is started again."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._answers: BufferedByteReceiveStream | None = None
+        self._turn = anyio.Lock()
+
+    async def scan(self, frame: SpooledFrame, order: Order) -> Digest | Refused:
+        """Read a response that is in a file; the digest's bytes are mapped from there.
+
+        Raises:
+            WireError: It is no JSON-RPC response, or past a bound.
+            UpstreamError: The process died.
+        """
+        answer = await self._ask(_Scan(str(frame.path), order))
+        return answer if isinstance(answer, Refused) else _mapped(answer)
+
+    async def locate(self, place: FileSpan, tokens: tuple[str, ...]) -> Span | Miss:
+        """Follow JSON Pointer tokens from a value in a file; the span found is relative to that value.
+
+        Raises:
+            UpstreamError: The process died.
+        """
+        found: Span | Miss = await self._ask(_Locate(place, tokens))
+        return found
+
+    async def aclose(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
+
+    async def _ask(self, question: _Scan | _Locate) -> Any:
+        async with self._turn:
+            with anyio.CancelScope(shield=True):  # an answer that is not taken would answer the next question
+                try:
+                    answer = await self._exchange(_packed(question))
+                except _DIED:
+                    await self.aclose()
+                    raise UpstreamError("The process that reads large results died. Try again.") from None
+        if isinstance(answer, WireError):
+            raise answer
+        return answer
+
+    async def _exchange(self, question: bytes) -> Any:
+        if self._process is None or self._answers is None or self._process.returncode is not None:
+            argv = [sys.executable, "-c", f"from {__name__} import main; main()"]
+            self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL)
+            assert self._process.stdout is not None  # noqa: S101  # opened with pipes
+            self._answers = BufferedByteReceiveStream(self._process.stdout)
+        assert self._process.stdin is not None  # noqa: S101  # opened with pipes
+        await self._process.stdin.send(question)
+        (size,) = _LENGTH.unpack(await self._answers.receive_exactly(_LENGTH.size))
+        return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from a process of ours
+
+
+def _packed(message: object) -> bytes:
+    data = pickle.dumps(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _mapped(scanned: _Scanned) -> Digest:
+    """The digest with its bytes mapped from where they are."""
+    maps: dict[str, memoryview] = {}
+
+    def view(place: FileSpan) -> memoryview:
+        if place.path not in maps:
+            maps[place.path] = map_file(place.path)
+        return maps[place.path][place.span.start : place.span.stop]
+
+    def opened(draft: Draft | None) -> Draft | None:
+        return replace(draft, blob=view(draft.file)) if draft and draft.file else draft
+
+    captured = scanned.digest.captured
+    captured = replace(captured, value=opened(captured.value), companion=opened(captured.companion))
+    members = {name: view(place) for name, place in scanned.members.items()}
+    return replace(scanned.digest, captured=captured, members=members)
+
+
+# What runs in the other process.
+
+
+def main() -> None:
+    """Answer questions on standard input until it ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while head := source.read(_LENGTH.size):
+        question = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the process that started us
+        sink.write(_packed(_answer(question)))
+        sink.flush()
+
+
+def _answer(question: _Scan | _Locate) -> object:
+    try:
+        return _scan(question) if isinstance(question, _Scan) else _locate(question)
+    except WireError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  # the asker must hear of it, whatever it is
+        return WireError(f"The message cannot be read: {type(error).__name__}.")
+
+
+def _locate(question: _Locate) -> Span | Miss:
+    span = question.place.span
+    return locate(map_file(question.place.path)[span.start : span.stop], question.tokens)
+
+
+def _scan(question: _Scan) -> _Scanned | Refused:
+    frame = map_file(question.path)
+    digest = digest_frame(frame, question.order, estimate_tokens)
+    if isinstance(digest, Refused):
+        return digest
+    captured = digest.captured
+    value, companion = _placed(captured.value, frame, question.path), _placed(captured.companion, frame, question.path)
+    passed = tuple(bytes(block) for block in captured.passed)
+    captured = replace(captured, value=value, companion=companion, passed=passed)
+    members = {} if value else {name: _place(raw, frame, question.path) for name, raw in digest.members.items()}
+    return _Scanned(replace(digest, captured=captured, members={}), members)
+
+
+def _placed(draft: Draft | None, frame: memoryview, path: str) -> Draft | None:
+    return replace(draft, blob=b"", file=_place(draft.blob, frame, path)) if draft else None
+
+
+def _place(blob: Buffer, frame: memoryview, path: str) -> FileSpan:
+    """Where a blob is: inside the frame, or, if it was decoded from a text of it, in a file of its own."""
+    offset = _address(blob) - _address(frame)
+    if 0 <= offset <= len(frame) - len(blob):
+        return FileSpan(path, Span(offset, len(blob)))
+    decoded = Path(f"{path}.decoded-{len(blob)}")
+    decoded.write_bytes(blob)
+    return FileSpan(str(decoded), Span(0, len(blob)))
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html)."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+def _address(buffer: Buffer) -> int:
+    """Where a buffer's bytes begin in memory: the scanner tells values, not offsets."""
+    view = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
+    address = int(view.buf or 0)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    return address

@@ -1,0 +1,157 @@
+"""Large messages on disk: written as they arrive, mapped to be read, never held in memory.
+
+A spool is one directory of one process. A file in it lives as long as its message is under way; whoever wants to
+keep the bytes links the file elsewhere or holds on to the map.
+"""
+
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from mcp_mirror.frames import HEAD, Overlong
+from mcp_mirror.policies import WirePolicy
+
+_PREFIX: Final = "mcp-mirror-"
+
+
+@dataclass(eq=False, slots=True)
+class SpooledFrame:
+    """A message in a file."""
+
+    path: Path
+    size: int
+    head: bytes
+    tail: bytes
+    _view: memoryview | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, mapped. The map outlives the file's name."""
+        if self._view is None:
+            self._view = map_file(self.path)
+        return self._view
+
+    def discard(self) -> None:
+        """Remove the file's name; maps and links of it stay."""
+        self.path.unlink(missing_ok=True)
+
+
+def map_file(path: Path | str) -> memoryview:
+    """A file's bytes, mapped; the map outlives the file's name."""
+    with Path(path).open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class Spool:
+    """The directory for the messages under way."""
+
+    def __init__(self, policy: WirePolicy, directory: Path | None = None) -> None:
+        self.policy = policy
+        self._parent = directory
+        self._directory: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def directory(self) -> Path:
+        """Made when first needed, for our eyes alone."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+        return self._directory
+
+    def new_path(self) -> Path:
+        """A file name that nobody uses."""
+        return self.directory / secrets.token_hex(16)
+
+    def collector(self) -> "SpoolCollector":
+        """Where one connection's messages grow, one after another."""
+        return SpoolCollector(self)
+
+
+Frame = bytes | SpooledFrame | Overlong
+
+
+class SpoolCollector:
+    """Collects a message in memory, past `spool_bytes` in a file, past `max_message_bytes` not at all."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._pieces: list[bytes] = []
+        self._file: int | None = None
+        self._path: Path | None = None
+        self._tail = b""
+        self._dropping = False
+        self.size = 0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self.size += len(piece)
+        policy = self._spool.policy
+        if self.size > policy.max_message_bytes:
+            self._drop(piece)
+        elif self.size > policy.spool_bytes:
+            self._write(piece)
+        else:
+            self._pieces.append(piece)
+
+    def take(self) -> Frame:
+        """The message."""
+        size, self.size = self.size, 0
+        pieces, self._pieces = self._pieces, []
+        if self._dropping:
+            self._dropping = False
+            return Overlong(pieces[0], size)
+        if self._file is None or self._path is None:
+            return b"".join(pieces)
+        os.close(self._file)
+        frame = SpooledFrame(self._path, size, pieces[0], self._tail)
+        self._file = self._path = None
+        self._tail = b""
+        return frame
+
+    def close(self) -> None:
+        """Forget a message that will not be finished."""
+        if self._file is not None and self._path is not None:
+            os.close(self._file)
+            self._path.unlink(missing_ok=True)
+            self._file = self._path = None
+        self._pieces = []
+
+    def _write(self, piece: bytes) -> None:
+        if self._file is None:
+            self._path = self._spool.new_path()
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            held, self._pieces = b"".join(self._pieces), []
+            self._pieces.append((held + piece[:HEAD])[:HEAD])
+            _write_all(self._file, held)
+        _write_all(self._file, piece)
+        self._tail = (self._tail + piece[-HEAD:])[-HEAD:]
+
+    def _drop(self, piece: bytes) -> None:
+        """Keep the head alone; the rest of this message is discarded as it comes."""
+        if not self._dropping:
+            head = (b"".join(self._pieces) + piece[:HEAD])[:HEAD]
+            self.close()
+            self._pieces, self._dropping = [head], True
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

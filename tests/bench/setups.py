@@ -1,0 +1,101 @@
+"""The contestants: real processes, each behind the SDK's own client."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+HERE = Path(__file__).parent
+SERVER = str(HERE / "server.py")
+PROXY_PYTHON = os.environ.get("BENCH_PROXY_PYTHON", "")
+"""A Python that has FastMCP; empty: the proxy is left out."""
+
+_PROXY = """
+import sys
+from fastmcp.server import create_proxy
+server = {"command": sys.argv[1], "args": sys.argv[2:]}
+create_proxy({"mcpServers": {"bench": server}}, name="proxy").run(show_banner=False, log_level="ERROR")
+"""
+
+
+def upstream(*forms: str) -> dict[str, Any]:
+    """The bench server, its grids made before the first call."""
+    return {"command": sys.executable, "args": [SERVER, *forms], "timeout": 3600}
+
+
+@contextmanager
+def config_of(settings: dict[str, Any]) -> Iterator[Path]:
+    """A configuration file of the gateway; JSON is YAML."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mirror.json"
+        path.write_text(json.dumps(settings))
+        yield path
+
+
+@asynccontextmanager
+async def direct(*forms: str) -> AsyncIterator[Client]:
+    """The SDK's client and the server, nothing between."""
+    async with Client(StdioServerParameters(command=sys.executable, args=[SERVER, *forms]), mode="legacy") as client:
+        await client.list_tools()
+        yield client
+
+
+@asynccontextmanager
+async def through_mirror(settings: dict[str, Any]) -> AsyncIterator[tuple[Client, int]]:
+    """The SDK's client and the gateway, with the gateway's process id."""
+    before = set(_children(os.getpid()))
+    with config_of(settings) as path:
+        command = ["-m", "mcp_mirror", "serve", "--config", str(path)]
+        async with Client(StdioServerParameters(command=sys.executable, args=command), mode="legacy") as client:
+            await client.list_tools()
+            (process,) = set(_children(os.getpid())) - before
+            yield client, process
+
+
+@asynccontextmanager
+async def through_proxy(*forms: str) -> AsyncIterator[Client]:
+    """The SDK's client and FastMCP's proxy."""
+    command = StdioServerParameters(command=PROXY_PYTHON, args=["-c", _PROXY, sys.executable, SERVER, *forms])
+    async with Client(command, mode="legacy") as client:
+        await client.list_tools()
+        yield client
+
+
+def text_of(result: CallToolResult) -> str:
+    """The one text of a result that must be no error."""
+    block = result.content[0]
+    assert isinstance(block, TextContent)
+    assert not result.is_error, block.text
+    return block.text
+
+
+def path_of(result: CallToolResult) -> str:
+    """The memory path in a notice."""
+    return text_of(result).splitlines()[1]
+
+
+def _children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def family(process: int) -> list[int]:
+    """A gateway's process and those it reads frames with, not its upstreams."""
+    helpers = [child for child in _children(process) if b"scanner" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [process, *helpers]
+
+
+def cpu_seconds(process: int) -> float:
+    """User and system time of a gateway so far."""
+    total = 0
+    for member in family(process):
+        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")

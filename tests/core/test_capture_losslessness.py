@@ -1,0 +1,184 @@
+"""Whatever an upstream returned can be rebuilt from what is stored."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture
+from mcp_mirror.models import Buffer, Draft
+
+VALUES = st.recursive(
+    st.sampled_from(
+        [None, True, False, 0, 1, 1.0, -0.0, 1.5, 2**70, "", "x", "5", "null", "[1]", "\u00e9\n\U0001f600"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["result", "a", "", "text"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def spelled(draw: st.DrawFn) -> str:
+    """A text: of a value's JSON in some spelling, or any."""
+    indent, ascii_only = draw(st.sampled_from([None, 1])), draw(st.booleans())
+    return json.dumps(draw(VALUES), indent=indent, ensure_ascii=ascii_only)
+
+
+TEXTS = spelled() | st.sampled_from(
+    ["", "plain", "x", "[", "{}", '{"result": 1}', " [1] ", "NaN", '{"a":1,"a":2}', "1e400"]
+)
+BLOCKS: st.SearchStrategy[Any] = st.one_of(
+    TEXTS.map(lambda said: {"type": "text", "text": said}),
+    TEXTS.map(lambda said: {"type": "text", "text": said, "annotations": {"priority": 1}}),
+    st.sampled_from(
+        [
+            *({"type": "image", "data": "aGk=", "mimeType": "image/png"}, {"type": "audio", "data": "a" * 600_000}),
+            *({"type": "resource_link", "uri": "u"}, {"type": "resource", "resource": {"uri": "u", "text": "x"}}),
+            *({"type": "text"}, {"type": "text", "text": 5}, {"type": "unheard of"}, "bare", 5, None, ["x"], {}),
+        ]
+    ),
+)
+CONTENTS = st.lists(BLOCKS, max_size=3) | st.sampled_from([None, 5, {"type": "text", "text": "x"}, "text"])
+
+
+@st.composite
+def results(draw: st.DrawFn) -> dict[str, Any]:
+    result: dict[str, Any] = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "content": CONTENTS,
+                "structuredContent": VALUES,
+                "isError": st.booleans(),
+                "_meta": st.just({"a/b": [1]}),
+                "x-unknown": VALUES,
+            },
+        )
+    )
+    if "structuredContent" in result and draw(st.booleans()):  # as servers do: the text again
+        value = result["structuredContent"]
+        value = value.get("result", value) if isinstance(value, dict) else value
+        said = value if isinstance(value, list) and draw(st.booleans()) else [value]
+        texts = [
+            part if isinstance(part, str) else json.dumps(part, indent=draw(st.sampled_from([None, 1])))
+            for part in said
+        ]
+        result["content"] = [{"type": "text", "text": text} for text in texts]
+    return result
+
+
+def raw(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def spelling(draft: Draft) -> str:
+    """The text that a block had whose text is the value."""
+    return str(json.loads(bytes(draft.blob))) if draft.kind == "text" else str(bytes(draft.blob), "utf-8")
+
+
+def text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def as_text(value: Any) -> dict[str, Any]:
+    return text_block(value if isinstance(value, str) else json.dumps(value))
+
+
+def rebuild(captured: Captured) -> dict[str, Any]:
+    """The result that a value, its companion and its envelope tell of."""
+    assert captured.value is not None
+    result: dict[str, Any] = json.loads(captured.envelope)
+    parts = result.pop(PARTS)
+    value = json.loads(bytes(captured.value.blob))
+    wrappers = {"value": value, "value.result": {"result": value}}
+    if "structuredContent" in parts:
+        result["structuredContent"] = wrappers[parts["structuredContent"]]
+    if "content" not in parts:
+        return result
+    companion = captured.companion or captured.value
+    builders: dict[str, Callable[[], Any]] = {
+        "value.text": lambda: [text_block(spelling(companion))],
+        "companion.text": lambda: [text_block(spelling(companion))],
+        "value.block": lambda: [value],
+        "value.blocks": lambda: [text_block(part) if isinstance(part, str) else part for part in value],
+        "companion.content": lambda: json.loads(bytes(companion.blob)),
+        "repeats": lambda: [as_text(value)],
+        "repeats.items": lambda: [as_text(part) for part in value],
+    }
+    return {**result, "content": builders[parts["content"]]()}
+
+
+def by_value(result: dict[str, Any]) -> Any:
+    """A result so that two are equal only if they say the same: a text that is JSON counts by its value."""
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: typed(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [typed(part) for part in value]
+        return ("truth", value) if isinstance(value, bool) else value
+
+    def opened(block: Any) -> Any:
+        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+            return typed(block)
+        try:
+            return typed({**block, "text": json.loads(block["text"])})
+        except (ValueError, RecursionError):
+            return typed(block)
+
+    content = result.get("content")
+    opened_content = [opened(block) for block in content] if isinstance(content, list) else typed(content)
+    return {**typed(result), "content": opened_content}
+
+
+def words(text: Buffer) -> int:
+    return len(text) // 5
+
+
+@given(results(), st.sampled_from(["auto", "always"]), st.booleans(), st.sampled_from([0, 3, 1000]))
+@example(result={"content": [text_block('["a","b"]')]}, mode="always", wrapped=False, budget=0)
+@example(result={"content": [text_block("a"), text_block("b")]}, mode="always", wrapped=False, budget=0)
+@example(
+    result={"content": [text_block("true")], "structuredContent": {"result": 1}}, mode="always", wrapped=True, budget=0
+)
+@example(
+    result={"content": [text_block('"x"')], "structuredContent": {"result": "x"}}, mode="always", wrapped=True, budget=0
+)
+@example(result={"content": [], "structuredContent": None}, mode="always", wrapped=True, budget=0)
+def test_nothing_is_lost(
+    result: dict[str, Any],
+    mode: Any,
+    wrapped: bool,  # noqa: FBT001
+    budget: int,
+) -> None:
+    rules = CaptureRules(mode, budget, budget, wrapped)
+    captured = capture({key: raw(value) for key, value in result.items()}, rules, words)
+    if captured.value is None:
+        assert captured.companion is None
+        return
+    assert by_value(rebuild(captured)) == by_value(result)
+
+
+@given(results())
+def test_a_value_that_is_not_stored_leaves_the_result_as_it_came(result: dict[str, Any]) -> None:
+    given_members = {key: raw(value) for key, value in result.items()}
+    captured = capture(given_members, CaptureRules("never", 0, 0, wrapped=False), words)
+    assert captured == Captured(is_error=result.get("isError") is True)
+
+
+@pytest.mark.parametrize("number", [b"1.0", b"1e400", b"-0", b"9" * 5000, b"0.10"])
+def test_digits_are_stored_as_they_were_sent(number: bytes) -> None:
+    rules = CaptureRules("always", 0, 0, wrapped=True)
+    for structured, blob in ((b'{"a": %s}', b'{"a": %s}'), (b'{"result": [%s ]}', b"[%s ]")):
+        captured = capture({"structuredContent": structured % number, "_meta": b'{"n": %s}' % number}, rules, words)
+        assert captured.value is not None
+        assert bytes(captured.value.blob) == blob % number
+        assert b'{"n": %s}' % number in captured.envelope
+    inner = capture({"content": b'[{"type":"text","text":"{\\"a\\":%s}"}]' % number}, rules, words)
+    assert inner.value is not None
+    assert bytes(inner.value.blob) == b'{"a":%s}' % number

@@ -1,0 +1,339 @@
+"""Which value a result is, and what of it the model sees."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mcp_mirror.capture import Captured, CaptureRules, capture
+from mcp_mirror.models import Buffer
+from mcp_mirror.policies import CaptureMode
+
+SMALL, LARGE = "short", "long " * 100
+
+
+def words(text: Buffer) -> int:
+    """A token for every five bytes."""
+    return len(text) // 5
+
+
+def rules(mode: CaptureMode = "auto", *, wrapped: bool = False, inline: int = 40, error: int = 60) -> CaptureRules:
+    return CaptureRules(mode, inline, error, wrapped)
+
+
+def text(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+def image(size: int) -> dict[str, Any]:
+    return {"type": "image", "data": "a" * size, "mimeType": "image/png"}
+
+
+LINK = {"type": "resource_link", "uri": "file:///x", "name": "x"}
+
+
+def result(content: Any = None, structured: Any = None, **more: Any) -> dict[str, bytes]:
+    members = {"content": content, "structuredContent": structured, **more}
+    return {key: json.dumps(value).encode() for key, value in members.items() if value is not None}
+
+
+def taken(of: Mapping[str, Buffer], by: CaptureRules | None = None) -> Captured:
+    return capture(of, by or rules(), words)
+
+
+def blob(captured: Captured) -> Any:
+    assert captured.value is not None
+    return json.loads(bytes(captured.value.blob))
+
+
+# Which value it is.
+
+
+def test_structured_content_wins() -> None:
+    captured = taken(result([text("Two cities.")], {"cities": ["A", "B"]}))
+    assert captured.value is not None
+    assert bytes(captured.value.blob) == b'{"cities": ["A", "B"]}'
+    assert captured.value.kind == "object"
+    assert [member.key for member in captured.value.members] == ["cities"]
+
+
+@pytest.mark.parametrize(
+    ("structured", "wrapped", "value"),
+    [
+        ({"result": [1]}, True, [1]),
+        ({"result": [1]}, False, {"result": [1]}),
+        ({"result": None}, True, None),
+        ({"result": {"a": 1}}, True, {"a": 1}),
+        ({"result": 1, "more": 2}, True, {"result": 1, "more": 2}),
+        ({"results": 1}, True, {"results": 1}),
+        ([1], True, [1]),
+        ({}, True, {}),
+    ],
+)
+def test_the_wrapper_of_fastmcp_is_taken_off_where_the_tool_declares_it(
+    structured: Any,
+    wrapped: bool,  # noqa: FBT001
+    value: Any,
+) -> None:
+    assert blob(taken(result([], structured), rules("always", wrapped=wrapped))) == value
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "stored"),
+    [
+        ('{"b":1.0, "a":1e400}', "object", b'{"b":1.0, "a":1e400}'),
+        (" [1,\n2] ", "array", b" [1,\n2] "),
+        ("plain", "text", b'"plain"'),
+        ("42", "text", b'"42"'),
+        ("true", "text", b'"true"'),
+        ('"quoted"', "text", b'"\\"quoted\\""'),
+        ("", "text", b'""'),
+        (" ", "text", b'" "'),
+        ("{not json}", "text", b'"{not json}"'),
+        ('{"a":NaN}', "text", b'"{\\"a\\":NaN}"'),
+        ('{"a":1} and more', "text", b'"{\\"a\\":1} and more"'),
+        ("[" * 5000 + "]" * 5000, "text", b'"' + b"[" * 5000 + b"]" * 5000 + b'"'),
+        ('{"a":"\\ud800"}', "text", b'"{\\"a\\":\\"\\\\ud800\\"}"'),
+        ("\ufeff{}", "text", b'"\\ufeff{}"'),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_one_text_is_the_json_that_it_spells_or_itself(said: str, kind: str, stored: bytes) -> None:
+    captured = taken(result([text(said)]), rules("always"))
+    assert captured.value is not None
+    assert (captured.value.kind, bytes(captured.value.blob)) == (kind, stored)
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        ([text("a"), text('{"b":1}')], ["a", '{"b":1}']),
+        ([text("a"), image(3), LINK], ["a", image(3), LINK]),
+        ([image(3), image(4)], [image(3), image(4)]),
+        ([text("a", annotations={"priority": 1}), text("b")], ["a", "b"]),
+        ([LINK], LINK),
+        ([{"type": "text", "text": 5}], {"type": "text", "text": 5}),
+        ([{"type": "text"}], {"type": "text"}),
+        ([5], 5),
+        (["a", text("b")], ["a", "b"]),
+    ],
+)
+def test_several_blocks_are_an_array_and_one_is_itself(content: Any, value: Any) -> None:
+    assert blob(taken(result(content), rules("always"))) == value
+
+
+@pytest.mark.parametrize(
+    ("block", "media_type"),
+    [
+        (image(5), "image/png"),
+        ({"type": "audio", "data": "aa", "mimeType": 5}, None),
+        (
+            {"type": "resource", "resource": {"uri": "u", "blob": "aa", "mimeType": "application/pdf"}},
+            "application/pdf",
+        ),
+        ({"type": "resource", "resource": {"uri": "u", "text": "hi"}}, None),
+    ],
+)
+def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str | None) -> None:
+    captured = taken(result([block]), rules("always"))
+    assert captured.value is not None
+    assert (captured.value.kind, captured.value.media_type) == ("binary", media_type)
+    assert [member.key for member in captured.value.members] == list(block)
+    assert captured.shown is None
+
+
+# Whether it is stored.
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "is_stored"),
+    [
+        ("auto", result([text(SMALL)]), False),
+        ("auto", result([text(LARGE)]), True),
+        ("auto", result([text('{"a": 1}')]), True),
+        ("auto", result([text("[1]")]), False),
+        ("auto", result([], {"a": 1}), True),
+        ("auto", result([], [1]), False),
+        ("auto", result([text(SMALL), text(SMALL)]), False),
+        ("auto", result([text(LARGE[:150]), text(LARGE[:150])]), True),
+        ("auto", result([image(1000)]), False),
+        ("auto", result([image(600_000)]), True),
+        ("auto", result([image(200_000), image(200_000), image(200_000)]), False),
+        ("auto", result([LINK]), False),
+        ("auto", result([{**LINK, "description": LARGE}]), True),
+        ("auto", result([{"type": "resource", "resource": {"uri": "u", "text": LARGE}}]), True),
+        ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 1000}}]), False),
+        ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 600_000}}]), True),
+        ("auto", result([{"type": "unheard of", "said": LARGE}]), True),
+        ("auto", result([]), False),
+        ("auto", {}, False),
+        ("auto", result(structured=None, content=None, other=1), False),
+        ("auto", {"content": b"null"}, False),
+        ("auto", {"content": b"[]", "structuredContent": b"null"}, False),
+        ("always", result([text(SMALL)]), True),
+        ("always", result([]), False),
+        ("never", result([text(LARGE)]), False),
+        ("never", result([], {"a": LARGE}), False),
+        ("auto", result([text(SMALL)], isError=True), False),
+        ("auto", result([text('{"a": 1}')], isError=True), False),
+        ("always", result([text(SMALL)], isError=True), False),
+        ("auto", result([text(LARGE)], isError=True), True),
+        ("auto", result([], {"a": LARGE}, isError=True), True),
+        ("never", result([text(LARGE)], isError=True), False),
+    ],
+)
+def test_dicts_and_what_is_over_the_budget_are_stored(
+    mode: CaptureMode,
+    given: dict[str, bytes],
+    is_stored: bool,  # noqa: FBT001
+) -> None:
+    captured = taken(given, rules(mode))
+    assert (captured.value is not None) == is_stored
+    assert captured.is_error == ("isError" in given)
+    if not is_stored:
+        assert captured == Captured(is_error=captured.is_error)
+
+
+@pytest.mark.parametrize(("length", "is_stored"), [(0, False), (202, False), (203, True)])
+def test_a_result_of_just_the_budget_is_not_stored(
+    length: int,
+    is_stored: bool,  # noqa: FBT001
+) -> None:
+    assert (taken(result([text("x" * length)])).value is not None) == is_stored
+
+
+def test_a_text_of_many_bytes_a_token_is_over_every_budget() -> None:
+    assert capture(result([text(" " * 10_000)]), rules(), lambda _: 1).value is not None
+
+
+# What the model sees of it.
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (result([text('{ "a":1.0}')]), '{ "a":1.0}'),
+        (result([], {"a": "\u00e9"}), '{"a": "\\u00e9"}'),
+        (result([], {"a": LARGE}), None),
+        (result([text(LARGE)], {"a": 1}), '{"a": 1}'),
+        (result([text(LARGE)]), None),
+    ],
+)
+def test_a_stored_value_that_fits_the_budget_is_shown(given: dict[str, bytes], shown: str | None) -> None:
+    assert taken(given).shown == shown
+
+
+def test_a_text_is_shown_as_its_text() -> None:
+    assert taken(result([text('a "b"\n')]), rules("always")).shown == 'a "b"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "passed"),
+    [
+        ([text(LARGE), image(10), LINK], [image(10), LINK]),
+        ([image(600_000), image(10)], [image(10)]),
+        ([{"type": "resource", "resource": {"uri": "u", "text": LARGE * 20}}, LINK], [LINK]),
+        ([text(LARGE), *([LINK] * 1000)], [LINK] * (8192 // len(json.dumps(LINK)))),
+        ([text(LARGE)], []),
+    ],
+)
+def test_small_media_and_links_go_on_beside_the_notice(content: list[Any], passed: list[Any]) -> None:
+    captured = taken(result(content))
+    assert [json.loads(bytes(block)) for block in captured.passed] == passed
+
+
+ITEMS = [{"a": 1}, "x", 2.50, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "is_kept", "is_named"),
+    [
+        ([text('{"a": [1, "\u00e9"]}')], {"a": [1, "\u00e9"]}, False, False),
+        ([text('{ "a":[1.0,\n"\\u00e9"]}')], {"a": [1, "\u00e9"]}, False, False),
+        ([text('{"b": 1e1, "a": 2}')], {"a": 2, "b": 10}, False, False),
+        ([text('{"a": true}')], {"a": 1}, True, True),
+        ([text('{"a": 0}')], {"a": False}, True, True),
+        ([text('{"a": 0.1000000000000000055511151231257827}')], {"a": 0.1}, True, True),
+        ([text('{"a": 1e500}')], {"a": 5}, True, True),
+        ([text('{"a": 1e99999999999999999999}')], {"a": 5}, True, True),
+        ([text('{"a": NaN}')], {"a": 5}, True, True),
+        ([text('{"a": 1}')], {"a": 1, "b": 2}, True, True),
+        ([text("It is warm.")], {"a": 1}, True, True),
+        ([text("[" * 5000)], {"a": 1}, True, True),
+        ([text("")], {"a": 1}, True, True),
+        ([text('{"a": 1}', annotations={"audience": ["user"]})], {"a": 1}, True, False),
+        ([text('{"a": 1}'), image(10)], {"a": 1}, True, False),
+        ([image(10)], {"a": 1}, True, False),
+        ([image(600_000)], {"a": 1}, True, True),
+        ([text('{"a": 1}'), text("more")], {"a": 1}, True, True),
+        ([text("1"), text("1")], {"a": 1}, True, True),
+        ([], {"a": 1}, False, False),
+        (None, {"a": 1}, False, False),
+        ([text('{"a": 1}'), text("x"), text("2.5"), text("true")], ITEMS, False, False),
+        ([text('{"a": 1}'), text('"x"'), text("2.5"), text("true")], ITEMS, True, True),
+        ([text('{"a": 1}'), text("x"), text("2.5")], ITEMS, True, True),
+        ([text("[1]")], [[1]], False, False),
+        ([text("[1]")], [1], False, False),
+        ([text("x")], "x", False, False),
+        ([text('"x"')], "x", True, True),
+        ([text("5")], 5, False, False),
+        ([text("5")], "5", False, False),
+        ([text("null")], {"a": None}, True, True),
+    ],
+)
+def test_text_that_only_repeats_is_dropped_and_text_that_says_more_is_named(
+    content: Any,
+    structured: Any,
+    is_kept: bool,  # noqa: FBT001
+    is_named: bool,  # noqa: FBT001
+) -> None:
+    captured = taken(result(content, structured), rules("always"))
+    assert (captured.companion is not None, captured.named) == (is_kept, is_named)
+
+
+def test_beyond_the_bound_of_comparison_a_text_is_kept_and_not_named() -> None:
+    value = {"a": "x" * (1 << 20)}
+    captured = taken(result([text(json.dumps(value, indent=1))], value))
+    assert captured.companion is not None
+    assert not captured.named
+    assert taken(result([text(json.dumps(value))], value)).companion is None
+
+
+def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:
+    one = taken(result([text('[1, "more"]')], {"a": 1})).companion
+    several = taken(result([text("a"), text("b")], {"a": 1})).companion
+    assert one is not None
+    assert several is not None
+    assert (one.kind, bytes(one.blob)) == ("array", b'[1, "more"]')
+    assert (several.kind, json.loads(bytes(several.blob))) == ("array", [text("a"), text("b")])
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "head"),
+    [
+        ([text("it failed: " + "x" * 5000)], None, "it failed: " + "x" * 988),
+        ([text("\u00e9" * 5000)], None, "\u00e9" * 166),
+        ([text("\U0001f600" * 5000)], None, "\U0001f600" * 83),
+        ([text("a" + "\n" * 5000)], None, "a" + "\n" * 499),
+        ([text("[1]" + " " * 5000)], None, "[1]" + " " * 997),
+        ([], {"error": "\U0001f600" * 2000}, None),
+        ([text("x" * 100), text("y" * 5000)], None, None),
+        ([text("short"), image(600_000)], None, None),
+    ],
+)
+def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured: Any, head: str | None) -> None:
+    captured = taken(result(content, structured, isError=True), rules(inline=5000))
+    assert captured.is_error
+    assert captured.value is not None
+    assert captured.shown is None
+    assert captured.head == (bytes(captured.value.blob[:1000]).decode() if head is None else head)
+
+
+def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
+    captured = taken(result([text('no "x"')], isError=True), rules(error=0))
+    assert captured.head == 'no "x"'
+    assert (
+        taken({"content": '[{"type":"text","text":"\u00e9\u00e9"}]'.encode(), "isError": b"true"}, rules(error=0)).head
+        == "\u00e9\u00e9"
+    )

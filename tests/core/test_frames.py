@@ -1,0 +1,93 @@
+"""Cutting byte streams into messages."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.frames import HEAD, Event, EventReader, LineReader, MemoryCollector, Overlong
+
+Message = bytes | Overlong
+
+
+def read_lines(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[Message]:
+    reader: LineReader[Message] = LineReader(MemoryCollector(max_bytes))
+    return [line for chunk in chunks for line in reader.feed(chunk)]
+
+
+def read_events(chunks: Iterable[bytes], max_bytes: int = 1000) -> list[Event[Message]]:
+    reader: EventReader[Message] = EventReader(MemoryCollector(max_bytes))
+    return [event for chunk in chunks for event in reader.feed(chunk)]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    return [data[start:stop] for start, stop in pairwise(edges)]
+
+
+def test_lines_come_out_without_their_newline_and_empty_ones_not_at_all() -> None:
+    assert read_lines([b"a\n\nbc\nd"]) == [b"a", b"bc"]
+
+
+@given(st.binary(max_size=200).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(0, 300)))
+def test_lines_are_the_same_however_the_stream_is_cut(data: bytes, places: list[int]) -> None:
+    whole = read_lines([data], max_bytes=7)
+    assert read_lines(cut(data, places), max_bytes=7) == whole
+    assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes=7) == whole
+
+
+def test_a_line_past_the_bound_keeps_its_head_and_tells_its_size_and_the_next_is_whole() -> None:
+    assert read_lines([b"12345678901234\nabc\n"], max_bytes=10) == [Overlong(b"1234567890", 14), b"abc"]
+
+
+def test_the_head_of_an_overlong_line_is_bounded() -> None:
+    (line,) = read_lines([b"x" * (HEAD + 100), b"\n"], max_bytes=HEAD + 10)
+    assert line == Overlong(b"x" * HEAD, HEAD + 100)
+
+
+EVENTS = [
+    (b"data: {}\n\n", [((), b"{}")]),
+    (b"event: message\nid: 7\ndata: {}\n\n", [((b"event: message", b"id: 7"), b"{}")]),
+    (b"event: message\r\ndata: {}\r\n\r\n", [((b"event: message",), b"{}")]),
+    (b"event: message\rdata: {}\r\r", [((b"event: message",), b"{}")]),
+    (b"data:{}\n\n", [((), b"{}")]),
+    (b"data:  {}\n\n", [((), b" {}")]),
+    (b"data: {\ndata: }\n\n", [((), b"{\n}")]),
+    (b"data\n\n", [((), b"")]),
+    (b"data:\ndata: x\n\n", [((), b"\nx")]),
+    (b": ping\n\n", [((b": ping",), None)]),
+    (b"retry: 10\n\n", [((b"retry: 10",), None)]),
+    (b"\n\n\n", []),
+    (b"\xef\xbb\xbfdata: 1\n\n", [((), b"1")]),
+    (b"database: no\n\n", [((b"database: no",), None)]),
+    (b"data: a\n\ndata: b\n\n", [((), b"a"), ((), b"b")]),
+    (b"data: unfinished\n", []),
+    (b"id: 1\ndata: x\nretry: 5\n\n", [((b"id: 1", b"retry: 5"), b"x")]),
+]
+
+
+@pytest.mark.parametrize(("stream", "events"), EVENTS)
+def test_events_are_told_apart_as_the_standard_says(
+    stream: bytes, events: list[tuple[tuple[bytes, ...], bytes | None]]
+) -> None:
+    expected = [Event(fields, data) for fields, data in events]
+    assert read_events([stream]) == expected
+    assert read_events([stream[at : at + 1] for at in range(len(stream))]) == expected
+
+
+PARTS = st.sampled_from([b"data: ", b"data", b":", b"\n", b"\r", b"\r\n", b"{}", b"id: 1", b" ", b"x", b"event: m"])
+
+
+@given(st.lists(PARTS, max_size=30).map(b"".join), st.lists(st.integers(0, 300)))
+def test_events_are_the_same_however_the_stream_is_cut(data: bytes, places: list[int]) -> None:
+    whole = read_events([data], max_bytes=9)
+    assert read_events(cut(data, places), max_bytes=9) == whole
+    assert read_events([data[at : at + 1] for at in range(len(data))], max_bytes=9) == whole
+
+
+def test_data_past_the_bound_is_told_and_the_next_event_is_whole() -> None:
+    first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
+    assert first == Event((b"id: 1",), Overlong(b"1234567890", 12))
+    assert second.data == b"ok"

@@ -1,0 +1,259 @@
+"""What the model reads: short, safe to copy from, with nothing in it that a stranger hid."""
+
+import json
+import random
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.models import Kind
+from mcp_mirror.notice import Stored, human_bytes, quoted, write_notice
+from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
+from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.spans import kind_at, members, trim
+
+ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"
+STYLES: tuple[NoticeStyle, ...] = ("compact", "paper", "json", "opaque")
+HIDDEN = (
+    "\x00\x07\t\r\x0b\x0c\x1b\x7f\x85\xad\u034f\u061c\u115f\u200b"
+    "\u200e\u2028\u2029\u202e\u2066\u2800\u3164\ufe0f\ufeff\ue000\U000e0041\U000e0100"
+)
+
+
+def stored(value: Any, **changes: Any) -> Stored:
+    blob = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+    whole = trim(blob)
+    kind = kind_at(blob, whole.start)
+    given_members = members(blob, whole) if kind == "object" else ()
+    fields = {"path": BASE, "tool": "make_grid", "arguments": b"{}", "blob": blob, "kind": kind, "tokens": 1}
+    return Stored(**{**fields, "members": given_members, **changes})
+
+
+def told(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
+    return write_notice(stored(value, **changes), style)
+
+
+VALUES: list[tuple[Any, str]] = [
+    (
+        {"raw_grid": [[[0.5] * 4] * 3] * 2, "shape": [2, 3, 4]},
+        'object {size}: "/raw_grid" array[2x3x4] 136 B, "/shape" [2,3,4]',
+    ),
+    (
+        {"rows": [{"id": n} for n in range(12)], "ok": True},
+        'object {size}: "/rows" array[12] of object 134 B, "/ok" true',
+    ),
+    ({}, "object {size}"),
+    ({"a": "x" * 100}, 'object {size}: "/a" text 102 B'),
+    ({"a/b~c": None, "": 1}, 'object {size}: "/a~1b~0c" null, "/" 1'),
+    ({"a": {"b": "c, d", "e": [1, 2]}}, 'object {size}: "/a" {"b": "c, d", "e": [1, 2]}'),
+    (b'{"a":[\n 1,\n 2\n]}', 'object {size}: "/a" [1,2]'),
+    (b'{"a":{\n "b": "c"\n}}', 'object {size}: "/a" {\\u000a "b": "c"\\u000a}'),
+    ([[1, 2], [3]], "array[2x2] {size}"),
+    ([[[[[1]]]]], "array[1x1x1x1] {size}"),
+    ([], "array[0] {size}"),
+    ([[], [1]], "array[2x0] {size}"),
+    (["a"] * 1000, "array[1000] {size}"),
+    ("first\nsecond", '{size} of text, begins "first"'),
+    ("\n \n first \n", '{size} of text, begins "first"'),
+    ("", '{size} of text, begins ""'),
+    ("long" * 100, '{size} of text, begins "' + ("long" * 100)[:77] + '..."'),
+    (12345, "number {size}"),
+    (b" null ", "null {size}"),
+]
+
+
+@pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
+def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
+    size = human_bytes(len(stored(value).blob))
+    outline = outline.replace("{size}", size)
+    assert told(value) == f"Stored in memory:\n{BASE}\n{outline}\nPass path or path/key as tool argument."
+
+
+def test_a_file_is_outlined_by_its_media_type() -> None:
+    block = b'{"type":"image","data":"aa"}'
+    assert '\n"image/png" 28 B\n' in told(block, kind="binary", media_type="image/png")
+    assert '\n"binary" 28 B\n' in told(block, kind="binary")
+
+
+def test_an_array_past_the_bound_is_not_counted() -> None:
+    assert "\narray 35 MB\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
+
+
+def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
+    shown = '{"a": "\u200b",\n"b": 1}'
+    for style in ("compact", "paper"):
+        assert f"\n{shown}\n" in told({"a": 1, "b": 1}, style, shown=shown)
+    assert json.loads(told({"a": 1}, "json", shown=shown))["content"] == shown
+    assert '"keys"' not in told({"a": 1}, "json", shown=shown)
+
+
+def test_the_companion_is_named_in_every_style_but_opaque() -> None:
+    for style in ("compact", "paper", "json"):
+        assert COMPANION in told({"a": 1}, style, companion=COMPANION)
+    assert told({"a": 1}, "opaque", companion=COMPANION) == f"{BASE}\n"
+
+
+def test_the_paper_style_says_what_the_paper_says() -> None:
+    assert told({"grid": [1], "a/b": 2}, "paper", arguments=b'{"molecule":"water"}') == (
+        f'The function make_grid was executed with the input {{"molecule":"water"}}.\n'
+        f'The output was stored in memory under the path "{BASE}".\n'
+        "The output is a dictionary whose keys are stored under these paths:\n"
+        f'- "{BASE}/grid"\n- "{BASE}/a~1b"\n'
+        "Do not look at the content. Give a path, exactly as it is written, as input to another function."
+    )
+
+
+def test_the_json_style_is_one_strict_object() -> None:
+    assert json.loads(told({"grid": [[1, 2]] * 20, "n": 1}, "json", companion=COMPANION)) == {
+        "memory_path": BASE,
+        "kind": "object",
+        "size": "178 B",
+        "keys": {"grid": "array[20x2] 160 B", "n": "1"},
+        "text_path": COMPANION,
+        "use": "Pass path or path/key as tool argument.",
+    }
+
+
+def test_an_error_is_told_with_its_beginning() -> None:
+    head = f"it failed:\r\n\tat {HIDDEN}line 1\nat line 2"
+    expected = "it failed:\n\tat \tline 1\nat line 2"
+    assert f"\nThe error (object 8 B) begins:\n{expected}\n" in told({"a": 1}, head=head)
+    assert f"\nThe output is an error that begins:\n{expected}\n" in told({"a": 1}, "paper", head=head)
+    stub = json.loads(told({"a": 1}, "json", head=head))
+    assert (stub["error_begins"], "keys" in stub) == (expected, False)
+
+
+NASTY = [
+    {f"key {n}": n for n in range(10_000)},
+    {"k" * 100_000: 1, "short": 2},
+    {f"{'k' * 1000}{n}": 1 for n in range(1000)},
+    {HIDDEN * 3: HIDDEN, "a": HIDDEN},
+    {f"\U000e0041{n}" * 8: "\U000e0041" * 20 for n in range(100)},
+    {"\u6570" * 118: "\u6570" * 14, "\U0001f600" * 29: 1, **{f"\u6570{n}": "\u636e" * 10 for n in range(200)}},
+    {'"' * 100: '"\\' * 10, "\\" * 50: "\n" * 10, "/" * 60: 1, "~" * 50: 2},
+    {"a\nb": "c\nd", "\u2028": "\u2029"},
+    {"": {"": {"": ""}}},
+    [HIDDEN] * 10,
+    HIDDEN * 100,
+    "\U000e0041" * 1000,
+    "\u6570" * 1000,
+    '"\\' * 1000,
+]
+ARGUMENTS = [
+    b"{}",
+    json.dumps({"a": HIDDEN * 20}, ensure_ascii=False).encode(),
+    b'{"a":"' + b"\xf0\x9f\x98\x80" * 1000 + b'"}',
+    b'{"a":\n1}',
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("value", NASTY, ids=range(len(NASTY)))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"companion": COMPANION, "tool": HIDDEN + "\u6570" * 500},
+        {"head": ("\u6570\n\x00" * 5000)[:1000], "companion": COMPANION},
+        {"head": '"\\\n\t' * 250, "tool": "t" * 500},
+        {"kind": "binary", "media_type": HIDDEN * 40},
+    ],
+    ids=["plain", "companion", "error", "quoted error", "binary"],
+)
+def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, changes: dict[str, Any]) -> None:
+    for arguments in ARGUMENTS:
+        notice = told(value, style, arguments=arguments, **changes)
+        assert len(notice.encode()) < 2048
+        seen = notice.replace("\n", "").replace("\t", "") if "head" in changes else notice.replace("\n", "")
+        assert not {c for c in seen if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")}
+        assert not set(seen) & set(HIDDEN) - set("\t\r")
+        assert is_whole_notice(notice.strip()) or style == "opaque"
+        assert (
+            noticed_bases(notice.strip()) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+            or style == "opaque"
+        )
+        if style == "json":
+            assert json.loads(notice)["memory_path"] == BASE
+        if style in ("compact", "opaque"):
+            assert notice.splitlines()[:3].count(BASE) == 1
+
+
+@given(
+    st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=60), max_size=60), st.sampled_from(STYLES)
+)
+@example({"a": "\ud83d".encode("utf-8", "ignore").decode()}, "json")
+def test_every_path_ends_with_a_newline_or_a_quote(value: dict[str, Any], style: NoticeStyle) -> None:
+    clean = json.loads(json.dumps(value).encode("utf-8", "ignore"))
+    printable = {key.encode("utf-8", "ignore").decode(): part for key, part in clean.items() if isinstance(part, int)}
+    notice = told(printable, style, companion=COMPANION, head=None)
+    assert len(notice.encode()) < 2048
+    for match in re.finditer(re.escape(BASE), notice):
+        rest = notice[match.end() :]
+        assert rest[:1] in ("\n", '"') or (rest[:1] == "/" and re.match(r'/(?:[^"\\]|\\.)*"\n', rest))
+    assert all(notice[match.end()] in '\n"' for match in re.finditer(re.escape(COMPANION), notice))
+
+
+@pytest.mark.parametrize("style", ["compact", "paper", "json"])
+def test_keys_that_are_not_told_are_counted(style: NoticeStyle) -> None:
+    notice = told({**{f"key {n}": n for n in range(1000)}, "k" * 1000: 1}, style)
+    shown = len(re.findall(r"key \d+", notice))
+    assert 5 <= shown < 100
+    left = (
+        json.loads(notice)["more_keys"]
+        if style == "json"
+        else int(re.findall(r"and ([\d,]+) more", notice)[0].replace(",", ""))
+    )
+    assert shown + left == 1001
+    assert f"{BASE}/..." not in notice
+
+
+def test_a_long_key_does_not_keep_the_others_from_being_told() -> None:
+    assert '"/b" 2, and 1 more keys' in told({"k" * 500: 1, "b": 2})
+
+
+@given(st.text(), st.integers(3, 60))
+def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -> None:
+    said = quoted(text, limit)
+    assert len(said.encode("utf-8", "surrogatepass")) <= limit + 2
+    whole = json.loads(said)
+    assert whole == text or whole.endswith("...")
+    assert all(unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in said)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (99_949, "99.9 kB"), (99_950, "100 kB")),
+        *((999_499, "999 kB"), (999_500, "1 MB"), (999_999, "1 MB"), (19_800_000, "19.8 MB"), (123_456_789, "123 MB")),
+        *((999_600_000, "1 GB"), (1_500_000_000, "1.5 GB"), (1_234_000_000_000, "1234 GB")),
+    ],
+)
+def test_a_size_is_told_in_three_figures(size: int, said: str) -> None:
+    assert human_bytes(size) == said
+
+
+@pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
+@pytest.mark.parametrize("style", STYLES)
+def test_every_kind_has_a_notice_in_every_style(kind: Kind, style: NoticeStyle) -> None:
+    blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
+    assert BASE in told(blobs.get(kind, b'{"type":"image"}'), style, kind=kind)
+
+
+def test_the_notice_of_a_molecule_grid_costs_at_most_85_tokens(count_tokens: Callable[[str], int]) -> None:
+    row = b"[" + b",".join([b"0"] * 128) + b"]"
+    plane = b"[" + b",".join([row] * 128) + b"]"
+    grid = b'{"raw_grid":[' + b",".join([plane] * 128) + b"]"
+    value = stored(grid + b',"shape":[128,128,128]}')
+    chance = random.Random(7)  # noqa: S311  # the same identities on every run
+    identities = [UUID(int=chance.getrandbits(128), version=4) for _ in range(2000)]
+    template = write_notice(value, "compact")
+    assert '"/raw_grid" array[128x128x128] 4.23 MB, "/shape" [128,128,128]' in template
+    notices = [template.replace(BASE, new_base("generate_molecule_grid", identity)) for identity in identities]
+    assert max(map(count_tokens, notices)) <= 85

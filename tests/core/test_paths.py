@@ -1,0 +1,170 @@
+"""The grammar of memory paths, and what models make of it."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.paths import (
+    MemoryPath,
+    almost_path,
+    bases_in,
+    candidate_offsets,
+    is_whole_notice,
+    label_of,
+    new_base,
+    noticed_bases,
+    parse_path,
+    tool_label,
+    unwrap,
+)
+
+ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+BASE = f"make_grid-{ID}"
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["", "/", "~", "~1", "a/b~c", "0"]
+)
+UUIDS = st.uuids(version=4)
+
+
+@given(st.text(max_size=120), UUIDS, st.lists(KEYS, max_size=4))
+@example("", UUID(ID), [""])
+@example("---", UUID(ID), ["/", "~01"])
+def test_a_path_reads_back_as_it_was_written(tool: str, identity: UUID, tokens: list[str]) -> None:
+    base = new_base(tool, identity)
+    path = MemoryPath(base, tuple(tokens))
+    assert parse_path(str(path)) == path
+    assert parse_path(str(path.child("x/y"))) == MemoryPath(base, (*tokens, "x/y"))
+    assert str(MemoryPath(base).child(3)) == f"{base}/3"
+    assert label_of(base) == tool_label(tool)
+
+
+@given(st.text(max_size=200))
+def test_a_label_is_safe_short_and_the_same_each_time(tool: str) -> None:
+    label = tool_label(tool)
+    assert 1 <= len(label) <= 80
+    assert set(label) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+    assert tool_label(label) == label
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "make_grid", ID, f"-{ID}", f"{BASE}.", f"{BASE} ", f" {BASE}", f"{BASE}\n", f"{BASE}#/a", f"a b-{ID}"),
+        *(f"\u00e9-{ID}", f"make_grid-{ID.upper()}", f"make_grid-{ID[:14]}5{ID[15:]}", f"make_grid{ID}"),
+    ],
+)
+def test_what_is_not_a_path_to_the_letter_is_none(text: str) -> None:
+    assert parse_path(text) is None
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", " {}\n", '"{}"', "'{}'", "`{}`", "memory://{}", '`"memory://{}"`', '"memory:// {}"']
+)
+def test_what_models_put_around_a_path_is_taken_off(around: str) -> None:
+    assert unwrap(around.format(f"{BASE}/a")) == f"{BASE}/a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f"make_grid-{ID[:-1]}",
+            f"make_grid-{ID}0",
+            f"make_grid-{ID.upper()}",
+            f"make_grid-{ID[:23]}",
+            f"make_grid-{ID[:18]}",
+        ),
+        *(f"make_grid-{ID[:13]}", f"make_grid-{ID[:13]}...", f"make_grid-{ID[:8]}...", f"make_grid-{ID[:8]}\u2026"),
+        *(f"{BASE}.", f"{BASE}.raw_grid", f"{BASE}[0]", f"{BASE}#/a", f"{{{{{BASE}}}}}", f"<{BASE}>", f"${BASE}"),
+        *(f"make_grid-{ID[:14]}9{ID[15:]}", f"make_grid-{ID[:9]}zzzz{ID[13:]}", f"make_grid-{ID[:-1]}/some key/b"),
+    ],
+)
+def test_a_path_that_was_copied_wrongly_is_told_from_other_texts(text: str) -> None:
+    assert parse_path(text) is None
+    assert almost_path(text) == "make_grid"
+    assert candidate_offsets(json.dumps(text).encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "make_grid",
+            "report-20261101-1200",
+            "report-20261101-final.csv",
+            "git-facade-pattern",
+            "git-feedback-branch",
+        ),
+        *(
+            "make_grid-1",
+            "a-123456",
+            "https://x.example/a-1234567",
+            f"see {BASE}",
+            f"{BASE} and more",
+            "2026-11-01",
+            "a-b-c",
+        ),
+        *("build-20261101-1200-20261101", "x-decade-face-bead", "version-1.2.3-rc1", "tool-abcdefab-1 is the one"),
+    ],
+)
+def test_a_text_of_its_own_is_not_taken_for_a_mistyped_path(text: str) -> None:
+    assert almost_path(text) is None
+
+
+@given(UUIDS, st.sampled_from(["a", "make_grid", "x-1", "T0"]), st.booleans(), st.data())
+def test_where_a_path_stands_in_json_there_is_a_candidate(
+    identity: UUID,
+    tool: str,
+    ascii_only: bool,  # noqa: FBT001
+    data: st.DataObject,
+) -> None:
+    text = str(MemoryPath(new_base(tool, identity), (data.draw(KEYS),)))
+    escaped = data.draw(st.sets(st.integers(0, len(text) - 1), max_size=3))
+    spelled = "".join(
+        f"\\u{ord(c):04x}" if at in escaped and ord(c) < 128 else json.dumps(c, ensure_ascii=ascii_only)[1:-1]
+        for at, c in enumerate(text)
+    )
+    blob = f'["before", "{spelled}", 1]'.encode()
+    assert json.loads(blob)[1] == text
+    (start, stop) = (blob.index(b'"', 10), blob.rindex(b'"'))
+    found = candidate_offsets(memoryview(blob))
+    assert found == sorted(found)
+    assert any(start < offset < stop for offset in found)
+
+
+@pytest.mark.parametrize("text", ["[0.12345678901, -1.5e-05, -123456]", '["2026-11-01T12:00:00", "well-known"]', "{}"])
+def test_numbers_dates_and_words_are_no_candidates(text: str) -> None:
+    assert candidate_offsets(text.encode()) == []
+
+
+OTHER = f"other-{ID}"
+
+
+@pytest.mark.parametrize(
+    ("text", "bases"),
+    [
+        (f"Stored in memory:\n{BASE}\nobject, 5 B\nPass the path or path/key as a tool argument.", {BASE}),
+        (f"Stored in memory:\n{BASE}\n{OTHER}\nPass the path or path/key as a tool argument.", {BASE, OTHER}),
+        (f'The function f was executed with {OTHER}.\nIt is "{BASE}".\nGive it as input to another function.', {BASE}),
+        (f'The function f gave "{BASE}", use it as input to another function.', {BASE}),
+        (f'{{"memory_path": "{BASE}", "use": "x"}}', {BASE}),
+        (f"See Stored in memory:\n{BASE}\nPass it as a tool argument.", set()),
+        (f"Stored in memory:\n{BASE}\nPass it on", set()),
+        ("Stored in memory: nothing that is a tool argument.", set()),
+    ],
+)
+def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:
+    assert noticed_bases(text) == bases
+    assert is_whole_notice(text) or not bases
+
+
+@given(st.lists(st.tuples(st.sampled_from([" ", "\n", '"', ", x=", "/a "]), UUIDS)))
+def test_every_base_in_a_text_is_found(parts: list[tuple[str, Any]]) -> None:
+    text = "".join(f"{before}t-{identity}" for before, identity in parts)
+    assert bases_in(text) >= {f"t-{identity}" for _, identity in parts[:1]}
+    assert all(f"t-{identity}" in " ".join(bases_in(text)) for _, identity in parts)

@@ -1,0 +1,239 @@
+"""Which strings of the arguments are pointers."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.models import Location, Span
+from mcp_mirror.notice import Stored, write_notice
+from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.resolve import Escaped, Pointer, find_pointers
+from mcp_mirror.spans import members, trim
+
+ID, OTHER_ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f", "11111111-2222-4333-8444-555555555555"
+BASE, OTHER = f"make_grid-{ID}", f"make_grid-{OTHER_ID}"
+FOREIGN = f"order-{ID}"
+KNOWN = frozenset({"make_grid"})
+STYLES: tuple[NoticeStyle, ...] = ("compact", "paper", "json", "opaque")
+
+
+def find(arguments: Any) -> tuple[Pointer | Escaped, ...]:
+    return find_pointers(json.dumps(arguments).encode(), KNOWN)
+
+
+def pointer_of(text: str) -> Pointer | Escaped | None:
+    found = find({"x": text})
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("below", ["", "/raw_grid", "/a~1b/0/~0", "/"])
+@pytest.mark.parametrize("around", ["{}", " {}\n", '"{}"', "`{}`", "memory://{}", "'memory://{}'"])
+def test_a_whole_string_that_is_a_path_is_a_pointer_whatever_models_put_around_it(below: str, around: str) -> None:
+    found = pointer_of(around.format(BASE + below))
+    assert isinstance(found, Pointer)
+    assert (found.path, found.ours, found.location) == (parse_path(BASE + below), True, ("x",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"see {BASE}",
+        f"{BASE} {OTHER}",
+        f"{BASE}\n{OTHER} is it",
+        "make_grid",
+        ID,
+        f"a/{BASE}",
+        f"{BASE}, please",
+        "",
+        "x",
+    ],
+)
+def test_a_string_that_only_holds_a_path_is_a_literal(text: str) -> None:
+    assert pointer_of(text) is None
+
+
+def test_a_path_of_a_tool_that_is_not_ours_is_a_pointer_that_may_stay_a_literal() -> None:
+    found = pointer_of(FOREIGN)
+    assert isinstance(found, Pointer)
+    assert (found.path, found.ours) == (MemoryPath(FOREIGN), False)
+
+
+@pytest.mark.parametrize("text", [f"{BASE}.", f"make_grid-{ID[:-1]}", f"make_grid-{ID[:13]}...", f"{{{{{BASE}}}}}"])
+def test_a_mistyped_path_of_ours_is_flagged_and_another_s_is_a_literal(text: str) -> None:
+    found = pointer_of(text)
+    assert isinstance(found, Pointer)
+    assert (found.path, found.ours, found.text) == (None, True, text)
+    assert pointer_of(text.replace("make_grid", "order")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        (f"literal:{BASE}", BASE),
+        (f"literal:{BASE}/a~1b", f"{BASE}/a~1b"),
+        (f"literal:literal:{BASE}", f"literal:{BASE}"),
+        (f"literal:literal:literal:{BASE}", f"literal:literal:{BASE}"),
+        (f"literal:{FOREIGN}", FOREIGN),
+        (f"literal:{BASE}.", f"{BASE}."),
+        (f"literal:make_grid-{ID[:-1]}", f"make_grid-{ID[:-1]}"),
+        (f" `literal:{BASE}` ", BASE),
+        ("literal:", None),
+        ("literal:x", None),
+        (f"literal:order-{ID[:-1]}", None),
+        (f"Literal:{BASE}", None),
+    ],
+)
+def test_the_escape_sends_what_would_have_been_a_pointer(text: str, sent: str | None) -> None:
+    found = pointer_of(text)
+    assert (found.text if isinstance(found, Escaped) else found) == sent
+
+
+def stored(**changes: Any) -> Stored:
+    blob = b'{"raw_grid":[[1,2],[3,4]],"shape":[2,2]}'
+    given = {
+        "path": BASE,
+        "tool": "make_grid",
+        "arguments": b'{"molecule":"water"}',
+        "blob": blob,
+        "kind": "object",
+        "tokens": 9,
+        "members": members(blob, trim(blob)),
+    }
+    return Stored(**{**given, **changes})
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"shown": '{"a": 1}'},
+        {"head": "failed\nhere"},
+        {"arguments": f'{{"x":"{OTHER}","y":"{FOREIGN}/a"}}'.encode()},
+    ],
+    ids=["plain", "shown", "error", "with paths as input"],
+)
+@pytest.mark.parametrize("around", ["{}", "\n{} "])
+def test_a_whole_notice_of_ours_is_the_path_that_it_names(
+    style: NoticeStyle, changes: dict[str, Any], around: str
+) -> None:
+    found = pointer_of(around.format(write_notice(stored(**changes), style)))
+    assert isinstance(found, Pointer)
+    assert (found.path, found.ours, found.text) == (MemoryPath(BASE), True, BASE)
+
+
+@pytest.mark.parametrize("style", ["compact", "paper", "json"])
+def test_a_notice_of_two_values_is_no_pointer_but_a_mistake(style: NoticeStyle) -> None:
+    for text in (
+        write_notice(stored(companion=OTHER), style),
+        f"{write_notice(stored(), style)}\n{write_notice(stored(path=OTHER), style)}",
+    ):
+        found = pointer_of(text)
+        assert isinstance(found, Pointer)
+        assert (found.path, found.ours) == (None, True)
+        escaped = pointer_of(f"literal:{text}")
+        assert isinstance(escaped, Escaped)
+        assert escaped.text == text
+
+
+@pytest.mark.parametrize("style", ["compact", "paper", "json"])
+def test_a_notice_that_is_not_ours_or_not_whole_is_a_literal(style: NoticeStyle) -> None:
+    notice = write_notice(stored(), style)
+    for text in (
+        write_notice(stored(path=FOREIGN), style),
+        write_notice(stored(companion=FOREIGN), style),
+        f"See: {notice}",
+        f"{notice} OK",
+        notice[:-1],
+        notice.replace(BASE, "x"),
+    ):
+        assert pointer_of(text) is None
+    assert pointer_of(write_notice(stored(shown="x" * 20_000), style)) is None
+
+
+STRINGS = st.sampled_from(
+    [BASE, f" {BASE}/a ", FOREIGN, f"{BASE}.", f"literal:{BASE}", "plain", "", "2026-11-01", f"in {BASE}"]
+)
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(["a", "b", "", "c/d", BASE]),
+    st.recursive(
+        STRINGS | st.integers() | st.none() | st.lists(st.integers(0, 9), min_size=60, max_size=70),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b", BASE]), inner, max_size=3)
+        ),
+        max_leaves=12,
+    ),
+)
+
+
+def strings(value: Any, at: Location = ()) -> list[tuple[Location, str]]:
+    if isinstance(value, str):
+        return [(at, value)]
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, part in below for found in strings(part, (*at, key))]
+
+
+@given(ARGUMENTS, st.sampled_from([None, 1]), st.booleans())
+def test_pointers_are_found_at_any_depth_in_the_order_of_the_text(
+    arguments: Any,
+    indent: int | None,
+    as_view: bool,  # noqa: FBT001
+) -> None:
+    text = json.dumps(arguments, indent=indent).encode()
+    found = find_pointers(memoryview(text) if as_view else text, KNOWN)
+    assert [one.span.start for one in found] == sorted(one.span.start for one in found)
+    spelled = [json.loads(text[one.span.start : one.span.stop]) for one in found]
+    expected = [
+        (at, string) for at, string in strings(arguments) if string.strip().startswith(("make", "order", "literal"))
+    ]
+    assert spelled == [string for _, string in expected]
+    located = [(one.location, string) for one, string in zip(found, spelled, strict=True) if isinstance(one, Pointer)]
+    assert located == [pair for pair in expected if not pair[1].startswith("literal")]
+
+
+def test_a_repeated_key_counts_with_its_last_value() -> None:
+    text = f'{{"a":"{OTHER}","b":1,"a":"{BASE}"}}'.encode()
+    (found,) = find_pointers(text, KNOWN)
+    assert isinstance(found, Pointer)
+    assert found.path == MemoryPath(BASE)
+    assert text[found.span.start - 4 : found.span.start] == b'"a":'
+
+
+def test_a_path_spelled_with_escapes_is_a_pointer() -> None:
+    text = f'{{"a":"make_grid\\u002d{ID}\\/x"}}'.encode()
+    (found,) = find_pointers(text, KNOWN)
+    assert isinstance(found, Pointer)
+    assert found.path == MemoryPath(BASE, ("x",))
+
+
+@pytest.mark.parametrize("depth", [100, 20_000])
+def test_very_deep_arguments_are_walked_without_recursion(depth: int) -> None:
+    text = b'{"a":' + b"[" * depth + f'"{BASE}"'.encode() + b"]" * depth + b"}"
+    if depth > 1000:
+        text = text.replace(b'"a":', b'"a":[],"b":')
+        assert find_pointers(b'{"a":' + b"[" * depth + b"]" * depth + b"}", KNOWN) == ()
+        return
+    (found,) = find_pointers(text, KNOWN)
+    assert isinstance(found, Pointer)
+    assert found.location == ("a", *((0,) * depth))
+
+
+@pytest.mark.parametrize("item", ["some text of a list, {}", 1.5, {"a": [1]}], ids=["texts", "numbers", "objects"])
+def test_one_pointer_in_megabytes_of_literals_is_found(item: Any) -> None:
+    count = 5_000_000 // (len(json.dumps(item)) + 2)
+    text = json.dumps({"rows": [item] * count + [BASE], "after": 1}).encode()
+    (found,) = find_pointers(text, KNOWN)
+    assert isinstance(found, Pointer)
+    assert found.location == ("rows", count)
+    assert found.span == Span(text.index(b'"make'), len(BASE) + 2)
+
+
+def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None:
+    ids = [f"order-{UUID(int=n << 70 | 4 << 76 | 8 << 60, version=4)}" for n in range(20_000)]
+    assert len(find_pointers(json.dumps({"ids": ids}).encode(), KNOWN)) == 20_000

@@ -1,0 +1,234 @@
+"""Values in the place of pointers, each in the form that its argument wants."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.models import Kind, Location
+from mcp_mirror.resolve import Pointer, Resolved, find_pointers, fit, substitute
+from mcp_mirror.wire import join
+
+BASE = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+KNOWN = frozenset({"make_grid"})
+
+IMAGE = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
+FILE = b'{"type":"resource","resource":{"uri":"u","blob":"aGk="}}'
+NOTE = b'{"type":"resource","resource":{"uri":"u","text":"hi"}}'
+LINK = b'{"type":"resource","resource":{"uri":"u"}}'
+VALUES: dict[str, tuple[bytes, Kind]] = {
+    "object": (b'{ "a":1.0,"a":1e400}', "object"),
+    "array": (b"[1, 2.50]", "array"),
+    "text": (b'"plain \\u0061"', "text"),
+    "empty text": (b'""', "text"),
+    "object in text": (b'" {\\"a\\": 1.0}\\n"', "text"),
+    "array in text": (b'"[1e400]"', "text"),
+    "integer in text": (b'" 42 "', "text"),
+    "number in text": (b'"4.25e1"', "text"),
+    "whole number in text": (b'"4.20e1"', "text"),
+    "boolean in text": (b'"true"', "text"),
+    "null in text": (b'"null"', "text"),
+    "broken json in text": (b'"{a:1}"', "text"),
+    "two values in text": (b'"1 2"', "text"),
+    "string in text": (b'"\\"x\\""', "text"),
+    "integer": (b"42", "number"),
+    "whole number": (b"42.0", "number"),
+    "number": (b"42.5", "number"),
+    "huge integer": (b"9" * 5000, "number"),
+    "true": (b"true", "boolean"),
+    "null": (b"null", "null"),
+    "image": (IMAGE, "binary"),
+    "file": (FILE, "binary"),
+    "note": (NOTE, "binary"),
+    "link": (LINK, "binary"),
+}
+SAME = object()
+NO = None
+
+
+def text_of(name: str) -> bytes:
+    return json.dumps(VALUES[name][0].decode()).encode()
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return dict.fromkeys(("object", "array", "string", "integer", "number", "boolean", "null"), NO) | changes
+
+
+TABLE: dict[str, dict[str, Any]] = {
+    "object": row(object=SAME, string=text_of("object")),
+    "array": row(array=SAME, string=text_of("array")),
+    "text": row(string=SAME),
+    "empty text": row(string=SAME),
+    "object in text": row(string=SAME, object=b'{"a": 1.0}'),
+    "array in text": row(string=SAME, array=b"[1e400]"),
+    "integer in text": row(string=SAME, integer=b"42", number=b"42"),
+    "number in text": row(string=SAME, number=b"4.25e1"),
+    "whole number in text": row(string=SAME, integer=b"4.20e1", number=b"4.20e1"),
+    "boolean in text": row(string=SAME, boolean=b"true"),
+    "null in text": row(string=SAME, null=b"null"),
+    "broken json in text": row(string=SAME),
+    "two values in text": row(string=SAME),
+    "string in text": row(string=SAME),
+    "integer": row(integer=SAME, number=SAME, string=b'"42"'),
+    "whole number": row(integer=SAME, number=SAME, string=b'"42.0"'),
+    "number": row(number=SAME, string=b'"42.5"'),
+    "huge integer": row(integer=SAME, number=SAME, string=b'"' + b"9" * 5000 + b'"'),
+    "true": row(boolean=SAME, string=b'"true"'),
+    "null": row(null=SAME),
+    "image": row(object=SAME, string=b'"aGk="'),
+    "file": row(object=SAME, string=b'"aGk="'),
+    "note": row(object=SAME, string=b'"hi"'),
+    "link": row(object=SAME),
+}
+
+
+def resolved(name: str) -> Resolved:
+    blob, kind = VALUES[name]
+    return Resolved(f"{BASE}/x", blob, kind)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [(name, wanted) for name, cells in TABLE.items() for wanted in cells])
+def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: str) -> None:
+    expected = TABLE[name][wanted]
+    if expected is NO:
+        with pytest.raises(ToolError) as caught:
+            fit(resolved(name), frozenset({wanted}), ("grid", 0))
+        said = str(caught.value)
+        assert all(word in said for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
+    else:
+        assert join(fit(resolved(name), frozenset({wanted}), ("grid", 0))) == (
+            VALUES[name][0] if expected is SAME else expected
+        )
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_value_goes_as_it_is_where_nothing_is_declared_or_its_own_type_is_among_them(name: str) -> None:
+    blob = VALUES[name][0]
+    assert fit(resolved(name), frozenset(), ()) == (blob,)
+    own = next((kind for kind, cell in TABLE[name].items() if cell is SAME), None)
+    if own:
+        assert fit(resolved(name), frozenset({own, "null", "string"}), ()) == (blob,)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "expected"),
+    [
+        ("object in text", {"array", "object"}, b'{"a": 1.0}'),
+        ("integer in text", {"integer", "null"}, b"42"),
+        ("object", {"array", "string"}, text_of("object")),
+        ("number", {"integer", "string"}, b'"42.5"'),
+        ("image", {"array", "string"}, b'"aGk="'),
+    ],
+)
+def test_of_several_types_the_richest_that_fits_is_taken(name: str, wanted: set[str], expected: bytes) -> None:
+    assert join(fit(resolved(name), frozenset(wanted), ())) == expected
+
+
+def test_an_error_names_every_type_and_is_bounded() -> None:
+    value = Resolved(f"{BASE}/{'k' * 10_000}", b"null", "null")
+    with pytest.raises(ToolError, match=r"wants integer or number, and '.*' holds null") as caught:
+        fit(value, frozenset({"number", "integer"}), ("k" * 10_000,))
+    assert len(str(caught.value)) < 700
+
+
+NUMBERS = st.sampled_from(
+    ["1e2", "1.5e1", "1.5e0", "10e-1", "1e-1", "0.0", "-0", "0e-999999999999999999999", "0.10e1", "1.0e-0"]
+)
+
+
+@given(NUMBERS | st.integers().map(str) | st.floats(allow_nan=False, allow_infinity=False).map(repr))
+@example("1e99999999999999999999999")
+@example("1e-99999999999999999999999")
+@example("1e400")
+def test_an_integer_is_a_number_without_a_fraction_by_value(text: str) -> None:
+    value = Resolved(BASE, text.encode(), "number")
+    mantissa, _, exponent = text.lower().partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("-").rstrip("0")
+    dropped = len((whole + fraction).lstrip("-")) - len(digits)
+    is_integer = not digits or dropped - len(fraction) + int(exponent or 0) >= 0
+    if is_integer:
+        assert fit(value, frozenset({"integer"}), ()) == (text.encode(),)
+    else:
+        with pytest.raises(ToolError):
+            fit(value, frozenset({"integer"}), ())
+
+
+def put(
+    arguments: bytes, blob: bytes, kind: Kind = "array", types_at: Callable[[Location], frozenset[str]] | None = None
+) -> bytes:
+    found = find_pointers(arguments, KNOWN)
+    values = {one: Resolved(one.text, blob, kind) for one in found if isinstance(one, Pointer) and one.path}
+    return join(substitute(arguments, found, values, types_at or (lambda _: frozenset())))
+
+
+LITERALS = st.sampled_from(
+    [
+        b"1.0",
+        b"1e400",
+        b"9" * 400,
+        b'"\\u0061\\/"',
+        b'"\xc3\xa9"',
+        b" null ",
+        b"[ 1 ,2]",
+        b'{"b":1,"b":2, "a":[]}',
+        b'"x-1234567-ab"',
+    ]
+)
+POINTER = f'"{BASE}/raw"'.encode()
+
+
+@given(
+    st.lists(LITERALS | st.just(POINTER), max_size=6),
+    st.sampled_from([b"[]", b"[" + POINTER + b"]", b'"literal"', b"[1e400]"]),
+)
+def test_all_but_the_pointers_stays_byte_for_byte_and_values_are_not_looked_into(
+    parts: list[bytes], blob: bytes
+) -> None:
+    keys = [b'"k%d" : ' % at for at in range(len(parts))]
+
+    def text(values: list[bytes]) -> bytes:
+        return (
+            b' {"z":1.0,\n'
+            + b"".join(key + value + b" ,\t" for key, value in zip(keys, values, strict=True))
+            + b'"a":1e1}'
+        )
+
+    assert put(text(parts), blob) == text([blob if part == POINTER else part for part in parts])
+
+
+def test_arguments_without_pointers_are_the_very_same() -> None:
+    arguments = b'{"a": 1.0}'
+    assert substitute(arguments, (), {}, lambda _: frozenset()) == (arguments,)
+
+
+def test_a_pointer_without_a_value_stays_and_an_escaped_path_is_sent() -> None:
+    arguments = f'{{"a": "order-{BASE[10:]}", "b": "literal:{BASE}", "c": "{BASE}"}}'.encode()
+    found = find_pointers(arguments, KNOWN)
+    values = {one: Resolved(BASE, b"[1]", "array") for one in found[2:] if isinstance(one, Pointer)}
+    sent = join(substitute(arguments, found, values, lambda _: frozenset()))
+    assert sent == f'{{"a": "order-{BASE[10:]}", "b": "{BASE}", "c": [1]}}'.encode()
+
+
+def test_each_pointer_meets_the_type_of_its_own_place() -> None:
+    arguments = f'{{"a":"{BASE}","b":["{BASE}"]}}'.encode()
+    types: dict[Location, frozenset[str]] = {("a",): frozenset({"array"}), ("b", 0): frozenset({"string"})}
+    assert put(arguments, b"[ 1]", types_at=lambda at: types[at]) == b'{"a":[ 1],"b":["[ 1]"]}'
+
+
+def test_a_value_is_not_copied() -> None:
+    blob = memoryview(b"[1]")
+    arguments = f'{{"a":"{BASE}"}}'.encode()
+    found = find_pointers(arguments, KNOWN)
+    values = {one: Resolved(BASE, blob, "array") for one in found if isinstance(one, Pointer)}
+    pieces = substitute(arguments, found, values, lambda _: frozenset())
+    assert any(piece is blob for piece in pieces)
+
+
+def test_very_many_pointers_are_substituted_in_one_pass() -> None:
+    arguments = b'{"a":[' + b",".join([POINTER] * 20_000) + b"]}"
+    assert put(arguments, b"1", "number") == b'{"a":[' + b",".join([b"1"] * 20_000) + b"]}"

@@ -1,0 +1,160 @@
+"""The advert of a twin: what it keeps, what it says, what it costs, and its name."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.schema import Schema, fit_name, twin_of
+
+TEXT = {"type": "string"}
+TOOL = {
+    "name": "search",
+    "title": "Search",
+    "description": "Finds things. ",
+    "inputSchema": {"type": "object", "properties": {"q": TEXT}},
+    "outputSchema": {"type": "object"},
+    "execution": {"taskSupport": "optional"},
+    "annotations": {"readOnlyHint": True},
+    "icons": [{"src": "x"}],
+    "_meta": {"a/b": 1},
+    "x-unknown": {"deep": [1e300]},
+}
+
+
+def test_an_advert_keeps_all_but_name_and_schemas() -> None:
+    twin = twin_of(TOOL, "search_mirrored", TOOL["inputSchema"], None)  # type: ignore[arg-type]
+    assert twin == {
+        **{key: TOOL[key] for key in ("title", "annotations", "icons", "_meta", "x-unknown")},
+        "name": "search_mirrored",
+        "description": "Finds things. Takes memory paths.",
+        "inputSchema": {"type": "object", "properties": {"q": TEXT}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "schema", "description", "said"),
+    [
+        ({}, {}, None, ""),
+        ({"description": None}, {"properties": {"a": TEXT}}, None, "Takes memory paths."),
+        ({"description": "Old."}, {"properties": {}}, None, "Old."),
+        (
+            {"description": "Old."},
+            {"anyOf": [{"properties": {"a": TEXT}}]},
+            "New.",
+            "New. Takes memory paths.",
+        ),
+        ({"description": "Old."}, {}, "", ""),
+    ],
+)
+def test_a_description_says_that_arguments_may_be_paths(
+    tool: Schema, schema: Schema, description: str | None, said: str
+) -> None:
+    assert twin_of(tool, "x", schema, description)["description"] == said
+
+
+def described(**arguments: Schema) -> Schema:
+    return {"type": "object", "properties": arguments, "required": list(arguments)[:1]}
+
+
+INTEGER, FLAG = {"type": "integer", "default": 10}, {"type": "boolean", "default": False}
+TOOLS = {
+    "read_file": described(path={"type": "string", "description": "Path of the file"}),
+    "git_log": described(
+        repo_path=TEXT, max_count={**INTEGER, "title": "Max Count"}, start={"anyOf": [TEXT, {"type": "null"}]}
+    ),
+    "search": described(
+        query=TEXT,
+        limit={"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Limit"},
+        sort={"type": "string", "enum": ["asc", "desc"], "description": "Order of the results"},
+        strict={**FLAG, "description": "Whether to match exactly"},
+    ),
+    "retrieve_similar_molecules": described(
+        raw_grid={"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}},
+        k=INTEGER,
+    ),
+    "send_email": described(
+        to={"type": "array", "items": {"type": "string", "format": "email"}, "description": "Recipients"},
+        subject={"type": "string", "maxLength": 200, "description": "Subject line"},
+        body=TEXT,
+    ),
+    "plot": described(
+        points={"type": "array", "items": {"$ref": "#/$defs/Point"}, "description": "The points"},
+        style={"$ref": "#/$defs/Style", "description": "How to draw"},
+    ),
+    "none": {"type": "object", "properties": {}},
+}
+DEFINED = {
+    "Point": {
+        "type": "object",
+        "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
+        "required": ["x", "y"],
+    },
+    "Style": {"type": "string", "enum": ["line", "dots"], "title": "Style"},
+}
+
+
+def places(schema: Any) -> int:
+    """Arguments, items and properties that are more than a bare text."""
+    if not isinstance(schema, dict):
+        return 0
+    maps = [*schema.get("properties", {}).values(), *schema.get("prefixItems", [])]
+    below = [*maps, *([schema["items"]] if "items" in schema else [])]
+    inside = [*schema.get("anyOf", []), *schema.get("$defs", {}).values()]
+    plain = {"type", "description", "title", "default"}
+    costly = [part for part in below if not set(part) <= plain or part.get("type") != "string"]
+    return len(costly) + sum(places(part) for part in (*below, *inside))
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_twin_costs_few_tokens_more_than_its_tool(name: str, count_tokens: Callable[[str], int]) -> None:
+    def cost(tool: Schema) -> int:
+        return count_tokens(json.dumps(tool, separators=(",", ":")))
+
+    schema = TOOLS[name] | ({"$defs": DEFINED} if name == "plot" else {})
+    tool = {"name": name, "description": "Does what its name says, and well.", "inputSchema": schema}
+    twin = twin_of(tool, fit_name(name, "_mirrored"), schema, None)
+    assert cost(twin) - cost(tool) <= 10 + 9 * places(schema)
+
+
+# Names.
+
+SAFE = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+@given(st.text(max_size=90), st.text(max_size=80) | st.just("_mirrored"), st.text(max_size=70))
+@example("x" * 37, "_mirrored", "")
+@example("", "", "")
+@example("\ud800", "_m", "")
+def test_a_name_is_one_that_every_client_takes(name: str, suffix: str, prefix: str) -> None:
+    fitted = fit_name(name, suffix, prefix)
+    assert 1 <= len(fitted) <= (45 if len(suffix) <= 37 else 64)
+    assert set(fitted) <= SAFE
+    assert fitted == fit_name(name, suffix, prefix)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "prefix", "fitted"),
+    [
+        ("git_log", "_mirrored", "", "git_log_mirrored"),
+        ("git_log", "_mirrored", "two", "two_git_log_mirrored"),
+        ("files.read/all", "_mirrored", "", "files_read_all_mirrored"),
+        ("x" * 36, "_mirrored", "", "x" * 36 + "_mirrored"),
+        ("git_log", "", "", "git_log"),
+    ],
+)
+def test_a_name_that_fits_is_kept(name: str, suffix: str, prefix: str, fitted: str) -> None:
+    assert fit_name(name, suffix, prefix) == fitted
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("x" * 60 + "a", "x" * 60 + "b"), ("\u6570\u636e", "\u68c0\u7d22"), ("", "_"), ("caf\u00e9", "caf\u00e8")],
+)
+def test_names_that_would_become_the_same_stay_apart(one: str, other: str) -> None:
+    for suffix in ("_mirrored", "", "s" * 60, "s" * 200):
+        assert fit_name(one, suffix) != fit_name(other, suffix)
+        assert fit_name(one, suffix, "p") != fit_name(one, suffix, "q")

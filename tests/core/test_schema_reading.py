@@ -1,0 +1,259 @@
+"""What a schema says of an argument, and what is wrong with arguments."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.models import Location
+from mcp_mirror.schema import Schema, compile_check, header_locations, types_at
+
+SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "number": {"type": "number"},
+        "both": {"type": ["integer", "number"]},
+        "optional": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "ref": {"$ref": "#/$defs/Point"},
+        "escaped": {"$ref": "#/$defs/a~1b%25"},
+        "list": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        "tuple": {"prefixItems": [{"type": "string"}, {"type": "null"}], "items": {"type": "boolean"}},
+        "old tuple": {"items": [{"type": "string"}, {"type": "null"}]},
+        "map": {"additionalProperties": {"type": "number"}, "properties": {"own": {"type": "string"}}},
+        "closed": {"additionalProperties": False},
+        "patterns": {"patternProperties": {"^x": {"type": "null"}}, "additionalProperties": {"type": "number"}},
+        "enum": {"enum": ["a", 1, 1.5, None, True, [1], {"a": 1}]},
+        "const": {"const": "a"},
+        "typed enum": {"type": "number", "enum": [1, 2]},
+        "union": {"oneOf": [{"properties": {"x": {"type": "string"}}}, {"properties": {"x": {"type": "integer"}}}]},
+        "loose union": {"anyOf": [{"type": "integer"}, {}]},
+        "narrowed": {"type": ["string", "number"], "allOf": [{"type": "integer"}, {"minimum": 1}]},
+        "contradiction": {"type": "string", "allOf": [{"type": "null"}]},
+        "anything": {},
+        "yes": True,
+        "everything": {"type": ["string", "number", "boolean", "object", "array", "null"]},
+        "outside": {"$ref": "https://x.example/s"},
+        "anchor": {"$ref": "#point"},
+        "nowhere": {"$ref": "#/$defs/none"},
+        "loop": {"$ref": "#/$defs/Loop"},
+        "broken": {"type": 5, "anyOf": 5, "enum": "x", "$ref": 7},
+    },
+    "$defs": {
+        "Point": {"type": "object", "properties": {"x": {"type": "number"}, "next": {"$ref": "#/$defs/Point"}}},
+        "a/b%": {"type": "null"},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("location", "kinds"),
+    [
+        ((), {"object"}),
+        (("text",), {"string"}),
+        (("number",), {"number"}),
+        (("both",), {"number"}),
+        (("optional",), {"integer", "null"}),
+        (("ref",), {"object"}),
+        (("ref", "next", "next", "x"), {"number"}),
+        (("escaped",), {"null"}),
+        (("list",), {"array"}),
+        (("list", 4), {"array"}),
+        (("list", 4, 0), {"number"}),
+        (("list", "x"), set()),
+        (("tuple", 0), {"string"}),
+        (("tuple", 1), {"null"}),
+        (("tuple", 2), {"boolean"}),
+        (("old tuple", 1), {"null"}),
+        (("old tuple", 2), set()),
+        (("map", "any"), {"number"}),
+        (("map", "own"), {"string"}),
+        (("closed", "x"), set()),
+        (("patterns", "xy"), set()),
+        (("enum",), set()),
+        (("const",), {"string"}),
+        (("typed enum",), {"integer"}),
+        (("union", "x"), {"string", "integer"}),
+        (("loose union",), set()),
+        (("narrowed",), {"integer"}),
+        (("contradiction",), set()),
+        (("anything",), set()),
+        (("anything", "x", 1), set()),
+        (("yes",), set()),
+        (("everything",), set()),
+        (("outside",), set()),
+        (("anchor",), set()),
+        (("nowhere",), set()),
+        (("loop",), set()),
+        (("loop", "x"), set()),
+        (("broken",), set()),
+        (("not there",), set()),
+    ],
+)
+def test_the_types_of_an_argument_are_what_the_schema_admits_there(location: Location, kinds: set[str]) -> None:
+    assert types_at(SCHEMA, location) == kinds
+
+
+def test_types_are_found_soon_in_a_schema_that_refers_to_itself_many_times() -> None:
+    defs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+    schema = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d60": {"type": "null"}}}
+    assert types_at(schema, ("x",)) == {"null"}
+    assert types_at(schema, ("x", "y")) == set()
+    root = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"x": {"$ref": "#"}}, "type": "object"}
+    assert types_at(root, ("x", "x", "x")) == {"object"}
+
+
+def test_header_arguments_are_found_where_they_stand() -> None:
+    schema = {
+        "x-mcp-header": "not an argument",
+        "properties": {
+            "region": {"type": "string", "x-mcp-header": "Region"},
+            "x-mcp-header": {"type": "string"},
+            "deep": {"properties": {"er": {"x-mcp-header": "Er"}, "plain": True}},
+            "broken": {"properties": 5},
+        },
+    }
+    assert header_locations(schema) == (("region",), ("deep", "er"))
+    endless: Schema = {"properties": {}}
+    endless["properties"]["x"] = endless
+    assert header_locations(endless) == ()
+
+
+VALID = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"n": 1}, ()),
+        ({}, ("n", "required")),
+        ({"n": "x"}, ("n: ", "integer")),
+        ({"n": [{"a": 1}] * 10_000}, ("n: ", " ... ")),
+        ({"n": 1, "s": 5}, ("s: ", "string")),
+        ([], ("object",)),
+    ],
+)
+def test_a_check_says_in_bounded_words_what_is_wrong_and_where(arguments: Any, words: tuple[str, ...]) -> None:
+    said = compile_check(VALID)(arguments)
+    if not words:
+        assert said is None
+    else:
+        assert said is not None
+        assert all(word in said for word in words)
+        assert len(said) <= 300
+
+
+def test_the_place_of_a_fault_is_bounded_too() -> None:
+    said = compile_check({"additionalProperties": {"type": "null"}})({"k" * 100_000: 1})
+    assert said is not None
+    assert len(said) <= 300
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("inf"), float("-inf"), "\ud800", {"\ud800": 1}, nested(600)],
+    ids=["1e400", "-1e400", "text", "key", "deep"],
+)
+def test_what_cannot_be_judged_is_not_refused(value: Any) -> None:
+    assert compile_check(VALID | {"additionalProperties": {"type": "number"}})({"n": 1, "x": value}) is None
+
+
+@given(
+    st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5) | st.none() | st.booleans()
+)
+def test_a_check_agrees_with_the_type(value: Any) -> None:
+    is_integer = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+    assert (compile_check(VALID)({"n": value}) is None) == is_integer
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": ["array", "null"]},
+        {"type": "objct"},
+        {"type": {}},
+        {"properties": []},
+        {"properties": {"a": {"pattern": "("}}},
+        {"properties": {"a": {"$ref": "#/nope"}}},
+        {"properties": {"a": {"$ref": "#nope"}}},
+        {"required": "a"},
+        {"properties": {"k" * 5000: {"minimum": "x" * 5000}}},
+        {"title": "\ud800"},
+        {"$schema": 5},
+    ],
+    ids=lambda schema: repr(schema)[:30],
+)
+def test_what_is_no_schema_of_an_object_is_refused_in_bounded_words(schema: Schema) -> None:
+    with pytest.raises(ValueError, match="its input schema") as caught:
+        compile_check(schema)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+def test_a_schema_nested_too_deep_is_refused() -> None:
+    with pytest.raises(ValueError, match="its input schema"):
+        compile_check({"properties": {"a": nested(3000)}})
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": ["object", "null"]}, {"$schema": "http://json-schema.org/draft-07/schema#"}]
+)
+def test_a_schema_of_any_draft_may_describe_an_object(schema: Schema) -> None:
+    assert compile_check(schema)({"a": 1}) is None
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[bytes]]]:
+    """A local address, and what was sent to it."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    heard.append(connection.recv(100))
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", heard
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def test_nothing_is_fetched_and_what_is_elsewhere_is_not_checked(
+    listener: tuple[str, list[bytes]], tmp_path: Path
+) -> None:
+    url, heard = listener
+    (tmp_path / "s.json").write_text('{"type": "null"}')
+    references = [f"{url}/s.json", f"{url}/s.json#/$defs/x", (tmp_path / "s.json").as_uri(), "https://x.invalid/s"]
+    for reference in references:
+        schema = {"properties": {"a": {"$ref": reference}, "n": {"type": "integer"}}}
+        try:
+            check = compile_check(schema)
+        except ValueError:  # a pointer into what is not there
+            assert "#/" in reference
+            continue
+        assert check({"a": 5}) is None
+        assert check({"n": "x"}) is not None
+    assert (
+        compile_check({"$schema": f"{url}/dialect", "properties": {"n": {"type": "integer"}}})({"n": "x"}) is not None
+    )
+    assert heard == []

@@ -1,0 +1,241 @@
+"""Offsets into a JSON text lead to what a JSON parser finds there."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror import spans
+from mcp_mirror.models import Member, Span
+from mcp_mirror.paths import parse_path
+from mcp_mirror.spans import (
+    Miss,
+    count_items,
+    item,
+    items,
+    items_at,
+    kind_at,
+    locate,
+    members,
+    text_start,
+    trim,
+    value_stop,
+)
+
+SPACE = st.sampled_from([b"", b"", b" ", b"\n\t \r"])
+SCALARS = st.sampled_from(
+    [
+        *(b"1", b"-0", b"1.0", b"1e400", b"12345678901234567890123", b"true", b"false", b"null", b'""', b'"a"'),
+        *(b'"\\u0061\\n\\\\"', b'"[{,}]:\\""', b'"\xc3\xa9\xf0\x9f\x98\x80"', b'"\\\\"', b'"\\ud83d\\ude00"'),
+    ]
+)
+KEYS = st.sampled_from(
+    [b'"a"', b'"\\u0061"', b'""', b'"b/c~d"', b'"0"', b'"\xc3\xa9"', b'"\\"}"', b'"\\\\"', b'"long key"']
+)
+
+
+@st.composite
+def spaced(draw: st.DrawFn, inner: st.SearchStrategy[bytes]) -> bytes:
+    return draw(SPACE) + draw(inner) + draw(SPACE)
+
+
+def containers(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    pair = st.tuples(spaced(KEYS), spaced(inner)).map(b":".join)
+    arrays = st.lists(spaced(inner), max_size=5).map(lambda parts: b"[" + b",".join(parts) + b"]")
+    objects = st.lists(pair, max_size=5).map(lambda parts: b"{" + b",".join(parts) + b"}")
+    return (
+        arrays | objects | SPACE.map(lambda space: b"[" + space + b"]") | SPACE.map(lambda space: b"{" + space + b"}")
+    )
+
+
+VALUES = st.recursive(SCALARS, containers, max_leaves=25)
+TEXTS = spaced(VALUES)
+FORMS = st.sampled_from([bytes, memoryview])
+KINDS = {
+    dict: "object",
+    list: "array",
+    str: "text",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
+
+
+def parse(text: Any) -> Any:
+    return json.loads(bytes(text), parse_float=str)
+
+
+def walk(blob: Any, span: Span, value: Any) -> None:
+    """Every function agrees with the parser about the value at `span`, and about what is below it."""
+    assert parse(blob[span.start : span.stop]) == value
+    assert value_stop(blob, span.start, len(blob)) == span.stop
+    if isinstance(value, dict):
+        found = members(blob, span)
+        assert [member.key for member in found] == list(value)
+        for member in found:
+            walk(blob, member.span, value[member.key])
+    elif isinstance(value, list):
+        found_items = list(items(blob, span))
+        assert len(found_items) == len(value) == count_items(blob, span) == item(blob, span, len(value))
+        for index, below in enumerate(found_items):
+            assert item(blob, span, index) == below
+            walk(blob, below, value[index])
+
+
+@given(TEXTS, FORMS)
+@example(b'{"a":1,"a":[2],"b":0,"\\u0061":{"a":3}}', memoryview)
+def test_spans_agree_with_a_parser(text: bytes, form: Any) -> None:
+    blob, value = form(text), parse(text)
+    whole = trim(blob)
+    assert bytes(blob[whole.start : whole.stop]) == text.strip()
+    assert kind_at(blob, whole.start) == KINDS[type(json.loads(text))]
+    walk(blob, whole, value)
+
+
+@pytest.mark.parametrize("fast", [1, 1 << 30])
+@given(text=TEXTS)
+def test_the_fast_and_the_slow_way_agree(fast: int, text: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "_FAST", fast)
+        walk(text, trim(text), parse(text))
+
+
+def pointers(value: Any, at: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [(at, value), *(found for key, part in below for found in pointers(part, (*at, str(key))))]
+
+
+@given(TEXTS)
+def test_every_pointer_leads_to_what_the_parser_has_there(text: bytes) -> None:
+    whole = trim(text)
+    for tokens, value in pointers(parse(text)):
+        for span in (None, whole):
+            found = locate(text, tokens, span)
+            assert isinstance(found, Span)
+            assert parse(text[found.start : found.stop]) == value
+
+
+@given(TEXTS, st.lists(st.sampled_from(["a", "", "0", "1", "00", "-", "-1", "9" * 30, "\u00b2", "b/c~d"]), max_size=4))
+def test_a_pointer_that_leads_nowhere_tells_where_it_ends_and_what_there_is(text: bytes, tokens: list[str]) -> None:
+    here = parse(text)
+    for depth, token in enumerate(tokens):
+        if isinstance(here, dict) and token in here:
+            here = here[token]
+        elif isinstance(here, list) and token in map(str, range(len(here))):
+            here = here[int(token)]
+        else:
+            is_object, is_array = isinstance(here, dict), isinstance(here, list)
+            found = locate(text, tuple(tokens))
+            assert isinstance(found, Miss)
+            assert (found.depth, found.keys) == (depth, tuple(here) if is_object else ())
+            assert found.length == (len(here) if is_array else None)
+            assert (found.kind == "object", found.kind == "array") == (is_object, is_array)
+            return
+    assert isinstance(locate(text, tuple(tokens)), Span)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value"),
+    [("/b~1c~0d", 1), ("/", 2), ("//0", None), ("/~01", 3), ("/0/0", 4), ("/0/00", None), ("", None), ("/x/y", None)],
+)
+def test_pointer_escapes_are_those_of_rfc_6901(pointer: str, value: int | None) -> None:
+    blob = b'{"b/c~d":1,"":2,"~1":3,"0":[4]}'
+    path = parse_path(f"t-123e4567-e89b-42d3-a456-426614174000{pointer}")
+    assert path is not None
+    found = locate(blob, path.tokens)
+    if pointer == "":
+        assert found == Span(0, len(blob))
+    elif value is None:
+        assert isinstance(found, Miss)
+    else:
+        assert isinstance(found, Span)
+        assert json.loads(blob[found.start : found.stop]) == value
+
+
+FLAT = st.lists(st.sampled_from([b"1", b"1.25", b'"a,]"', b"null", b'"\\""']), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("repeat", [1, 7, 63, 64, 65, 640])
+@given(run=FLAT, last=st.sampled_from([b"7", b"[8]", b'{"a":[]}', b'"z"']), gap=SPACE)
+def test_long_runs_of_scalars_are_skipped_to_the_right_item(
+    repeat: int, run: list[bytes], last: bytes, gap: bytes
+) -> None:
+    parts = [*(run * repeat), last, *run, b"{}"]
+    blob = b"[" + (gap + b",").join(parts) + b"]"
+    whole = Span(0, len(blob))
+    assert count_items(blob, whole) == item(blob, whole, 10**6) == len(parts)
+    for index in {0, len(run) * repeat - 1, len(run) * repeat, len(parts) - 1}:
+        found = item(blob, whole, index)
+        assert isinstance(found, Span)
+        assert blob[found.start : found.stop] == parts[index]
+
+
+@given(TEXTS.filter(lambda text: text.strip()[:1] == b"["), st.data())
+def test_the_items_at_offsets_are_the_items_in_which_the_offsets_lie(text: bytes, data: st.DataObject) -> None:
+    whole = trim(text)
+    every = list(enumerate(items(text, whole)))
+    chosen = [pair for pair in every if data.draw(st.booleans())]
+    offsets = [data.draw(st.integers(span.start, span.stop - 1)) for _, span in chosen for _ in range(2)]
+    assert list(items_at(text, whole, sorted(offsets))) == chosen
+
+
+def test_items_are_found_by_offset_among_very_many() -> None:
+    blob = json.dumps([f"text, [{n}]" if n % 3 else n for n in range(20_000)]).encode()
+    offset = blob.index(b"[19999]")
+    ((index, span),) = items_at(blob, Span(0, len(blob)), [offset])
+    assert (index, blob[span.start : span.stop]) == (19_999, b'"text, [19999]"')
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_nesting_of_any_depth_is_measured_without_recursion(depth: int, opening: bytes, closing: bytes) -> None:
+    blob = opening * depth + b"1" + closing * depth
+    whole = Span(0, len(blob))
+    assert value_stop(blob, 0, len(blob)) == len(blob)
+    inner = Span(len(opening), len(blob) - len(opening) - 1)
+    if opening == b"[":
+        assert count_items(blob, whole) == 1
+        assert list(items(blob, whole)) == [inner]
+    else:
+        assert members(blob, whole) == (Member("a", inner),)
+
+
+def test_a_large_object_with_a_repeated_key_has_it_once_with_its_last_value() -> None:
+    pad = b'"' + b"x" * 100_000 + b'"'
+    blob = b'{"a":1,"pad":' + pad + b',"a":2}'
+    assert [(one.key, blob[one.span.start : one.span.stop]) for one in members(blob, trim(blob))] == [
+        ("a", b"2"),
+        ("pad", pad),
+    ]
+    number = b'{"a":12,"b":3,"pad":' + pad + b',"a":1}'
+    assert [number[one.span.start : one.span.stop] for one in members(number, trim(number))] == [b"1", b"3", pad]
+    crafted = b'{"a":1,"b":10,"a":{"pad":' + pad + b',"b":      1}}'  # tiled by the lengths of its last values
+    assert [one.span.start for one in members(crafted, trim(crafted))] == [18, 11]
+    last = b'{"pad":' + pad + b',"pad":3}'
+    assert [last[one.span.start : one.span.stop] for one in members(last, trim(last))] == [b"3"]
+
+
+@pytest.mark.parametrize("blob", [b'{"a:1}', b'{"a":}', b'"abc', b"[1,[[[2]]]", b"[1"])
+def test_what_is_not_json_is_an_error_and_no_endless_loop(blob: bytes) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        list(members(blob, Span(0, len(blob)))) if blob[:1] == b"{" else value_stop(blob, 0, len(blob))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(list('"\\\n\u00e9\U0001f600')), max_size=40)
+
+
+@given(TEXT, st.integers(0, 60), st.booleans())
+def test_a_text_is_cut_where_no_character_is_cut(
+    text: str,
+    limit: int,
+    ascii_only: bool,  # noqa: FBT001
+) -> None:
+    blob = b" " + json.dumps(text, ensure_ascii=ascii_only).encode() + b" "
+    start = text_start(blob, trim(blob), limit)
+    assert text.startswith(start)
+    assert len(blob[1:-1]) > limit or start == text
+    assert len(start) >= min(len(text), (limit - 13) // 12)
+    start.encode()

@@ -1,0 +1,198 @@
+"""Every frame is a message that can be carried, or one `WireError`."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.wire import Message, open_array, open_message, open_object, recover_id
+
+PIECES = [
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b" ",
+        b"\n",
+        b'"',
+        b"\\",
+        b"\\ud800",
+        b"\\u0061",
+        b"\xff",
+        b"\xc3\xa9",
+        b"\x00",
+    ),
+    *(b'"id"', b'"method"', b'"params"', b'"result"', b'"error"', b'"jsonrpc"', b'"2.0"', b'"tools/call"', b'"_meta"'),
+    *(b"1", b"-1", b"1.5", b"1e400", b"NaN", b"true", b"null", b"9" * 40, b"9" * 5000, b"[" * 1200, b"\xef\xbb\xbf"),
+]
+BROKEN = st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join) | st.binary(max_size=60)
+
+
+def opens_or_tells(frame: bytes) -> Message | None:
+    try:
+        return open_message(frame)
+    except WireError as error:
+        told_in_one_line(str(error))
+        return None
+
+
+def told_in_one_line(message: str) -> None:
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+@given(BROKEN)
+@example(b'{"id":' + b"9" * 5000 + b"}")
+@example(b'{"params":{"a":' + b"[" * 100_000)
+@example(b'{"params":{"a":"\\ud800"}}')
+def test_any_bytes_are_a_message_or_a_wire_error(frame: bytes) -> None:
+    opens_or_tells(frame)
+    open_object(frame)
+    open_array(frame)
+    assert recover_id(frame) is None or isinstance(recover_id(frame), int | str)
+
+
+@given(st.dictionaries(st.sampled_from(["id", "params", "result", "error", "x"]), BROKEN, max_size=4))
+def test_any_bytes_inside_a_message_are_a_message_or_a_wire_error(members: dict[str, bytes]) -> None:
+    frame = b"{" + b",".join(json.dumps(key).encode() + b":" + value for key, value in members.items()) + b"}"
+    if opens_or_tells(frame):
+        json.loads(frame.replace(b"9" * 5000, b"9"), parse_constant=pytest.fail)
+
+
+MALFORMED = {
+    b"": "not valid JSON",
+    b"[]": "not a JSON-RPC object",
+    b'[{"jsonrpc":"2.0","id":1}]': "not a JSON-RPC object",
+    b"null": "not a JSON-RPC object",
+    b'{"id":1.5}': "$.id",
+    b'{"id":true}': "$.id",
+    b'{"id":[1]}': "$.id",
+    b'{"params":[1]}': "$.params",
+    b'{"result":1}': "$.result",
+    b'{"method":1}': "$.method",
+    b'{"params":{"a":NaN}}': "NaN and Infinity",
+    b'{"params":{"a":[1,-Infinity]}}': "NaN and Infinity",
+    b'{"params":{"a":"\\ud800"}}': "surrogate",
+    b'{"params":{"a":"\\ud800x"}}': "surrogate",
+    b'{"params":{"a":"\\udc00"}}': "surrogate",
+    b'{"params":{"\\ud800":{"b":1}}}': "surrogate",
+    b"\xef\xbb\xbf{}": "byte order mark",
+    b'{"params":{"a":"\xff"}}': "UTF-8",
+    b'{"params":{"\xff":1}}': "UTF-8",
+    b'{"result":{"content":[{"text":"\xe2\x82"}]}}': "UTF-8",
+    b'{"params":{"a":"' + b"x" * (1 << 20) + b'\xc3"}}': "UTF-8",
+    b'{"params":{"a":"\xed\xa0\x80"}}': "UTF-8",
+    b'{"x":"\xff"}': "UTF-8",
+    b'{"error":' + b"[" * 2000 + b"]" * 2000 + b"}": "nested too deep",
+    b'{"params":{"a":"x\ny"}}': "invalid character",
+    b'{"params":{"a":01}}': "invalid number",
+    b'{"id":1} {"id":2}': "trailing",
+}
+
+
+@pytest.mark.parametrize("frame", MALFORMED, ids=lambda frame: repr(frame[:40]))
+@pytest.mark.parametrize("form", [bytes, memoryview])
+def test_a_malformed_frame_is_told_by_its_fault(frame: bytes, form: type[bytes]) -> None:
+    with pytest.raises(WireError, match=MALFORMED[frame].replace("$", r"\$").replace("-", r"\-")):
+        open_message(form(frame))
+
+
+@pytest.mark.parametrize(
+    ("frame", "identity"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"x"}', 7),
+        (b'{"id":"\xc3\xa9\\u0061"}', "\u00e9a"),
+        (b'{"id":null}', None),
+        (b'{"id":1,"id":2}', 2),
+        (b'{"id":' + b"9" * 30 + b"}", 10**30 - 1),
+        (b' {"id" : -3 , "params" : null } ', -3),
+        (b'{"id":1,"result":{"a":"' + "\u00e9".encode() * (1 << 20) + b'"}}', 1),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_message_is_split(frame: bytes, identity: int | str | None) -> None:
+    assert open_message(frame).id == identity
+    assert open_message(memoryview(frame)).id == identity
+
+
+def test_what_is_opened_can_be_opened_again_from_a_deeper_stack() -> None:
+    def deepest(low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if opens_or_tells(nested(middle)) else (low, middle - 1)
+        return low
+
+    def nested(depth: int) -> bytes:
+        return b'{"result":{"structuredContent":' + b"[" * depth + b"]" * depth + b"}}"
+
+    def opened_below(frame: Any, depth: int) -> Any:
+        return opened_below(frame, depth - 1) if depth else open_array(frame)
+
+    depth = deepest(100, 100_000)
+    assert opened_below(b"[" * depth + b"]" * depth, 100) is not None
+
+
+@pytest.mark.parametrize(
+    ("frame", "identity"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"method":', 5),
+        (b'{"method":"tools/call","jsonrpc":"2.0","id":"a\\"b","params":{"x":NaN}}', 'a"b'),
+        (b'{"jsonrpc": "2.0", "params": {"x": NaN}, "id": 12 }\n', 12),
+        (b'{"params":{"x":' + b" " * 70_000 + b'NaN},"id":"q"}', "q"),
+        (b'{"id":1.5,"x":NaN}', None),
+        (b'{"id":1e5,"x":NaN}', None),
+        (b'{"id":1234567890123456789012,"x":NaN}', None),
+        (b'{"id":-123456789012345678,"x":NaN}', -123456789012345678),
+        (b'{"id":007,"x":NaN}', None),
+        (b'{"id":null,"x":NaN}', None),
+        (b'{"id":"\\ud800","x":NaN}', None),
+        (b'{"id":"\xff","x":NaN}', None),
+        (b'{"id":"unended', None),
+        (b'{"params":{"id":3},"x":NaN}', None),
+        (b"", None),
+        (b"[[[", None),
+    ],
+)
+def test_the_id_of_a_broken_message_is_recovered_where_it_stands_first_or_last(
+    frame: bytes, identity: int | str | None
+) -> None:
+    assert recover_id(frame) == identity
+
+
+@given(st.integers(-(10**18) + 1, 10**18 - 1) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_a_recovered_id_is_the_id_of_the_whole_message(identity: int | str) -> None:
+    for ascii_only in (True, False):
+        frame = json.dumps({"jsonrpc": "2.0", "id": identity, "method": "x"}, ensure_ascii=ascii_only).encode()
+        assert recover_id(frame[:-1] + b',"params":{NaN') == open_message(frame).id == identity
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        (b'{"a": 1.0 ,"b":[ 1 ]}', {"a": b"1.0", "b": b"[ 1 ]"}),
+        (b'{"a":1,"a":2}', {"a": b"2"}),
+        (b"{}", {}),
+        (b"[]", None),
+        (b"5", None),
+        (b"{", None),
+        (b'{"\xff":1}', None),
+    ],
+)
+def test_an_object_is_opened_to_the_bytes_of_its_members(text: bytes, members: dict[str, bytes] | None) -> None:
+    opened = open_object(text)
+    assert (opened and {key: bytes(raw) for key, raw in opened.items()}) == members
+
+
+@pytest.mark.parametrize(
+    ("text", "items"), [(b"[ 1e400, {} ]", [b"1e400", b"{}"]), (b"[]", []), (b"{}", None), (b"[", None)]
+)
+def test_an_array_is_opened_to_the_bytes_of_its_items(text: bytes, items: list[bytes] | None) -> None:
+    opened = open_array(text)
+    assert (opened and [bytes(raw) for raw in opened]) == items

@@ -1,0 +1,60 @@
+"""The words of the lowest floor: policies, errors, spans."""
+
+import pytest
+
+from mcp_mirror import errors
+from mcp_mirror.models import Span
+from mcp_mirror.policies import Config, HttpEndpoint, StdioEndpoint, ToolPolicy, UpstreamPolicy
+
+ENDPOINT = StdioEndpoint("server", ("--token", "canary"), {"KEY": "canary"})
+
+
+def test_a_span_stops_behind_its_last_byte() -> None:
+    assert Span(3, 4).stop == 7
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "tool", "admitted"),
+    [
+        (("*",), (), "anything", True),
+        (("git_*",), (), "git_log", True),
+        (("git_*",), (), "Git_log", False),
+        (("git_*",), ("*_push",), "git_push", False),
+        (("a", "b"), (), "b", True),
+        ((), (), "a", False),
+    ],
+)
+def test_a_tool_is_served_if_it_is_allowed_and_not_denied(
+    allow: tuple[str, ...], deny: tuple[str, ...], tool: str, admitted: object
+) -> None:
+    assert UpstreamPolicy("u", ENDPOINT, allow=allow, deny=deny).admits(tool) is admitted
+
+
+def test_overrides_are_joined_member_by_member_and_a_later_one_wins() -> None:
+    policy = UpstreamPolicy(
+        "u",
+        ENDPOINT,
+        overrides=(
+            ("*", ToolPolicy(capture="always", timeout=5)),
+            ("git_*", ToolPolicy(timeout=9, inline_budget=0)),
+            ("Git_*", ToolPolicy(description="other")),
+        ),
+    )
+    assert policy.tool_policy("git_log") == ToolPolicy(capture="always", timeout=9, inline_budget=0)
+    assert policy.tool_policy("x") == ToolPolicy(capture="always", timeout=5)
+    assert UpstreamPolicy("u", ENDPOINT).tool_policy("x") == ToolPolicy()
+
+
+def test_what_may_hold_a_secret_is_not_shown() -> None:
+    http = HttpEndpoint("https://user:canary@x.example/?key=canary", {"Authorization": "canary"})
+    config = Config(upstreams=(UpstreamPolicy("a", ENDPOINT), UpstreamPolicy("b", http)))
+    assert "canary" not in repr(config)
+    assert "server" in repr(config)
+
+
+def test_every_error_is_of_the_one_tree() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert len(kinds) >= 6
+    assert all(issubclass(kind, errors.MirrorError) for kind in kinds)
+    assert all(kind.__doc__ for kind in kinds)
+    assert all(kind.__name__ in str(errors.__doc__) for kind in kinds)

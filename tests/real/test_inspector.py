@@ -1,0 +1,93 @@
+"""The official Inspector, as a command, is the client."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.real.conftest import Connection, Place
+
+pytestmark = pytest.mark.xdist_group("real")
+
+INSPECTOR: Final = "inspector/clients/launcher/build/index.js"
+PATIENCE: Final = 60
+"""Seconds that one run of the Inspector may take; each starts Node and makes a connection of its own."""
+
+Inspect = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    return Path(__file__).parents[1] / "node" / "node_modules" / "@modelcontextprotocol"
+
+
+@pytest.fixture
+def inspect(node: str, packages: Path, tmp_path: Path) -> Inspect:
+    """Run the Inspector on a target; what it prints as the result."""
+    environ = os.environ | {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "MCP_INSPECTOR_SECRET_STORE": "memory"}
+
+    def inspect(target: list[str], method: str, *options: str, exits: int = 0) -> dict[str, Any]:
+        argv = [node, str(packages / INSPECTOR), "--cli", *target, "--method", method, "--format", "json", *options]
+        done = subprocess.run(argv, env=environ, capture_output=True, timeout=PATIENCE, check=False)
+        assert done.returncode == exits, done.stderr.decode(errors="replace")
+        result: dict[str, Any] = json.loads(done.stdout)["result"]
+        return result
+
+    return inspect
+
+
+@pytest.fixture
+def over_stdio(command: str, config: Path, tmp_path: Path) -> list[str]:
+    """The gateway as an entry of a client's configuration."""
+    path = tmp_path / "client.json"
+    entry = {"command": command, "args": ["serve", "--config", str(config)]}
+    path.write_text(json.dumps({"mcpServers": {"mirror": entry}}), encoding="utf-8")
+    return ["--config", str(path), "--server", "mirror"]
+
+
+@pytest.fixture
+def over_http(http_gateway: str) -> list[str]:
+    return ["--server-url", http_gateway, "--transport", "http"]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("way", ["over_stdio", "over_http"])
+def test_the_inspector_lists_every_twin_and_finds_no_schema_that_some_client_would_refuse(
+    way: str, era: str, request: pytest.FixtureRequest, inspect: Inspect, gateway: "Connection"
+) -> None:
+    listed = inspect(request.getfixturevalue(way), "tools/list", "--strict", "--protocol-era", era)
+    assert [tool["name"] for tool in listed["tools"]] == [tool.name for tool in gateway.tools()]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("way", ["over_stdio", "over_http"])
+def test_the_inspector_calls_a_twin(way: str, era: str, request: pytest.FixtureRequest, inspect: Inspect) -> None:
+    target = request.getfixturevalue(way)
+    given = ("--tool-name", "get-sum_mirrored", "--tool-args-json", '{"a": 2, "b": 40}', "--protocol-era", era)
+    assert inspect(target, "tools/call", *given)["content"] == [{"type": "text", "text": "The sum of 2 and 40 is 42."}]
+
+
+def test_a_large_result_is_stored_for_one_run_and_given_by_path_in_the_next(
+    over_http: list[str], inspect: Inspect, place: "Place"
+) -> None:
+    source, target = place.notes / "inspected.txt", place.notes / "copied.txt"
+    source.write_bytes("".join(f"{number} \u2028 \U0001f600\r\n" for number in range(100_000)).encode())
+    given = json.dumps({"path": str(source)})
+    stored = inspect(over_http, "tools/call", "--tool-name", "read_text_file_mirrored", "--tool-args-json", given)
+    assert len(json.dumps(stored)) < 2048
+    path = stored["content"][0]["text"].splitlines()[1]
+    given = json.dumps({"path": str(target), "content": f"{path}/content"})
+    inspect(over_http, "tools/call", "--tool-name", "write_file_mirrored", "--tool-args-json", given)
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_a_value_is_brought_back_in_a_later_run(over_http: list[str], inspect: Inspect) -> None:
+    given = ("--tool-name", "get-structured-content_mirrored", "--tool-arg", "location=Chicago")
+    path = inspect(over_http, "tools/call", *given)["content"][0]["text"].splitlines()[1]
+    given = ("--tool-name", "retrieve_final_answer_from_memory", "--tool-arg", f"memory_path={path}/temperature")
+    assert inspect(over_http, "tools/call", *given)["content"][0]["text"].lstrip("-").isdecimal()

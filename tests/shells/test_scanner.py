@@ -1,0 +1,152 @@
+"""Reading large frames in another process."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_mirror.capture import CaptureRules
+from mcp_mirror.digest import Digest, Order, Refused, digest_frame
+from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.models import FileSpan, Span
+from mcp_mirror.scanner import Scanner
+from mcp_mirror.spans import Miss
+from mcp_mirror.spool import SpooledFrame, map_file
+from mcp_mirror.tokens import estimate_tokens
+
+RULES = CaptureRules("auto", inline_budget=20, error_budget=50, wrapped=False)
+
+
+def order(**changes: Any) -> Order:
+    given: dict[str, Any] = {
+        "rules": RULES, "style": "compact", "tool": "grid", "arguments": b"{}", "base": "grid-1",
+        "companion_base": "grid-2", "max_key_bytes": 100,
+    }  # fmt: skip
+    return Order(**(given | changes))
+
+
+@pytest.fixture
+async def scanner() -> AsyncIterator[Scanner]:
+    scanner = Scanner()
+    yield scanner
+    await scanner.aclose()
+
+
+def frame_of(folder: Path, message: object) -> SpooledFrame:
+    data = message if isinstance(message, bytes) else json.dumps(message).encode()
+    path = folder / "frame"
+    path.write_bytes(data)
+    return SpooledFrame(path, len(data), data[:100], data[-100:])
+
+
+def response(**result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "result": {"content": [], **result}}
+
+
+def text(said: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": said}]
+
+
+ROWS = list(range(200))
+RESPONSES = {
+    "structured": response(structuredContent={"rows": ROWS, "n": 3}),
+    "a long text": response(content=text("word " * 200)),
+    "json in a text": response(content=text(json.dumps({"rows": ROWS}, indent=1))),
+    "structured and another text": response(structuredContent={"rows": ROWS}, content=text("said " * 100)),
+    "several blocks": response(content=[*text("a " * 100), {"type": "image", "data": "QUJD", "mimeType": "image/png"}]),
+    "a small text": response(content=text("ok")),
+    "an error that is long": response(content=text("bad " * 300), isError=True),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+async def test_the_other_process_finds_what_this_one_would(scanner: Scanner, tmp_path: Path, name: str) -> None:
+    frame = frame_of(tmp_path, RESPONSES[name])
+    here = digest_frame(frame.view, order(), estimate_tokens)
+    there = await scanner.scan(frame, order())
+    assert isinstance(here, Digest)
+    assert isinstance(there, Digest)
+    assert there.notice == here.notice
+    for ours, theirs in (
+        (here.captured.value, there.captured.value),
+        (here.captured.companion, there.captured.companion),
+    ):
+        assert (ours is None) == (theirs is None)
+        if ours and theirs and theirs.file:
+            assert bytes(theirs.blob) == bytes(ours.blob)
+            assert (theirs.kind, theirs.tokens, theirs.members) == (ours.kind, ours.tokens, ours.members)
+            at = theirs.file.span
+            assert map_file(theirs.file.path)[at.start : at.stop] == bytes(ours.blob)
+    if here.captured.value is None:
+        assert {key: bytes(raw) for key, raw in there.members.items()} == {
+            key: bytes(raw) for key, raw in here.members.items()
+        }
+    assert [bytes(block) for block in there.captured.passed] == [bytes(block) for block in here.captured.passed]
+
+
+async def test_an_error_of_the_protocol_is_told(scanner: Scanner, tmp_path: Path) -> None:
+    frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}})
+    assert await scanner.scan(frame, order()) == Refused(-32602, "no such tool")
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":[}}', "not valid JSON"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}", "nested too deep"),
+        (b'{"jsonrpc":"2.0","method":"x"}', "neither a result nor an error"),
+        (json.dumps(response(structuredContent={"k" * 200: ROWS})).encode(), "limits.max_key_bytes"),
+    ],
+)
+async def test_what_is_no_response_is_an_error_and_the_next_is_read(
+    scanner: Scanner, tmp_path: Path, message: bytes, said: str
+) -> None:
+    with pytest.raises(WireError, match=said):
+        await scanner.scan(frame_of(tmp_path, message), order())
+    assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), Digest)
+
+
+async def test_a_pointer_is_followed_inside_a_file(scanner: Scanner, tmp_path: Path) -> None:
+    data = b'junk{"rows":[1,22,333]}junk'
+    place = FileSpan(str(frame_of(tmp_path, data).path), Span(4, len(data) - 8))
+    assert await scanner.locate(place, ("rows", "2")) == Span(14, 3)
+    assert await scanner.locate(place, ("rows", "3")) == Miss(1, "array", length=3)
+
+
+async def test_questions_at_once_are_answered_in_turn(scanner: Scanner, tmp_path: Path) -> None:
+    data = json.dumps(ROWS).encode()
+    place = FileSpan(str(frame_of(tmp_path, data).path), Span(0, len(data)))
+    found: dict[int, object] = {}
+
+    async def ask(index: int) -> None:
+        found[index] = await scanner.locate(place, (str(index),))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for index in range(100):
+                tasks.start_soon(ask, index)
+    for index, span in found.items():
+        assert isinstance(span, Span)
+        assert data[span.start : span.stop] == str(index).encode()
+
+
+async def test_a_process_that_dies_costs_one_question(scanner: Scanner, tmp_path: Path) -> None:
+    frame = frame_of(tmp_path, RESPONSES["structured"])
+    await scanner.scan(frame, order())
+    process = scanner._process  # noqa: SLF001  # nothing else tells which process to kill
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+
+    async def kill() -> None:
+        os.kill(process.pid, signal.SIGKILL)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        with pytest.raises(UpstreamError, match="Try again"):
+            await scanner.scan(frame, order())
+    assert isinstance(await scanner.scan(frame, order()), Digest)

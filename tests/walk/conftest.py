@@ -1,0 +1,239 @@
+"""A real gateway in front of real upstreams, and clients that speak with it: the SDK's, and two by hand."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+sys.set_int_max_str_digits(0)  # of these tests alone: what they read back may be any integer
+
+SERVERS = Path(__file__).parent / "servers"
+COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
+_NOWHERE = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the tests run
+BOUND = 20.0
+"""Seconds that anything may take."""
+
+
+class Configured(Protocol):
+    def __call__(self, upstreams: dict[str, Any], **sections: Any) -> Path: ...
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Configured:
+    """Writes a configuration file."""
+
+    def write(upstreams: dict[str, Any], **sections: Any) -> Path:
+        path = tmp_path / "mirror.yaml"
+        path.write_text(json.dumps({"upstreams": upstreams, **sections}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def chemist() -> dict[str, Any]:
+    """An upstream on the SDK, over stdio."""
+    return {"command": sys.executable, "args": [str(SERVERS / "chemist.py"), "stdio"]}
+
+
+@pytest.fixture
+def raw() -> Callable[..., dict[str, Any]]:
+    """An upstream by hand, over stdio."""
+
+    def upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
+        return {"command": sys.executable, "args": [str(SERVERS / "raw.py"), behaviour, *args], **keys}
+
+    return upstream
+
+
+@dataclass
+class Served:
+    """A running `mcp-mirror serve --http`."""
+
+    process: Process
+    url: str
+    stderr: list[bytes] = field(default_factory=list)
+
+
+async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> None:
+    assert stream is not None
+    while data := await stream.read(1 << 16):
+        into.append(data)
+
+
+async def stop(process: Process) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    return await asyncio.wait_for(process.wait(), BOUND)
+
+
+@asynccontextmanager
+async def _serve(config: Path, *more: str) -> AsyncIterator[Served]:
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, "serve", "--config", str(config), "--http", "127.0.0.1:0", *more, stderr=PIPE
+    )
+    assert process.stderr is not None
+    before: list[bytes] = []
+    while b" serves " not in (line := await asyncio.wait_for(process.stderr.readline(), BOUND)):
+        before.append(line)
+        assert line, b"".join(before).decode()
+    served = Served(process, line.split()[-1].decode(), [*before, line])
+    reading = asyncio.create_task(_drain(process.stderr, served.stderr))
+    try:
+        yield served
+    finally:
+        await stop(process)
+        await asyncio.wait_for(reading, BOUND)
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """Starts the gateway on HTTP."""
+    return _serve
+
+
+@asynccontextmanager
+async def _connect(config: Path, face: str = "stdio", **keys: Any) -> AsyncIterator[Client]:
+    if face == "stdio":
+        parameters = StdioServerParameters(command=COMMAND, args=["serve", "--config", str(config)])
+        async with asyncio.timeout(3 * BOUND), Client(stdio_client(parameters, errlog=_NOWHERE), **keys) as client:
+            yield client
+        return
+    async with _serve(config) as served, asyncio.timeout(3 * BOUND), Client(served.url, **keys) as client:
+        yield client
+
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """A client of the SDK's that is connected to a new gateway."""
+    return _connect
+
+
+@dataclass
+class Lines:
+    """A client by hand on a gateway's standard input and output."""
+
+    process: Process
+    stderr: list[bytes] = field(default_factory=list)
+    next_id: int = 0
+
+    async def send(self, line: str | bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
+        await self.process.stdin.drain()
+
+    async def receive(self) -> bytes:
+        assert self.process.stdout is not None
+        return await asyncio.wait_for(self.process.stdout.readline(), BOUND)
+
+    async def request(self, method: str, params: str = "{}") -> bytes:
+        """Ask, and give the raw line that answers."""
+        self.next_id += 1
+        await self.send(f'{{"jsonrpc":"2.0","id":{self.next_id},"method":"{method}","params":{params}}}')
+        while True:
+            line = await self.receive()
+            assert line, b"".join(self.stderr)
+            if json.loads(line).get("id") == self.next_id:
+                return line
+
+    async def greet(self) -> dict[str, Any]:
+        told = '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"hand","version":"0"}}'
+        greeting: dict[str, Any] = json.loads(await self.request("initialize", told))["result"]
+        await self.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        return greeting
+
+    async def call(self, tool: str, arguments: str = "{}") -> bytes:
+        return await self.request("tools/call", f'{{"name":"{tool}","arguments":{arguments}}}')
+
+    async def text(self, tool: str, arguments: Any = None) -> str:
+        result = json.loads(await self.call(tool, json.dumps(arguments or {})))["result"]
+        return str(result["content"][0]["text"])
+
+
+@asynccontextmanager
+async def _speak(config: Path, *more: str) -> AsyncIterator[Lines]:
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, "serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 26
+    )
+    lines = Lines(process)
+    reading = asyncio.create_task(_drain(process.stderr, lines.stderr))
+    try:
+        yield lines
+    finally:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        await asyncio.wait_for(process.wait(), BOUND)
+        await asyncio.wait_for(reading, BOUND)
+        await asyncio.wait_for(process.stdout.read() if process.stdout else asyncio.sleep(0), BOUND)
+
+
+Speak = Callable[..., AbstractAsyncContextManager[Lines]]
+
+
+@pytest.fixture
+def speak() -> Speak:
+    """A client by hand on a new gateway's standard streams."""
+    return _speak
+
+
+@asynccontextmanager
+async def _listening(script: str, *args: str) -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(sys.executable, str(SERVERS / script), *args, stdout=PIPE)
+    assert process.stdout is not None
+    try:
+        yield (await asyncio.wait_for(process.stdout.readline(), BOUND)).decode().strip()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.wait_for(process.wait(), BOUND)
+
+
+Listening = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture
+def listening() -> Listening:
+    """Starts an upstream that serves HTTP; gives its port."""
+    return _listening
+
+
+Run = Callable[..., Any]
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+async def _run(*args: str, stdin: int | None = asyncio.subprocess.DEVNULL) -> Ended:
+    process = await asyncio.create_subprocess_exec(COMMAND, *args, stdin=stdin, stdout=PIPE, stderr=PIPE)
+    out, err = await asyncio.wait_for(process.communicate(), BOUND)
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs the command line to its end."""
+    return _run

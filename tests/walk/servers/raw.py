@@ -1,0 +1,250 @@
+"""An upstream by hand, of the 2025 era, so that every byte is the test's own.
+
+`raw.py BEHAVIOUR [--log FILE] [--tools FILE] [--gate FILE] ...`: what it is asked is logged, one method a line.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+sys.set_int_max_str_digits(0)
+parser = argparse.ArgumentParser()
+parser.add_argument("behaviour")
+parser.add_argument("--log")
+parser.add_argument("--tools", help="a file with the tools, a JSON array; each tool answers as `hear` does")
+parser.add_argument("--gate", help="a file that must be there before an answer is given")
+parser.add_argument("--opens", help="a file that is made at the start")
+parser.add_argument("--name", default="raw")
+parser.add_argument("rest", nargs="*")
+options, unknown = parser.parse_known_args()
+
+TOOLS = ("say", "hear", "die", "hang", "storm", "grow", "scream", "refuse")
+lock = threading.Lock()
+tools: list[Any] = (
+    json.loads(Path(options.tools).read_text())
+    if options.tools
+    else [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
+)
+
+
+def log(method: str) -> None:
+    if options.log:
+        with lock, Path(options.log).open("a") as file:
+            file.write(f"{time.monotonic():.3f} {method}\n")
+
+
+def write(line: str | bytes) -> None:
+    data = line if isinstance(line, bytes) else line.encode()
+    with lock:
+        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def complain(*words: object) -> None:
+    sys.stderr.write(" ".join(map(str, words)) + "\n")
+    sys.stderr.flush()
+
+
+def await_file(name: str) -> None:
+    deadline = time.monotonic() + 20
+    while not Path(name).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def result(identity: Any, text: str) -> None:
+    write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{text}}}')
+
+
+def content(text: str) -> str:
+    return json.dumps({"content": [{"type": "text", "text": text}]})
+
+
+CHANGED = '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+
+
+def say(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    result(identity, arguments["result"])
+
+
+def hear(identity: Any, _arguments: dict[str, Any], line: str) -> None:
+    result(identity, content(line))
+
+
+def die(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
+    complain("fell over")
+    os._exit(3)
+
+
+def hang(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    Path(arguments["started"]).touch()
+
+    def answer() -> None:
+        await_file(arguments["until"])
+        result(identity, content("late"))
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def storm(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    for _ in range(arguments["times"]):
+        write(CHANGED)
+    result(identity, content("stormed"))
+
+
+def grow(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    tools.append({"name": arguments["name"], "inputSchema": {"type": "object"}})
+    write(CHANGED)
+    result(identity, content("grown"))
+
+
+def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    """Lines that are no messages, then the answer."""
+    for line in ("not json", "{", "[]", "null", '{"jsonrpc":"2.0"}', "\x00", '{"id":99999,"result":{}}'):
+        write(line)
+    write(b"\xff\xfe broken utf-8")
+    if arguments.get("bad"):
+        write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{{"content":[}}}}')
+    else:
+        result(identity, content("screamed"))
+
+
+def refuse(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
+    """Quote in an error what we were given."""
+    error = json.dumps({"code": -32000, "message": f"no such key: {os.environ.get('SECRET')} {sys.argv}"})
+    write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{error}}}')
+
+
+CALLS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
+    "say": say, "hear": hear, "die": die, "hang": hang, "storm": storm, "grow": grow, "scream": scream,
+    "refuse": refuse,
+}  # fmt: skip
+
+
+def page(cursor: str | None) -> str:
+    match options.behaviour:
+        case "pages":
+            start = int(cursor or 0)
+            names = [f"tool_{index:05d}" for index in range(start, start + 250)]
+            listed = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+            return json.dumps(listed | ({"nextCursor": str(start + 250)} if start + 250 < 10_000 else {}))
+        case "loop":
+            return json.dumps({"tools": tools if cursor is None else [], "nextCursor": "again"})
+    return json.dumps({"tools": tools})
+
+
+INITIALIZED = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {"listChanged": True}},
+    "serverInfo": {"name": options.name, "version": "7"},
+    "instructions": f"I am {options.name}. " + "x" * 900,
+}
+
+
+def answer(message: dict[str, Any], line: str) -> None:
+    method, identity, params = message.get("method", ""), message.get("id"), message.get("params") or {}
+    log(f"{method} {params.get('requestId', '')}".strip())
+    if identity is None or not method:
+        return
+    if options.gate:
+        await_file(options.gate)
+    match method:
+        case "initialize":
+            result(identity, json.dumps(INITIALIZED))
+        case "tools/list":
+            result(identity, page(params.get("cursor")))
+        case "tools/call":
+            CALLS.get(params["name"], hear)(identity, params.get("arguments") or {}, line)
+        case _:
+            write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{{"code":-32601,"message":"no {method}"}}}}')
+
+
+def serve(lines: Iterable[bytes]) -> None:
+    for line in lines:
+        answer(json.loads(line), line.decode().rstrip("\n"))
+
+
+def forever() -> None:
+    while True:
+        time.sleep(60)
+
+
+def exits() -> None:
+    complain("Traceback (most recent call last):\nRuntimeError: no licence found")
+    sys.exit(3)
+
+
+def leaks() -> None:
+    """The meanest: everything that it was given, on standard error."""
+    complain(dict(os.environ), sys.argv, json.dumps(dict(os.environ)))
+    complain(*os.environ.values(), *sys.argv, "last words")
+    sys.exit(1)
+
+
+def leaks_long() -> None:
+    complain("x" * 1990 + os.environ["SECRET"], "y" * 1000)
+    complain("z" * 1700, os.environ["SECRET"], "z" * 200)
+    sys.exit(1)
+
+
+def refuses() -> None:
+    """Quotes what it was given in its answers and in lines that are none."""
+    for line in sys.stdin.buffer:
+        write(f"garbage {dict(os.environ)} {sys.argv}")
+        said = json.dumps(f"bad key {os.environ.get('SECRET')} in {sys.argv}")
+        identity = json.dumps(json.loads(line).get("id"))
+        write(f'{{"jsonrpc":"2.0","id":{identity},"error":{{"code":-32000,"message":{said}}}}}')
+
+
+def garbage() -> None:
+    for _ in range(50):
+        write("this is no MCP server\x07 \xff")
+    forever()
+
+
+def half() -> None:
+    sys.stdout.write('{"jsonrpc":"2.0","id":1,"resu')
+    sys.stdout.flush()
+    forever()
+
+
+def stubborn() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    serve(sys.stdin.buffer)
+    forever()
+
+
+def strict() -> None:
+    """As some servers are: what is not the handshake they know is their end."""
+    first = sys.stdin.buffer.readline()
+    if json.loads(first)["method"] != "initialize":
+        complain("expected initialize")
+        sys.exit(1)
+    serve([first])
+    serve(sys.stdin.buffer)
+
+
+def deaf() -> None:
+    """Shakes hands, lists, and reads no more."""
+    for line in sys.stdin.buffer:
+        answer(json.loads(line), line.decode())
+        if b"tools/list" in line:
+            break
+    forever()
+
+
+BEHAVIOURS: dict[str, Callable[[], None]] = {
+    "exits": exits, "leaks": leaks, "leaks_long": leaks_long, "refuses": refuses, "garbage": garbage, "half": half,
+    "silent": forever, "stubborn": stubborn, "deaf": deaf, "strict": strict,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    if options.opens:
+        Path(options.opens).touch()
+    BEHAVIOURS.get(options.behaviour, lambda: serve(sys.stdin.buffer))()

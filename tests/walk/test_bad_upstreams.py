@@ -1,0 +1,237 @@
+"""Upstreams that do wrong: each is told of in a sentence that says what to do, and the others are served."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Listening, Run, Speak
+
+ERROR = "-3"
+FAILING: list[tuple[Any, str, str]] = [
+    ({"command": "no-such-command-anywhere"}, "there is no command 'no-such-command-anywhere'", "Install it"),
+    ({"command": "/etc/hostname"}, "cannot start: Exec format error", "Check `command`"),
+    ("exits", "ended the connection", "RuntimeError: no licence found"),
+    ("garbage", "within 1 s", "startup_timeout"),
+    ("half", "within 1 s", "startup_timeout"),
+    ("silent", "within 1 s", "startup_timeout"),
+    ({"url": "http://127.0.0.1:9/mcp"}, "connection failed", ""),
+    ({"url": "http://127.0.0.1:9/sse", "transport": "sse"}, "ConnectError", ""),
+]
+
+
+async def test_an_upstream_that_cannot_start_is_told_of_and_the_rest_serve(
+    configured: Configured, speak: Speak, run: Run, raw: Any
+) -> None:
+    upstreams = {
+        f"bad{index}": (raw(what) if isinstance(what, str) else what) | {"startup_timeout": 1}
+        for index, (what, _, _) in enumerate(FAILING)
+    }
+    config = configured({**upstreams, "good": raw()})
+    checked = await run("check", "--config", str(config))
+    assert checked.code == 1
+    assert "say_mirrored" in checked.out
+    problems = {line.split()[1].rstrip(":"): line for line in checked.err.splitlines() if line.startswith("problem:")}
+    for index, (_, wanted, advice) in enumerate(FAILING):
+        assert wanted in problems[f"bad{index}"]
+        assert advice in problems[f"bad{index}"]
+    async with speak(config) as client:
+        greeting = await client.greet()
+        assert len(greeting["instructions"]) < 4000
+        for index in range(len(FAILING)):
+            assert f"Server bad{index} is " in greeting["instructions"]
+        assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+        status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
+        told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+        assert {one["name"]: one["state"] for one in told}["good"] == "ready"
+        assert "no licence found" in next(one for one in told if one["name"] == "bad2")["detail"]
+
+
+async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    async with speak(configured({"mortal": raw("ok", "--log", str(asked)), "other": raw()})) as client:
+        await client.greet()
+        said = await client.text("mortal_die_mirrored")
+        assert "'mortal' closed the connection during 'die'" in said
+        assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
+        assert '"text": "again"' in await client.text("mortal_hear_mirrored", {"text": "again"})
+        assert asked.read_text().count("initialize\n") == 2
+
+
+async def test_a_message_that_is_none_costs_at_most_the_call_that_it_should_have_answered(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        assert await client.text("scream_mirrored") == "screamed"
+        said = await client.text("scream_mirrored", {"bad": True})
+        assert "'raw' refused 'scream'" in said
+        assert "not valid JSON" in said
+        assert await client.text("scream_mirrored") == "screamed"
+        for wrong in ('"text"', "7", "[]", "null", '{"content":7}', '{"content":null}', '{"content":[],"isError":"y"}'):
+            said = await client.text("say_mirrored", {"result": wrong})
+            assert "'raw'" in said
+            assert "'say'" in said
+        assert "'raw' refused 'refuse': no such key" in await client.text("refuse_mirrored")  # with the SDK's own code
+        deep = "[" * 5000 + "]" * 5000
+        said = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{{"a":{deep}}}}}'})
+        assert "nested too deep" in said
+        said = await client.text("say_mirrored", {"result": '{"content":[{"type":"text","text":"\\ud800"}]}'})
+        assert "'raw'" in said
+        assert await client.text("scream_mirrored") == "screamed"
+
+
+async def test_a_call_that_is_not_answered_in_time_ends_and_its_late_answer_harms_nothing(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    log, started, until = (tmp_path / name for name in ("log", "started", "until"))
+    upstream = raw("ok", "--log", str(log), overrides={"hang": {"timeout": 0.3}})
+    async with speak(configured({"raw": upstream})) as client:
+        await client.greet()
+        said = await client.text("hang_mirrored", {"started": str(started), "until": str(until)})
+        assert "did not answer 'hang' within 0.3 s" in said
+        assert "`timeout`" in said
+        until.touch()
+        assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+        assert "notifications/cancelled" in log.read_text()
+
+
+async def test_one_that_stops_reading_is_started_anew(configured: Configured, speak: Speak, raw: Any) -> None:
+    upstream = raw("deaf", timeout=0.5)
+    async with speak(configured({"deaf": upstream})) as client:
+        await client.greet()
+        said = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
+        assert "does not read what it is sent" in said
+        said = await client.text("hear_mirrored", {"text": "small"})
+        assert "'deaf'" in said
+
+
+ODD_TOOLS: list[Any] = [
+    {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+    {"name": "x_mirrored", "inputSchema": {"type": "object"}},
+    {"name": "x", "description": "twice", "inputSchema": {"type": "object"}},
+    {"name": "no_schema"},
+    {"name": "null_schema", "inputSchema": None},
+    {"name": "broken_schema", "inputSchema": {"type": "object", "properties": {"a": {"type": "wrong"}}}},
+    {"name": "list_schema", "inputSchema": [1]},
+    {"name": "root_any", "inputSchema": {"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}},
+    {"name": "remote", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}},
+    {"inputSchema": {"type": "object"}},
+    {"name": 7, "inputSchema": {"type": "object"}},
+    {"name": "", "inputSchema": {"type": "object"}},
+    "not a tool",
+    None,
+    {"name": "odd members", "inputSchema": {"type": "object"}, "annotations": "x", "title": 5, "icons": {}},
+    {"name": "big", "inputSchema": {"type": "object", "properties": {"a": {"maximum": 10**400}}}},
+    {"name": "retrieve_final_answer_from_memory", "inputSchema": {"type": "object"}},
+    {"name": "werkzeug_für_alles", "inputSchema": {"type": "object"}},
+    {"name": "long" * 30, "inputSchema": {"type": "object"}},
+]
+
+
+async def test_odd_tools_are_served_as_far_as_they_can_be_and_told_of(
+    configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path, connect: Any
+) -> None:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps(ODD_TOOLS))
+    config = configured({"odd": raw("ok", "--tools", str(tools)), "good": raw()})
+    async with connect(config) as client:  # the SDK's client refuses a list with one bad tool in it
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+    assert listed[:3] == ["x_mirrored", "x_mirrored_mirrored", "no_schema_mirrored"]
+    assert {"null_schema_mirrored", "broken_schema_mirrored", "list_schema_mirrored", "root_any_mirrored",
+            "remote_mirrored", "odd_members_mirrored", "big_mirrored", "say_mirrored"} <= set(listed)  # fmt: skip
+    assert all(len(name) <= 64 for name in listed)
+    assert len(set(listed)) == len(listed)
+    checked = await run("check", "--config", str(config))
+    assert checked.code == 1
+    for wanted in ("lists tool 'x' twice", "without a usable name", "'no_schema'", "'broken_schema'", "'odd members'"):
+        assert wanted in checked.err
+    assert "Traceback" not in checked.err
+    async with speak(config) as client:
+        await client.greet()
+        assert "a: " in await client.text("x_mirrored", {"a": "no number"})
+        assert '"a": 1' in await client.text("broken_schema_mirrored", {"a": 1})
+        assert '"name":"x_mirrored"' in await client.text("x_mirrored_mirrored")
+        assert '"any"' in await client.text("root_any_mirrored", {"any": 1})
+
+
+async def test_one_that_dies_of_a_question_it_does_not_know_is_greeted_in_the_old_way(
+    configured: Configured, run: Run, raw: Any
+) -> None:
+    ended = await run("check", "--config", str(configured({"strict": raw("strict")})))
+    assert (ended.code, ended.err) == (0, "")
+    assert "strict: ready, raw 7, protocol 2025-11-25" in ended.out
+
+
+async def test_ten_thousand_tools_on_many_pages_are_listed(configured: Configured, connect: Any, raw: Any) -> None:
+    async with connect(configured({"many": raw("pages")})) as client:
+        listed = (await client.list_tools()).tools
+        assert len(listed) == 10_001
+        assert listed[9_999].name == "tool_09999_mirrored"
+
+
+async def test_pages_that_go_round_end(configured: Configured, run: Run, raw: Any) -> None:
+    checked = await run("check", "--config", str(configured({"round": raw("loop")})))
+    assert "say_mirrored" in checked.out
+    assert "pages without an end" in checked.err
+
+
+async def test_a_server_that_forgot_the_session_is_asked_again_in_a_new_one(
+    configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--log", str(log)) as port:
+        async with speak(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            await client.text("forget_mirrored")
+            assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+        assert log.read_text().count("initialize") == 4  # two requests, two notifications
+
+
+async def test_a_restarted_server_is_found_again(configured: Configured, speak: Speak, listening: Listening) -> None:
+    async with listening("raw_http.py") as port:
+        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
+        speaking = speak(config)
+        client = await speaking.__aenter__()
+        await client.greet()
+        assert "one" in await client.text("hear_mirrored", {"text": "one"})
+    said = await client.text("hear_mirrored", {"text": "two"})
+    assert "'raw' refused 'hear': the connection failed" in said
+    async with listening("raw_http.py", port):
+        assert "three" in await client.text("hear_mirrored", {"text": "three"})
+    await speaking.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_a_broken_http_answer_costs_one_call(
+    style: str, configured: Configured, speak: Speak, listening: Listening
+) -> None:
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(listening("raw_http.py", "--style", style))
+        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
+        client = await stack.enter_async_context(speak(config))
+        await client.greet()
+        for tool in ("cut", "rot", "nothing"):
+            assert f"'raw' {'closed' if tool == 'cut' else 'refused'}" in await client.text(f"{tool}_mirrored")
+            assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+
+
+async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
+    configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--log", str(log)) as port:
+        async with speak(configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            assert (
+                "1e400"
+                in json.loads(await client.call("resume_mirrored", '{"n": 1e400}'))["result"]["content"][0]["text"]
+            )
+        assert "GET 1" in log.read_text()

@@ -1,0 +1,113 @@
+"""What a gateway passes on is what it was given, byte for byte.
+
+Clients and upstreams are written by hand where the SDK's would lose something.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
+
+INTEGER = "7" * 5000
+ODD = (
+    '{ "zeta" : 1.0,"alpha":1e400 ,"exp":1E+02,"big":'
+    + INTEGER
+    + ',"esc":"\\u0041\\/\\u00e9\\ud83d\\ude00 \\"q\\"","neg":-0,"nul":null}'
+)
+SMALL = f'{{"content":[{{"type":"text","text":"a\\u0041","vendor":{{"x":1.0}}}},{{"odd":{ODD}}}],"vendor":{ODD},"isError":false}}'  # noqa: E501
+DICT = f'{{"content":[],"structuredContent":{{"whole":{ODD},"n":1.0}}}}'
+
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def upstreams(raw: Any) -> dict[str, Any]:
+    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": {"inline_budget": 60_000}})}
+
+
+async def test_a_small_result_passes_unchanged_on_stdio(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured(upstreams(raw))) as client:
+        await client.greet()
+        line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
+        for member in (
+            '"content":[{"type":"text","text":"a\\u0041","vendor":{"x":1.0}},{"odd":' + ODD,
+            f'"vendor":{ODD}',
+        ):
+            assert member in line
+
+
+async def test_a_small_result_passes_unchanged_over_http(configured: Configured, serve: Serve, raw: Any) -> None:
+    async with serve(configured(upstreams(raw))) as served, httpx2.AsyncClient() as client:
+        params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": ENVELOPE}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "say_mirrored"}
+        answer = await client.post(served.url, content=body, headers=HEADERS | stamped)
+        assert answer.status_code == 200, answer.text
+        assert f'{{"odd":{ODD}}}' in answer.text
+        assert f'"vendor":{ODD}' in answer.text
+
+
+async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured(upstreams(raw))) as client:
+        await client.greet()
+        heard = await client.text("hear_mirrored", None)
+        assert '"arguments":{}' in heard
+        heard = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0]["text"]
+        assert f'{{"literal": {ODD}}}' in heard
+        notice = await client.text("say_mirrored", {"result": DICT})
+        path = notice.splitlines()[1]
+        assert ODD in notice
+        heard = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
+        assert f'"a": {{"whole":{ODD},"n":1.0}}' in heard
+        assert f'"b": [{ODD}, 1.0]' in heard
+        assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole"}) == ODD
+        assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole/big"}) == INTEGER
+
+
+STYLES = [("json", "identity"), ("json", "gzip"), ("json", "members"), ("json", "deflate"), ("json", "raw"),
+          ("lf", "identity"), ("crlf", "gzip"), ("cr", "identity"), ("crlf", "identity")]  # fmt: skip
+
+
+async def test_every_form_of_http_answer_is_lifted(configured: Configured, speak: Speak, listening: Listening) -> None:
+    async with AsyncExitStack() as stack:
+        upstreams: dict[str, Any] = {}
+        for style, encoding in STYLES:
+            port = await stack.enter_async_context(listening("raw_http.py", "--style", style, "--encoding", encoding))
+            url = f"http://127.0.0.1:{port}/mcp"
+            upstreams[f"{style}_{encoding}"] = {"url": url, "overrides": {"hear": {"capture": "never"}}}
+        client = await stack.enter_async_context(speak(configured(upstreams, mirror={"inline_budget": 9000})))
+        await client.greet()
+        for name in upstreams:
+            notice = await client.text(f"{name}_say_mirrored", {"result": DICT})
+            assert ODD in notice
+            path = notice.splitlines()[1]
+            assert f'{{"x": {ODD}}}' in await client.text(f"{name}_hear_mirrored", {"x": f"{path}/whole"})
+
+
+async def test_a_header_is_computed_from_the_value_behind_a_pointer(
+    configured: Configured, connect: Connect, listening: Listening, raw: Any
+) -> None:
+    async with listening("annotated.py") as port:
+        config = configured({"annotated": {"url": f"http://127.0.0.1:{port}/mcp"}, "raw": raw()})
+        async with connect(config) as client:
+            said = '{"content":[],"structuredContent":{"region":"Zürich, \\u00e9","more":[1]}}'
+            stored = await client.call_tool("say_mirrored", {"result": said})
+            path = stored.content[0].text.splitlines()[1]  # type: ignore[union-attr]
+            result = await client.call_tool("route_mirrored", {"region": f"{path}/region", "rest": path})
+            heard = result.content[0].text  # type: ignore[union-attr]
+            assert result.is_error is not True, heard
+            encoded = base64.b64encode("Zürich, é".encode()).decode()
+            assert heard == f"header==?base64?{encoded}?= argument=Zürich, é"

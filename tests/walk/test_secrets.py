@@ -1,0 +1,90 @@
+"""What an upstream was given in confidence comes out nowhere, however it fails and however much is logged."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Listening, Run, Speak
+
+CANARY = 'c4nary/+&="é\\ of gold'
+LINES = "first-l1ne-of-key\nsecond-l1ne-of-key"
+HIDDEN = ("c4nary", "l1ne", "f1agvalue", "us3rpass", "qu3ry", "tok3n")
+BEHAVIOURS = ("ok", "exits", "leaks", "leaks_long", "refuses", "garbage", "half", "silent")
+
+
+def found(text: str | bytes) -> list[str]:
+    text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    return [hidden for hidden in HIDDEN if hidden in text]
+
+
+@pytest.fixture
+def told(raw: Any) -> dict[str, Any]:
+    """Upstreams that were given secrets and fail in every way."""
+    secret = {"env": {"SECRET": CANARY, "KEY": LINES}, "startup_timeout": 1}
+    args = ("--key", "tok3n-in-argument", "--flag=f1agvalue", "postgres://me:us3rpass@db/x")
+    return {
+        **{behaviour: raw(behaviour, *args) | secret for behaviour in BEHAVIOURS},
+        "gone": {"url": f"http://us3rpass:us3rpass@127.0.0.1:9/tok3n-tok3n-tok3n-1/mcp?key=qu3ry-{HIDDEN[0]}"},
+        "nonsense": {"url": "http://[::1/?key=qu3ry", "headers": {"x": "tok3n"}, "enabled": False},
+        "nohost": {"url": "http://no-such-host.invalid/?key=qu3ry-x"},
+        "no_command": {"command": "no-such-command", "args": ["x", "tok3n-in-argument"], "env": {"SECRET": CANARY}},
+    }
+
+
+async def test_no_secret_comes_out_of_check(configured: Configured, run: Run, told: Any) -> None:
+    ended = await run("check", "-vv", "--config", str(configured(told)))
+    assert ended.code == 1
+    assert "leaks: down" in ended.out
+    assert "last words: " in ended.err
+    assert not found(ended.out + ended.err), ended.out + ended.err
+
+
+async def test_no_secret_comes_out_on_the_wire_or_in_the_log(configured: Configured, speak: Speak, told: Any) -> None:
+    async with speak(configured(told), "-vv") as client:
+        said = [json.dumps(await client.greet())]
+        methods = ("tools/list", "resources/list", "no/such/method")
+        said += [(await client.request(method)).decode() for method in methods]
+        said.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
+        tools = ("say_mirrored", "leaks_mirrored", "hear_mirrored", "refuse_mirrored", "die_mirrored")
+        said += [await client.text(tool) for tool in tools]
+    said.append(b"".join(client.stderr).decode())
+    assert "leaks is down" in said[0]
+    assert any("refused 'refuse': no such key: ***" in text for text in said)
+    assert not [text for text in said if found(text)]
+
+
+async def test_no_secret_comes_out_of_http_servers_that_refuse(
+    configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with AsyncExitStack() as stack:
+        upstreams: dict[str, Any] = {}
+        for status in ("301", "307", "401", "403", "404", "500"):
+            location = ("--location", "http://127.0.0.1:9/?key=qu3ry-c4nary") if status.startswith("3") else ()
+            port = await stack.enter_async_context(listening("raw_http.py", "--status", status, *location))
+            url = f"http://us3r:us3rpass@127.0.0.1:{port}/tok3n-tok3n-tok3n-1?key=qu3ry-c4nary"
+            told = {"url": url, "headers": {"authorization": "Bearer tok3n-c4nary"}}
+            upstreams |= {f"http{status}": told, f"sse{status}": told | {"transport": "sse"}}
+        ended = await run("check", "-vv", "--config", str(configured(upstreams)))
+        assert ended.code == 1
+        assert not found(ended.out + ended.err), ended.out + ended.err
+        assert all(f"{name}: down" in ended.out for name in upstreams)
+
+
+async def test_a_server_that_quotes_a_secret_in_an_error_does_not_get_it_through(
+    configured: Configured, speak: Speak, listening: Listening
+) -> None:
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(listening("raw_http.py"))
+        url = f"http://127.0.0.1:{port}/mcp?key=qu3ry-c4nary"
+        client = await stack.enter_async_context(speak(configured({"raw": {"url": url}}), "-vv"))
+        await client.greet()
+        assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+        said = await client.text("nothing_mirrored")
+        assert "refused" in said
+        assert not found(said)
+    assert not found(b"".join(client.stderr))

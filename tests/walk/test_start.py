@@ -1,0 +1,143 @@
+"""Upstreams start side by side; a listing waits for late ones, and what changes is announced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.walk.conftest import Configured, Connect, Listening, Speak
+
+BOUND = 20
+
+
+async def test_the_second_is_asked_before_the_first_has_answered(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    met = str(tmp_path / "met")
+    config = configured({"first": raw("ok", "--gate", met), "second": raw("ok", "--opens", met)})
+    async with speak(config) as client:
+        await client.greet()
+        assert b"first_say_mirrored" in await client.request("tools/list")
+
+
+async def test_a_listing_waits_no_longer_than_it_is_told(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    config = configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}, mirror={"startup_wait": 0.5})
+    async with speak(config) as client:
+        assert "Server late is starting" in (await client.greet())["instructions"]
+        listed = json.loads(await client.request("tools/list"))["result"]["tools"]
+        assert listed[0]["name"] == "say_mirrored"
+        late.touch()
+        line = b""
+        while b"notifications/tools/list_changed" not in line:
+            line = await client.receive()
+        assert b"late_say_mirrored" in await client.request("tools/list")
+
+
+@pytest.fixture
+async def upstreams(listening: Listening, raw: Any, chemist: Any) -> AsyncIterator[dict[str, Any]]:
+    """Of the 2025 era and of the 2026 era, the latter on both transports."""
+    async with listening("chemist.py", "http") as port:
+        yield {"2025": raw(), "2026 stdio": chemist, "2026 http": {"url": f"http://127.0.0.1:{port}/mcp"}}
+
+
+CHANGES = [
+    ("stdio", "legacy", "2025"), ("stdio", "auto", "2026 stdio"), ("stdio", "legacy", "2026 http"),
+    ("http", "auto", "2025"), ("http", "legacy", "2026 stdio"), ("http", "auto", "2026 http"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("face", "mode", "era"), CHANGES)
+async def test_a_change_of_an_upstreams_tools_is_followed_and_passed_on(
+    *, face: str, mode: str, era: str, configured: Configured, connect: Connect, upstreams: dict[str, Any]
+) -> None:
+    heard = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            heard.set()
+
+    async with connect(configured({"one": upstreams[era]}), face, mode=mode, message_handler=hear) as client:
+        before = {tool.name for tool in (await client.list_tools()).tools}
+        if mode == "legacy":
+            await client.call_tool("grow_mirrored", {"name": "extra"})
+            await asyncio.wait_for(heard.wait(), BOUND)
+        else:
+            async with client.listen(tools_list_changed=True) as changes:
+                await client.call_tool("grow_mirrored", {"name": "extra"})
+                await asyncio.wait_for(anext(aiter(changes)), BOUND)
+        after = {tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools}
+        assert after - before == {"extra_mirrored"}
+
+
+async def test_a_stream_of_announcements_may_be_silent_for_longer_than_a_request(
+    configured: Configured, speak: Speak, listening: Listening
+) -> None:
+    async with listening("raw_http.py", "--standing", "1.5") as port:
+        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 0.3}})
+        async with speak(config) as client:
+            await client.greet()
+            while b"list_changed" not in await client.receive():
+                pass
+            assert b"new_mirrored" in await client.request("tools/list")
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_that_was_away_is_followed_again(
+    transport: str, configured: Configured, speak: Speak, listening: Listening
+) -> None:
+    async with listening("chemist.py", transport) as port:
+        path = {"http": {"url": f"http://127.0.0.1:{port}/mcp"},
+                "sse": {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}}[transport]  # fmt: skip
+        speaking = speak(configured({"one": path}))
+        client = await speaking.__aenter__()
+        await client.greet()
+        assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
+    said = await client.text("shout_mirrored", {"text": "hi"})
+    assert "'one'" in said
+    async with listening("chemist.py", transport, port):
+        assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
+        assert "grown" in await client.text("grow_mirrored", {"name": "after"})
+        while b"list_changed" not in await client.receive():
+            pass
+        assert b"after_mirrored" in await client.request("tools/list")
+        await speaking.__aexit__(None, None, None)
+
+
+async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with speak(configured({"raw": raw("ok", "--log", str(log))})) as client:
+        await client.greet()
+        for _ in range(3):
+            await client.text("storm_mirrored", {"times": 500})
+        await client.text("grow_mirrored", {"name": "after"})
+        while b"list_changed" not in await client.receive():
+            pass
+        times = [float(line.split()[0]) for line in log.read_text().splitlines() if line.endswith("tools/list")]
+        later = times[1:]
+        assert len(later) <= 4
+        assert all(second - first > 0.9 for first, second in pairwise(later))
+
+
+async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    config = configured({"late": raw("ok", "--gate", str(late))}, mirror={"startup_wait": 10})
+    async with speak(config) as client:
+        asyncio.get_running_loop().call_later(4, late.touch)  # past the handshake's own wait
+        await client.greet()
+        assert "hello" in await client.text("hear_mirrored", {"text": "hello"})

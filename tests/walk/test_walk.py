@@ -1,0 +1,89 @@
+"""One piece of work through the whole gateway: on each face, for clients of each era, over each transport upstream."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Connect, Listening
+
+UPSTREAMS = ("stdio", "http", "sse")
+MATRIX = [
+    (face, mode, transport)
+    for face in ("stdio", "http")
+    for mode in ("legacy", "auto")
+    for transport in UPSTREAMS[:2]
+] + [("http", "auto", "sse")]  # fmt: skip
+
+
+async def text(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error is not True, result
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+def path_in(notice: str) -> str:
+    return notice.splitlines()[1]
+
+
+@pytest.mark.parametrize(("face", "mode", "transport"), MATRIX)
+async def test_a_result_is_stored_and_passed_on_by_path(
+    *,
+    face: str,
+    mode: str,
+    transport: str,
+    configured: Configured,
+    connect: Connect,
+    listening: Listening,
+    chemist: Any,
+) -> None:
+    async with AsyncExitStack() as stack:
+        maker = chemist
+        if transport != "stdio":
+            port = await stack.enter_async_context(listening("chemist.py", transport))
+            maker = {"url": f"http://127.0.0.1:{port}/mcp"}
+            if transport == "sse":
+                maker = {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}
+        config = configured({"maker": maker | {"tools": {"allow": ["make_grid"]}},
+                             "user": chemist | {"tools": {"deny": ["make_grid"]}}})  # fmt: skip
+        client = await stack.enter_async_context(connect(config, face, mode=mode))
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        assert listed[0] == "make_grid_mirrored"
+        assert listed[-1] == "retrieve_final_answer_from_memory"
+        notice = await text(client, "make_grid_mirrored", size=12)
+        path = path_in(notice)
+        assert "array[12x12x12]" in notice
+        assert len(notice) < 2000
+        made = await client.call_tool("make_grid_mirrored", {"size": 12})
+        assert made.structured_content is None
+        # a key of it, to a tool of another upstream; structured and small, so shown as it is
+        total = await client.call_tool("total_mirrored", {"grid": f"{path}/grid"})
+        assert str(12**3 * 17.0) in str(total.content)
+        # several, nested ones too
+        said = await text(
+            client, "combine_mirrored", first=path, second=path, options={"keep": [f"{path}/meta/shape", 1]}
+        )
+        assert "grid+grid+{'keep': [[12, 12, 12], 1]}" in said
+        # below a key, with the escapes of RFC 6901
+        assert "DEEP" in await text(client, "shout_mirrored", text=f"{path}/meta/a~1b/~0")
+        # an object to a text argument goes as its JSON
+        shape = json.dumps([12, 12, 12], separators=(",", ":"))
+        brought = await text(client, "retrieve_final_answer_from_memory", memory_path=f"{path}/meta/shape")
+        assert brought.replace(" ", "").replace("\n", "") == shape
+        assert path.upper() in await text(client, "shout_mirrored", text=f"literal:{path}")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_long_text_goes_by_its_path_and_comes_back_whole(
+    mode: str, configured: Configured, connect: Connect, chemist: Any
+) -> None:
+    async with connect(configured({"one": chemist}), mode=mode) as client:
+        path = path_in(await text(client, "write_mirrored", length=20_000))
+        result = await client.call_tool("measure_mirrored", {"text": path})
+        assert "20000" in str(result.content)
+        assert await text(client, "retrieve_final_answer_from_memory", memory_path=path) == "word " * 4000
