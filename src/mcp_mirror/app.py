@@ -4,8 +4,9 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -19,11 +20,14 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.policies import Config
+from mcp_mirror.scanner import Scanner
+from mcp_mirror.spool import Spool
+from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.supervisor import Upstreams
 
+_STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _FAREWELL: Final = 1
 """Seconds that open HTTP responses get when we stop."""
@@ -99,24 +103,28 @@ def _listening(host: str, port: int) -> socket.socket:
 @asynccontextmanager
 async def open_application(config: Config) -> AsyncIterator[Application]:
     """Start everything that a config names; stop it at the end."""
-    client_info = types.Implementation(name=config.server.name, version=__version__)
-    upstreams = Upstreams(config.upstreams, config.server.max_message_bytes, client_info)
-    gateway = Gateway(
-        upstreams=upstreams,
-        store=MemoryStore(config.store, time.time),
-        mirror=config.mirror,
-        lifetime=config.store,
-        clock=time.time,
-        new_id=uuid4,
-        estimate=estimate_tokens,
-    )
-    server = MirrorServer(gateway, config.server, __version__, time.monotonic)
-    news = _News(gateway, server, config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(news.spread)
-        async with upstreams.running(news.changed):
-            yield Application(config, gateway, server, upstreams)
-        tasks.cancel_scope.cancel()
+    folder = Path(config.store.path) if config.store.path else None
+    with Spool(config.limits, folder) as spool:
+        async with aclosing(Scanner()) as scanner:
+            client_info = types.Implementation(name=config.server.name, version=__version__)
+            upstreams = Upstreams(config.upstreams, spool, client_info)
+            gateway = Gateway(
+                upstreams=upstreams,
+                store=_STORES[config.store.kind](config.store, time.time, lambda: spool.directory),
+                scanner=scanner,
+                mirror=config.mirror,
+                lifetime=config.store,
+                limits=config.limits,
+                clock=time.time,
+                new_id=uuid4,
+            )
+            server = MirrorServer(gateway, config.server, spool, __version__, time.monotonic)
+            news = _News(gateway, server, config)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(news.spread)
+                async with upstreams.running(news.changed):
+                    yield Application(config, gateway, server, upstreams)
+                tasks.cancel_scope.cancel()
 
 
 class _News:

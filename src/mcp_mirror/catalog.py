@@ -89,9 +89,19 @@ def _admitted(policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], proble
             problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
             problems.append(f"Upstream {policy.name!r} lists tool {name!r} twice: the first is served.")
-        elif policy.admits(name):
+        elif not policy.admits(name):
+            continue
+        elif _runs_as_task_alone(raw):
+            problems.append(f"Tool {name!r} of upstream {policy.name!r} runs as a task alone: it is not served.")
+        else:
             admitted[name] = _look_through(policy, name, raw, problems)
     return list(admitted.values())
+
+
+def _runs_as_task_alone(raw: Mapping[str, Any]) -> bool:
+    """Whether it refuses every plain call (specification of 2025-11-25, tasks): tasks are not relayed."""
+    execution = raw.get("execution")
+    return isinstance(execution, dict) and execution.get("taskSupport") == "required"
 
 
 def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], problems: list[str]) -> _Found:

@@ -8,31 +8,39 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+import anyio.to_thread
 import msgspec
 
-from mcp_mirror.capture import Captured, capture
+from mcp_mirror.capture import Captured
 from mcp_mirror.catalog import Catalog, Entry
-from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.digest import Digest, Order, Refused, digest_result
+from mcp_mirror.errors import MirrorError, ToolError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Descriptor, Draft, JsonToken, Provenance, Segments
-from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.paths import new_base
-from mcp_mirror.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.recall import nearest_first, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema import types_at
 from mcp_mirror.spans import Miss, locate
+from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.stores.base import Store
+from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS, Content, Memory
-from mcp_mirror.upstreams.base import RawResult
+from mcp_mirror.upstreams.base import Arrival
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.wire import array_of, join
 
 _CHECKED_BYTES = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
+_AT_ONCE_BYTES = 1 << 20
+"""Results up to this size are read without leaving the event loop: 2 ms."""
+_TOLD_BYTES = 1 << 10
+"""How much of the arguments a notice may tell."""
 
 Reply = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, JSON text."""
@@ -54,14 +62,14 @@ class Gateway:
 
     upstreams: Upstreams
     store: Store
+    scanner: Scanner
     mirror: MirrorPolicy
     lifetime: StorePolicy
+    limits: WirePolicy
     clock: Callable[[], float]
     """Seconds since the epoch."""
     new_id: Callable[[], UUID]
     """UUID version 4."""
-    estimate: Callable[[Buffer], int]
-    """Tokens."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
 
     async def call_tool(self, call: ToolCall) -> Reply:
@@ -70,7 +78,7 @@ class Gateway:
             if own := OWN_TOOLS.get(call.name):
                 return _content(await own.run(self._memory, call.namespace, own.read_arguments(call.arguments)))
             entry = await self._route(call.name)
-            return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call.arguments))
+            return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))
         except MirrorError as error:
             return error_reply(str(error))
 
@@ -79,16 +87,21 @@ class Gateway:
         values = await self._fetch(call.namespace, found)
         arguments = substitute(call.arguments, found, values, lambda at: types_at(entry.schema, at))
         _check(entry, arguments)
-        result = await self._pass(entry, *arguments)
-        captured = capture(result, entry.rules, self.estimate)
-        if captured.value is None:
-            return result
-        stored = await self._keep(call, entry, captured, values)
-        return self._notice(call, entry, captured, stored)
+        arrival = await self._send(entry, arguments)
+        with discarding(arrival):
+            digest = await self._read(entry, arrival, order := self._order(entry, call))
+            await self._keep(call, entry, order, digest.captured, values)
+        return _reply(digest)
+
+    async def _pass(self, entry: Entry, call: ToolCall) -> Reply:
+        """An original, listed beside its twin: nothing is resolved and nothing captured."""
+        arrival = await self._send(entry, (call.arguments,))
+        with discarding(arrival):
+            return (await self._read(entry, arrival, self._order(entry, call))).members
 
     @property
     def _memory(self) -> Memory:
-        return Memory(self.store, self.mirror, self.estimate)
+        return Memory(self.store, self.mirror, estimate_tokens, self.scanner)
 
     async def _route(self, name: str) -> Entry:
         if name not in self.catalog.entries:  # its upstream may be starting still
@@ -100,9 +113,36 @@ class Gateway:
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. Nearest are {', '.join(nearest)}.{missing}")
 
-    async def _pass(self, entry: Entry, *arguments: Buffer) -> RawResult:
+    async def _send(self, entry: Entry, arguments: Segments) -> Arrival:
         headers = _header_arguments(entry, arguments)
         return await self.upstreams[entry.upstream].call_tool(entry.tool, arguments, headers, entry.timeout)
+
+    def _order(self, entry: Entry, call: ToolCall) -> Order:
+        return Order(
+            rules=entry.rules if entry.mirrored else replace(entry.rules, mode="never"),
+            style=self.mirror.notice,
+            tool=entry.tool,
+            arguments=bytes(call.arguments[:_TOLD_BYTES]),
+            base=new_base(entry.tool, self.new_id()),
+            companion_base=new_base(entry.tool, self.new_id()),
+            max_key_bytes=self.limits.max_key_bytes,
+        )
+
+    async def _read(self, entry: Entry, arrival: Arrival, order: Order) -> Digest:
+        """What a result comes to: at once if it is small, else where it holds up no other call."""
+        try:
+            if isinstance(arrival, SpooledFrame):
+                digest = await self.scanner.scan(arrival, order)
+            elif sum(len(raw) for raw in arrival.values()) > _AT_ONCE_BYTES:
+                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, estimate_tokens)
+            else:
+                digest = digest_result(arrival, order, estimate_tokens)
+        except WireError as error:
+            raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
+        if isinstance(digest, Refused):
+            said = f"{digest.message[:500].rstrip('.')} (error {digest.code})"
+            raise UpstreamError(f"Upstream {entry.upstream!r} refused {entry.tool!r}: {said}.")
+        return digest
 
     async def _fetch(self, namespace: str, found: tuple[Pointer | Escaped, ...]) -> dict[Pointer, Resolved]:
         """The value of each pointer; a text that only looks like one, of a tool we never served, stays a text."""
@@ -110,7 +150,7 @@ class Gateway:
         for pointer in found:
             if isinstance(pointer, Escaped):
                 continue
-            recalled = await recall(self.store, namespace, pointer.path) if pointer.path else None
+            recalled = await recall(self.store, self.scanner, namespace, pointer.path) if pointer.path else None
             if recalled:
                 values[pointer] = Resolved(str(recalled.path), recalled.blob, recalled.kind)
             elif pointer.ours:
@@ -118,33 +158,26 @@ class Gateway:
         return values
 
     async def _keep(
-        self, call: ToolCall, entry: Entry, captured: Captured, inputs: Mapping[Pointer, Resolved]
-    ) -> Descriptor:
-        """Store the value, and before it what the same result said beside it."""
+        self, call: ToolCall, entry: Entry, order: Order, captured: Captured, inputs: Mapping[Pointer, Resolved]
+    ) -> None:
+        """Store the value, and before it what the same result said beside it; no path is told before it is kept."""
+        if captured.value is None:
+            return
         digest = hashlib.sha256(call.arguments).hexdigest()
         paths = tuple(sorted({value.path for value in inputs.values()}))
         provenance = Provenance(entry.upstream, entry.tool, digest, paths)
-        companion = None
+        companion = order.companion_base if captured.companion else None
         if captured.companion:
-            described = self._describe(entry, captured.companion, provenance)
-            await self.store.put(call.namespace, described, (captured.companion.blob,))
-            companion = described.base
-        assert captured.value is not None  # noqa: S101  # the walk returns where nothing is to be kept
-        described = self._describe(entry, captured.value, provenance, companion, captured.envelope)
-        await self.store.put(call.namespace, described, (captured.value.blob,))
-        return described
+            described = self._describe(order.companion_base, captured.companion, provenance)
+            await self.store.put(call.namespace, described, (captured.companion.blob,), captured.companion.file)
+        described = self._describe(order.base, captured.value, provenance)
+        described = replace(described, companion=companion, envelope=captured.envelope)
+        await self.store.put(call.namespace, described, (captured.value.blob,), captured.value.file)
 
-    def _describe(
-        self,
-        entry: Entry,
-        draft: Draft,
-        provenance: Provenance,
-        companion: str | None = None,
-        envelope: bytes = b"{}",
-    ) -> Descriptor:
+    def _describe(self, base: str, draft: Draft, provenance: Provenance) -> Descriptor:
         now = self.clock()
         return Descriptor(
-            base=new_base(entry.tool, self.new_id()),
+            base=base,
             kind=draft.kind,
             size=len(draft.blob),
             tokens=draft.tokens,
@@ -153,30 +186,15 @@ class Gateway:
             expires=now + self.lifetime.ttl,
             provenance=provenance,
             media_type=draft.media_type,
-            companion=companion,
-            envelope=envelope,
         )
 
-    def _notice(self, call: ToolCall, entry: Entry, captured: Captured, stored: Descriptor) -> Reply:
-        assert captured.value is not None  # noqa: S101  # as in _keep
-        text = write_notice(
-            Stored(
-                path=stored.base,
-                tool=entry.tool,
-                arguments=call.arguments,
-                blob=captured.value.blob,
-                kind=stored.kind,
-                tokens=stored.tokens,
-                members=stored.members,
-                media_type=stored.media_type,
-                shown=captured.shown,
-                companion=stored.companion if captured.named else None,
-                head=captured.head,
-            ),
-            self.mirror.notice,
-        )
-        reply = _content(((text_block(text),), *((block,) for block in captured.passed)))
-        return {**reply, "isError": b"true"} if captured.is_error else reply
+
+def _reply(digest: Digest) -> Reply:
+    """What the client gets: the notice and the blocks that pass beside it, or the result as it came."""
+    if digest.captured.value is None:
+        return digest.members
+    reply = _content(((text_block(digest.notice),), *((block,) for block in digest.captured.passed)))
+    return {**reply, "isError": b"true"} if digest.captured.is_error else reply
 
 
 def text_block(text: str) -> bytes:

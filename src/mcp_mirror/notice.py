@@ -44,7 +44,10 @@ _ONE: Final = 0.9995
 _WHOLE: Final = 99.95
 """From here on a size is told without a fraction."""
 
-_USE: Final = "Pass path or path/key as tool argument."
+_USE: Final = "Pass path as tool argument."
+_USE_BELOW: Final = "Pass path or path/key as tool argument."
+_STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
+"""In JSON text: a string, or what stands between its parts and means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,12 @@ def _compact(stored: Stored) -> str:
         lines.append(f"{_outline(stored)}{_listed(stored)}")
     if stored.companion:
         lines += ["The same result's text:", stored.companion]
-    return "\n".join((*lines, _USE))
+    return "\n".join((*lines, _use(stored)))
+
+
+def _use(stored: Stored) -> str:
+    """What to do with the path; only what has something below it is said to."""
+    return _USE_BELOW if stored.kind in ("object", "array") else _USE
 
 
 def _listed(stored: Stored) -> str:
@@ -175,9 +183,18 @@ def _json(stored: Stored) -> str:
         stub |= {"keys": {key: value for pair in shown for key, value in json.loads(pair).items()}} if shown else {}
         stub |= {"more_keys": left} if left else {}
     stub |= {} if stored.head is None else {"error_begins": _json_head(stored.head)}
-    optional = {"content": stored.shown, "text_path": stored.companion}
-    stub |= {key: value for key, value in optional.items() if value is not None}
-    return _dumped(stub | {"use": _USE})
+    members = {key: _dumped(value) for key, value in stub.items()}
+    members |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
+    members |= {} if stored.companion is None else {"text_path": _dumped(stored.companion)}
+    members["use"] = _dumped(_use(stored))
+    return "{" + ", ".join(f'"{key}": {text}' for key, text in members.items()) + "}"
+
+
+def _json_content(shown: str, kind: Kind) -> str:
+    """A value that is shown: text as a string, JSON as the JSON it is, to the digit, on one line."""
+    if kind == "text":
+        return _dumped(shown)
+    return _STRING_OR_SPACE.sub(lambda part: _visible(part[0]) if part[0][0] == '"' else "", shown)
 
 
 def _dumped(value: Any) -> str:

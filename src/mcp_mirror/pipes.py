@@ -10,11 +10,12 @@ import select
 import sys
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import Final, Self
 
 import anyio
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
 
 from mcp_mirror.frames import LineReader
 from mcp_mirror.models import Segments
@@ -124,6 +125,52 @@ class LineSink:
             view = memoryview(piece)
             while view:
                 view = view[os.write(self._descriptor, view) :]
+
+
+class MessageStream:
+    """What the SDK reads: each message is made when it is asked for, with no task and no queue between."""
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message.
+
+        Raises:
+            anyio.EndOfStream: There is none any more.
+        """
+        raise anyio.EndOfStream
+
+    async def aclose(self) -> None:
+        """Nothing to release: the transport closes its descriptors."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class MessageSink:
+    """What the SDK writes to: each message goes out in the task that sends it."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send one message."""
+
+    async def aclose(self) -> None:
+        """Nothing to release: the transport closes its descriptors."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
 
 def wide_pipe() -> tuple[int, int]:

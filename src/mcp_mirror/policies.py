@@ -7,6 +7,7 @@ data: it knows neither the file it came from nor the module that reads it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,6 +15,8 @@ CaptureMode = Literal["auto", "always", "never"]
 """`auto`: objects and results over the inline budget are stored; `always`: every result; `never`: none."""
 
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
+
+StoreKind = Literal["memory", "disk"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -65,6 +68,21 @@ class UpstreamPolicy:
     deny: tuple[str, ...] = ()
     overrides: tuple[tuple[str, ToolPolicy], ...] = ()
     """Tool name globs with what they change; where several match, a later one wins member by member."""
+    max_request_bytes: int | None = None
+    """Largest arguments that are sent to it. None: what servers of its kind are known to take."""
+
+    @property
+    def request_limit(self) -> int | None:
+        """Bytes of arguments that it takes, as configured or known; None: any.
+
+        The MCP SDKs' HTTP servers take bodies of 4 MiB; the TypeScript SDK's stdio servers end at messages over
+        10 MiB, and are told by what runs them.
+        """
+        if self.max_request_bytes is not None:
+            return self.max_request_bytes
+        if isinstance(self.endpoint, HttpEndpoint):
+            return _HTTP_LIMIT
+        return _NODE_LIMIT if PurePath(self.endpoint.command).stem.lower() in _NODE_RUNNERS else None
 
     def admits(self, tool: str) -> bool:
         """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
@@ -81,6 +99,9 @@ class UpstreamPolicy:
         return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
 
 
+_HTTP_LIMIT = 4 << 20
+_NODE_LIMIT = 10 << 20
+_NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
 _TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
 
 
@@ -111,13 +132,17 @@ class WirePolicy:
     """Past it a message is discarded and its call fails."""
     spool_bytes: int = 16 << 20
     """Past it a message goes to a file as it arrives instead of into memory."""
+    max_key_bytes: int = 64 << 10
+    """Longest key on the top level of a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
     """Where values are kept and how many bytes of them."""
 
-    kind: Literal["memory"] = "memory"
+    kind: StoreKind = "memory"
+    path: str | None = None
+    """Folder of the disk store; None: one of its own among the system's temporary files."""
     max_bytes: int = 8 << 30
     ttl: float = 86_400.0
     """Seconds since last use after which a value expires."""
@@ -132,8 +157,6 @@ class ServerPolicy:
     """Put before our own instructions."""
     path: str = "/mcp"
     """Path of the Streamable HTTP endpoint."""
-    max_message_bytes: int = 2 << 30
-    """Largest message that a client may send us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +167,6 @@ class Config:
     mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
     store: StorePolicy = field(default_factory=StorePolicy)
     server: ServerPolicy = field(default_factory=ServerPolicy)
+    limits: WirePolicy = field(default_factory=WirePolicy)
     warnings: tuple[str, ...] = ()
     """What was read but has no effect here, a sentence each, for the operator."""

@@ -1,19 +1,30 @@
 """From a memory path to the bytes behind it, or to an error that says what to do instead."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Descriptor, Kind, Span
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Span
 from mcp_mirror.notice import quoted
-from mcp_mirror.paths import MemoryPath
+from mcp_mirror.paths import MemoryPath, label_of, noticed_bases
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss, kind_at, locate
 from mcp_mirror.stores.base import Store, Tombstone
 
+_AT_ONCE: Final = 1 << 23
+"""Bytes up to which a value is searched without leaving the event loop."""
 _NEAREST: Final = 3
+_LIKE: Final = 0.5
+"""From this ratio of equal characters on, one name is worth naming for another."""
+_TELLING: Final = 3
+"""Characters from which on a name that stands in another says something."""
+_LONG: Final = 200
+"""Characters of a name that are looked at."""
+_COMPARED: Final = 40
+"""Names that are compared character by character: those that have most characters in common."""
 _KEYS: Final = 12
 _KEY: Final = 80
 
@@ -27,8 +38,10 @@ class Recalled:
     kind: Kind
 
 
-async def recall(store: Store, namespace: str, path: MemoryPath) -> Recalled | None:
+async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPath) -> Recalled | None:
     """The value behind a path; None where nothing is or was stored under its base.
+
+    What must be scanned to get there is scanned here if it is small, else by `scanner`.
 
     Raises:
         ToolError: The value is gone, or has no such key.
@@ -42,26 +55,66 @@ async def recall(store: Store, namespace: str, path: MemoryPath) -> Recalled | N
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
         raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
-    return _below(path, described, blob, path.tokens[1:] if member else path.tokens)
+    tokens = path.tokens[1:] if member else path.tokens
+    file = await store.file_of(namespace, path.base) if tokens and len(blob) > _AT_ONCE else None
+    if file is None:
+        found = locate(blob, tokens)
+    else:
+        start = file.span.start + (member.span.start if member else 0)
+        found = await scanner.locate(FileSpan(file.path, Span(start, len(blob))), tokens)
+    return _at(path, described, blob, found, len(path.tokens) - len(tokens))
 
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
-    """What to answer for a path under which nothing is stored: the nearest of the caller's own."""
+    """What to answer for a path under which nothing is stored: what the caller may have meant of what it has."""
+    if len(named := noticed_bases(text)) > 1:
+        paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
+        return ToolError(f"That is a whole notice, which names several paths. Give one alone: {paths}.")
     bases = [descriptor.base for descriptor in await store.list(namespace)]
-    nearest = [f'"{base}"' for base in nearest_first(text.partition("/")[0], bases)[:_NEAREST]]
-    advice = f"Nearest are {', '.join(nearest)}." if nearest else "Nothing is stored yet: call a tool first."
-    return ToolError(f"No value is stored under {quoted(text, 160)}. {advice} Copy a path to the letter.")
+    return ToolError(f"No value is stored under {quoted(text, 160)}. {_advice(text, bases)}")
+
+
+def _advice(text: str, bases: Sequence[str]) -> str:
+    if not bases:
+        return "Nothing is stored yet: call a tool first."
+    asked = text.partition("/")[0]
+    same_tool = [base for base in bases if asked.casefold().startswith(f"{label_of(base)}-".casefold())]
+    near = nearest(asked, bases) or same_tool
+    listed = ", ".join(f'"{base}"' for base in (near or bases)[:_NEAREST])
+    return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path to the letter."
+
+
+def nearest(text: str, names: Iterable[str]) -> list[str]:
+    """The few names that are like `text`, the likest first; none where no name has enough in common with it."""
+    likeness = _likeness_to(text, SequenceMatcher.ratio)
+    compared = {name: likeness(name) for name in nearest_first(text, names)[:_COMPARED]}
+    return sorted((name for name in compared if compared[name] >= _LIKE), key=lambda name: -compared[name])[:_NEAREST]
 
 
 def nearest_first(text: str, names: Iterable[str]) -> list[str]:
-    """Names in the order of their likeness to `text`."""
-    return sorted(names, key=lambda name: -SequenceMatcher(None, text, name).quick_ratio())
+    """All names, in the order of the characters that they have in common with `text`; case does not matter."""
+    likeness = _likeness_to(text, SequenceMatcher.quick_ratio)
+    return sorted(names, key=lambda name: -likeness(name))
 
 
-def _below(path: MemoryPath, descriptor: Descriptor, blob: Buffer, tokens: tuple[str, ...]) -> Recalled:
-    found = locate(blob, tokens)
+def _likeness_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
+    """From 0 to 1; beyond 1 where one stands in the other, as a tool's name does in its twin's."""
+    asked = text[:_LONG].casefold()
+    matcher = SequenceMatcher(None, "", asked, autojunk=False)  # what it computes of the second text, it keeps
+
+    def likeness(name: str) -> float:
+        other = name[:_LONG].casefold()
+        matcher.set_seq1(other)
+        shorter, longer = sorted((asked, other), key=len)
+        return ratio(matcher) + (len(shorter) >= _TELLING and shorter in longer)
+
+    return likeness
+
+
+def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span | Miss, passed: int) -> Recalled:
+    """What was found in a blob, `passed` tokens of the path being behind it already."""
     if isinstance(found, Miss):
-        raise ToolError(_miss(path, len(path.tokens) - len(tokens) + found.depth, found))
+        raise ToolError(_miss(path, passed + found.depth, found))
     if path.tokens:
         return Recalled(path, memoryview(blob)[found.start : found.stop], kind_at(blob, found.start))
     return Recalled(path, _untrimmed(blob, found, descriptor.kind), descriptor.kind)

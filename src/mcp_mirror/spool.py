@@ -9,12 +9,14 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from mcp_mirror.frames import HEAD, Overlong
+from mcp_mirror.models import Buffer
 from mcp_mirror.policies import WirePolicy
 
 _PREFIX: Final = "mcp-mirror-"
@@ -40,9 +42,25 @@ class SpooledFrame:
             self._view = map_file(self.path)
         return self._view
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
     def discard(self) -> None:
         """Remove the file's name; maps and links of it stay."""
         self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def discarding(arrived: object) -> Iterator[None]:
+    """Whatever becomes of a message that arrived in a file, the file's name goes at the end."""
+    try:
+        yield
+    finally:
+        if isinstance(arrived, SpooledFrame):
+            arrived.discard()
 
 
 def map_file(path: Path | str) -> memoryview:
@@ -62,9 +80,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -139,8 +155,8 @@ class SpoolCollector:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             held, self._pieces = b"".join(self._pieces), []
             self._pieces.append((held + piece[:HEAD])[:HEAD])
-            _write_all(self._file, held)
-        _write_all(self._file, piece)
+            write_all(self._file, held)
+        write_all(self._file, piece)
         self._tail = (self._tail + piece[-HEAD:])[-HEAD:]
 
     def _drop(self, piece: bytes) -> None:
@@ -151,7 +167,8 @@ class SpoolCollector:
             self._pieces, self._dropping = [head], True
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: Buffer) -> None:
+    """Write all of it to a descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

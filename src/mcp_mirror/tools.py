@@ -10,9 +10,10 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.notice import human_bytes
-from mcp_mirror.paths import MemoryPath, bases_in, is_whole_notice, parse_path, unwrap
+from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
 from mcp_mirror.policies import MirrorPolicy
 from mcp_mirror.recall import Recalled, recall, unknown_path
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import members, trim
 from mcp_mirror.stores.base import Store
 
@@ -30,6 +31,7 @@ class Memory:
     store: Store
     policy: MirrorPolicy
     estimate: Callable[[Buffer], int]
+    scanner: Scanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ async def _retrieve(memory: Memory, namespace: str, arguments: Mapping[str, str]
 
 async def _find(memory: Memory, namespace: str, text: str) -> Recalled:
     path = _read_path(text)
-    recalled = await recall(memory.store, namespace, path) if path else None
+    recalled = await recall(memory.store, memory.scanner, namespace, path) if path else None
     if recalled is None:
         raise await unknown_path(memory.store, namespace, unwrap(text))
     return recalled
@@ -95,7 +97,7 @@ async def _find(memory: Memory, namespace: str, text: str) -> Recalled:
 def _read_path(text: str) -> MemoryPath | None:
     if path := parse_path(unwrap(text)):
         return path
-    bases = bases_in(text) if is_whole_notice(text.strip()) else frozenset()
+    bases = noticed_bases(text.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Frames of JSON-RPC: cutting them out of a byte stream, lifting a payload out of one, splicing one in.
+"""Frames of JSON-RPC: lifting a payload out of one, splicing one in.
 
 A payload is never parsed here: one typed pass splits a frame into its members and leaves each as the bytes that
 came. What is left for the SDK is a stub of the same message; a *mark* in its `_meta` tells which payload belongs
@@ -9,7 +9,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -45,45 +45,6 @@ _HINTS: Final = (
     ),
 )
 """What the parser's own words do not tell."""
-
-
-class Overlong(NamedTuple):
-    """A frame past the bound; the rest of it was discarded."""
-
-    head: bytes
-    size: int
-
-
-class LineReader:
-    """Cuts a byte stream into lines, each byte touched once. Feeding it whole or byte by byte gives the same."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """The lines that end in `data`, without their newline; empty lines are left out."""
-        *ended, rest = data.split(b"\n")
-        lines: list[bytes | Overlong] = []
-        for piece in ended:
-            self._add(piece)
-            if self._size:
-                lines.append(self._take())
-        self._add(rest)
-        return lines
-
-    def _add(self, piece: bytes) -> None:
-        was_within, self._size = self._size <= self._max_bytes, self._size + len(piece)
-        if self._size <= self._max_bytes:
-            self._pieces.append(piece)
-        elif was_within:
-            self._pieces = [b"".join((*self._pieces, piece))[: min(_SMALL, self._max_bytes)]]
-
-    def _take(self) -> bytes | Overlong:
-        line, size = b"".join(self._pieces), self._size
-        self._pieces, self._size = [], 0
-        return line if size <= self._max_bytes else Overlong(line, size)
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -73,7 +73,22 @@ VALUES: list[tuple[Any, str]] = [
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
     size = human_bytes(len(stored(value).blob))
     outline = outline.replace("{size}", size)
-    assert told(value) == f"Stored in memory:\n{BASE}\n{outline}\nPass path or path/key as tool argument."
+    assert told(value) == f"Stored in memory:\n{BASE}\n{outline}\n{use_of(stored(value).kind)}"
+
+
+def use_of(kind: Kind) -> str:
+    return f"Pass path{' or path/key' if kind in ('object', 'array') else ''} as tool argument."
+
+
+@pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
+def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind) -> None:
+    blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
+    blob = blobs.get(kind, b'{"type":"image"}')
+    for changes in ({}, {"shown": "1"}, {"head": "no"}, {"companion": COMPANION}):
+        notice = told(blob, kind=kind, **changes)
+        assert notice.splitlines()[-1] == use_of(kind)
+        assert noticed_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+        assert json.loads(told(blob, "json", kind=kind, **changes))["use"] == use_of(kind)
 
 
 def test_a_file_is_outlined_by_its_media_type() -> None:
@@ -90,8 +105,47 @@ def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
     for style in ("compact", "paper"):
         assert f"\n{shown}\n" in told({"a": 1, "b": 1}, style, shown=shown)
-    assert json.loads(told({"a": 1}, "json", shown=shown))["content"] == shown
-    assert '"keys"' not in told({"a": 1}, "json", shown=shown)
+    notice = told({"a": 1}, "json", shown=shown)
+    assert '"content": {"a":"\\u200b","b":1}, ' in notice
+    assert "keys" not in json.loads(notice)
+
+
+DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0041"}'
+
+
+def test_json_that_is_shown_stands_in_a_json_notice_as_json_with_its_digits() -> None:
+    notice = told(DIGITS.encode(), "json", shown=DIGITS, companion=COMPANION)
+    assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
+    assert "\n" not in notice
+    assert is_whole_notice(notice)
+    assert noticed_bases(notice) == {BASE, COMPANION}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(), below, max_size=4),
+        max_leaves=8,
+    ),
+    st.sampled_from([None, 1, "\t"]),
+    st.booleans(),
+)
+def test_a_json_notice_with_a_shown_value_is_one_strict_json_object(
+    value: Any,
+    indent: int | str | None,
+    ascii_only: bool,  # noqa: FBT001
+) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    shown = value if isinstance(value, str) else text
+    notice = json.loads(told(text.encode("utf-8"), "json", shown=shown))
+    assert notice["memory_path"] == BASE
+    assert notice["content"] == value
+    assert type(notice["content"]) is type(value)
+    assert len(told(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
+
+
+def test_a_text_that_is_shown_stands_in_a_json_notice_as_a_string_even_where_it_spells_json() -> None:
+    assert json.loads(told("[1]", "json", shown="[1]"))["content"] == "[1]"
 
 
 def test_the_companion_is_named_in_every_style_but_opaque() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.wire import LineReader, Overlong, line_of
+from mcp_mirror.frames import LineReader, MemoryCollector, Overlong
+from mcp_mirror.wire import line_of
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"abcdefghij" * 3]), max_size=30).map(
     b"".join
@@ -16,7 +17,7 @@ STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"a
 
 
 def read(chunks: Iterator[bytes], max_bytes: int) -> list[bytes | Overlong]:
-    reader = LineReader(max_bytes)
+    reader: LineReader[bytes | Overlong] = LineReader(MemoryCollector(max_bytes))
     return [line for chunk in chunks for line in reader.feed(chunk)]
 
 
@@ -44,7 +45,7 @@ def test_a_line_past_the_bound_keeps_its_head_and_tells_its_size(
 
 
 def test_the_head_of_an_overlong_line_is_bounded_and_the_rest_is_not_held() -> None:
-    reader = LineReader(1 << 20)
+    reader: LineReader[bytes | Overlong] = LineReader(MemoryCollector(1 << 20))
     for _ in range(64):
         assert reader.feed(b"x" * (1 << 16)) == []
     (line,) = reader.feed(b"\n")

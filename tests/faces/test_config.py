@@ -22,6 +22,7 @@ from mcp_mirror.policies import (
     StorePolicy,
     ToolPolicy,
     UpstreamPolicy,
+    WirePolicy,
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -84,8 +85,9 @@ mirror:
   expose_originals: yes
   capture: never
   startup_wait: 0
-store: {kind: memory, max_bytes: 1.5GiB, ttl: 2h}
-server: {name: gate, instructions: Be brief., path: /x/mcp, max_message_bytes: 5MB}
+store: {kind: disk, path: kept, max_bytes: 1.5GiB, ttl: 2h}
+server: {name: gate, instructions: Be brief., path: /x/mcp}
+limits: {max_message_bytes: 5MB, spool_bytes: 1KiB, max_key_bytes: 100}
 """
 
 
@@ -112,8 +114,9 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
             ),
         ),
         mirror=MirrorPolicy("_twin", "never", 1, 2, 3, "paper", expose_originals=True, startup_wait=0),
-        store=StorePolicy("memory", 3 << 29, 7200),
-        server=ServerPolicy("gate", "Be brief.", "/x/mcp", 5_000_000),
+        store=StorePolicy("disk", str(tmp_path / "kept"), 3 << 29, 7200),
+        server=ServerPolicy("gate", "Be brief.", "/x/mcp"),
+        limits=WirePolicy(5_000_000, 1024, 100),
     )
 
 

@@ -50,9 +50,7 @@ SIZE = "wanted a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got
 TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
-KEYS_OF_UPSTREAM = (
-    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, enabled, tools, overrides"
-)
+KEYS_OF_UPSTREAM = "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, enabled, tools, overrides"
 
 BAD_KEYS = [
     ("timeot: 5", "upstreams.a.timeot: unknown key; did you mean 'timeout'?"),
@@ -127,14 +125,14 @@ BAD_SECTIONS = [
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
     ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
-    ("store: {kind: redis}", "store.kind: wanted memory, got text"),
+    ("store: {kind: redis}", "store.kind: wanted one of memory, disk, got text"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
     ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
     ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),
     ("store: {ttl: never}", "store.ttl: wanted a duration above 0 in seconds, or with s, m, h or d, got text"),
     ("server: {path: mcp}", "server.path: wanted a path such as /mcp, got text"),
     ("server: {name: }", "server.name: wanted text that is not empty, got nothing"),
-    ("server: {prot: 1}", "server.prot: unknown key; wanted one of name, instructions, path, max_message_bytes"),
+    ("server: {prot: 1}", "server.prot: unknown key; wanted one of name, instructions, path"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
     ("upstreams: []", "upstreams: wanted a mapping from names to servers, got a list"),

@@ -111,3 +111,26 @@ def test_problems_name_the_upstream_and_the_tool() -> None:
         "Upstream 'up' lists a tool without a usable name: it is not served.",
         "Tool 'z' of upstream 'up': its annotations cannot be passed on.",
     )
+
+
+def test_a_tool_that_runs_as_a_task_alone_is_left_out_and_told_of() -> None:
+    cases: list[tuple[str, Any]] = [
+        ("required", {"taskSupport": "required"}),
+        *(("kept", {"taskSupport": other}) for other in ("optional", "forbidden", None)),
+        *(("kept", other) for other in ({}, None, "required")),
+    ]
+    listing = [tool(f"{kind}_{index}", execution=execution) for index, (kind, execution) in enumerate(cases)]
+    catalog = build((policy("up"), [*listing, tool("plain")]), expose_originals=True)
+    assert {entry.tool for entry in catalog.entries.values()} == {
+        "plain", *(one["name"] for one in listing if one["name"].startswith("kept"))
+    }  # fmt: skip
+    assert [problem for problem in catalog.problems if "task alone" in problem] == [
+        "Tool 'required_0' of upstream 'up' runs as a task alone: it is not served."
+    ]
+    assert not [problem for problem in catalog.problems if "required_0" in problem and "task alone" not in problem]
+
+
+def test_a_tool_that_is_denied_is_no_problem_whatever_it_is() -> None:
+    listing = [tool("x", execution={"taskSupport": "required"}), {"name": "y"}, tool("z")]
+    catalog = build((policy("up", deny=("x", "y")), listing))
+    assert (list(catalog.entries), catalog.problems) == (["z_mirrored"], ())

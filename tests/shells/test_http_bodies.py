@@ -1,63 +1,12 @@
-"""Bodies as they come from an HTTP upstream: server-sent events cut and rewritten, encodings undone."""
+"""Bodies as they come from an HTTP upstream: server-sent events written anew, encodings undone."""
 
 import gzip
 import zlib
-from itertools import pairwise
 
 import httpx2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mcp_mirror.errors import WireError
-from mcp_mirror.upstreams.http import EventReader, _Inflating, rewrite_event
-
-BREAKS = ("\n", "\r\n", "\r")
-
-
-def read(chunks: list[bytes], bound: int = 10_000) -> list[bytes]:
-    reader = EventReader(bound)
-    events = [event for chunk in chunks for event in reader.feed(chunk)]
-    return [*events, *((rest,) if (rest := reader.rest()) else ())]
-
-
-@given(
-    st.sampled_from(BREAKS),
-    st.lists(
-        st.lists(st.sampled_from(["data: {}", "data:x", "id: 1", ": c", "data", "event: e"]), min_size=1), max_size=4
-    ),
-    st.lists(st.integers(0, 200)),
-)
-def test_events_are_the_same_however_they_are_cut(line_break: str, events: list[list[str]], cuts: list[int]) -> None:
-    text = "".join(line_break.join((*event, "", "")) for event in events).encode()
-    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    chunks = [text[start:stop] for start, stop in pairwise(edges)]
-    assert b"".join(read(chunks)) == text
-    datas = [[line for line in event if line.startswith("data")] for event in events]
-    seen: list[bytes] = []
-
-    def see(data: object) -> object:
-        seen.append(bytes(data))  # type: ignore[call-overload]
-        return data
-
-    for event in read(chunks):
-        assert rewrite_event(event, see) == event  # type: ignore[arg-type]
-    wanted = ["\n".join(line.partition(":")[2].removeprefix(" ") for line in data) for data in datas]
-    assert [data for data in seen if data.strip()] == [data.encode() for data in wanted if data.strip()]
-
-
-@pytest.mark.parametrize("line_break", BREAKS)
-def test_a_rewritten_event_keeps_its_id_and_other_fields(line_break: str) -> None:
-    event = line_break.join(
-        ("event: message", "id: 7", "database: no data", 'data: {"a":', "data: 1}", "", "")
-    ).encode()
-    changed = rewrite_event(event, lambda data: b'{"was":%d}' % len(data))
-    assert changed == b'event: message\nid: 7\ndatabase: no data\ndata: {"was":8}\n\n'
-
-
-def test_an_event_over_the_bound_is_refused() -> None:
-    with pytest.raises(WireError, match="over `max_message_bytes`"):
-        read([b"data: " + b"x" * 200] * 100, bound=5000)
+from mcp_mirror.upstreams.http import _Inflating, event_of
 
 
 def inflate(data: bytes, size: int) -> bytes:
@@ -96,3 +45,8 @@ def test_pieces_of_a_small_body_that_swells_are_bounded() -> None:
 def test_a_body_that_is_not_what_it_says_is_a_failed_read(data: bytes) -> None:
     with pytest.raises(httpx2.ReadError, match="content-encoding"):
         inflate(data, 10)
+
+
+def test_an_event_keeps_its_fields_and_has_its_data_on_as_many_lines_as_it_needs() -> None:
+    assert event_of((b"id: 7", b"event: message"), b'{"a":\n1}') == b'id: 7\nevent: message\ndata: {"a":\ndata: 1}\n\n'
+    assert event_of((b": ping",), None) == b": ping\n\n"

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, Member, Provenance, Span
+from mcp_mirror.models import Descriptor, FileSpan, Member, Provenance, Span
 from mcp_mirror.policies import StorePolicy
+from mcp_mirror.spool import map_file
 from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 
 TTL = 100.0
@@ -23,7 +26,10 @@ class Clock:
         return self.now
 
 
-STORES: dict[str, Callable[[StorePolicy, Clock], Store]] = {"memory": MemoryStore}
+STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], Store]] = {
+    "memory": MemoryStore,
+    "disk": DiskStore,
+}
 
 
 @pytest.fixture
@@ -32,8 +38,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, clock: Clock) -> Store:
-    return STORES[request.param](StorePolicy(max_bytes=ROOM, ttl=TTL), clock)
+def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Store:
+    return STORES[request.param](StorePolicy(max_bytes=ROOM, ttl=TTL), clock, lambda: tmp_path)
 
 
 def descriptor(base: str, blob: bytes, clock: Clock) -> Descriptor:
@@ -153,7 +159,7 @@ async def test_what_was_used_longest_ago_makes_room(store: Store, clock: Clock) 
 
 async def test_a_value_that_cannot_fit_is_refused_and_costs_the_others_nothing(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
-    with pytest.raises(StoreError, match=r"1,001 bytes and memory holds 1,000 \(`store.max_bytes`\)"):
+    with pytest.raises(StoreError, match=r"1,001 bytes and the store holds 1,000 \(`store.max_bytes`\)"):
         await put(store, clock, "t-2", b"x" * (ROOM + 1))
     assert [one.base for one in await store.list("me")] == ["t-1"]
     assert await store.describe("me", "t-2") is None
@@ -178,12 +184,49 @@ async def test_an_expired_value_is_no_longer_in_the_way(store: Store, clock: Clo
     assert gone.reason == "expired"
 
 
-async def test_a_small_part_of_a_message_does_not_keep_the_message() -> None:
+async def test_a_small_part_of_a_message_does_not_keep_the_message(tmp_path: Path) -> None:
     clock, message = Clock(), bytes(500)
-    store = MemoryStore(StorePolicy(max_bytes=ROOM, ttl=TTL), clock)
+    store = MemoryStore(StorePolicy(max_bytes=ROOM, ttl=TTL), clock, lambda: tmp_path)
     for base, size in (("small", 100), ("large", 450)):
         await store.put("me", descriptor(base, message[:size], clock), (memoryview(message)[:size],))
     kept = {base: await store.read("me", base) for base in ("small", "large")}
     assert isinstance(kept["small"], bytes)
     assert isinstance(kept["large"], memoryview)
     assert kept["large"].obj is message
+
+
+async def test_a_value_that_is_in_a_file_is_linked_and_outlives_the_files_name(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    frame = folder / "frame"
+    frame.write_bytes(b'junk{"a":[1]}junk')
+    described = descriptor("t-1", b'{"a":[1]}', clock)
+    await store.put("me", described, (b'{"a":[1]}',), FileSpan(str(frame), Span(4, 9)))
+    frame.unlink()
+    assert bytes(await store.read("me", "t-1") or b"") == b'{"a":[1]}'
+    kept = await store.file_of("me", "t-1")
+    assert kept is not None
+    assert map_file(kept.path)[kept.span.start : kept.span.stop] == b'{"a":[1]}'
+    assert await store.file_of("you", "t-1") is None
+
+
+async def test_a_file_goes_with_its_value_and_not_before_its_readers(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    frame = tmp_path / "frame"
+    frame.write_bytes(b'{"a":[1]}')
+    await store.put("me", descriptor("t-1", b'{"a":[1]}', clock), (b'{"a":[1]}',), FileSpan(str(frame), Span(0, 9)))
+    frame.unlink()
+    read = await store.read("me", "t-1")
+    await store.delete("me", "t-1")
+    assert list(tmp_path.iterdir()) == []
+    assert bytes(read or b"") == b'{"a":[1]}'
+
+
+async def test_an_expired_value_leaves_no_file(store: Store, clock: Clock, tmp_path: Path) -> None:
+    await put(store, clock, "t-1")
+    clock.now += TTL
+    await store.describe("me", "t-1")
+    assert list(tmp_path.iterdir()) == []

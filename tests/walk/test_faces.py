@@ -60,7 +60,7 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
 async def test_a_line_that_is_no_message_is_answered_and_the_connection_goes_on(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
-    async with speak(configured({"raw": raw()}, server={"max_message_bytes": 65_536})) as client:
+    async with speak(configured({"raw": raw()}, limits={"max_message_bytes": 65_536})) as client:
         await client.greet()
         for line, identity in BAD_LINES:
             await client.send(line)
@@ -280,7 +280,7 @@ async def test_a_body_that_is_no_message_is_refused_and_the_next_is_served(share
 @pytest.fixture
 async def shared(configured: Configured, serve: Serve) -> Any:
     """The URL of a gateway without upstreams."""
-    async with serve(configured({}, server={"max_message_bytes": 1_000_000})) as served:
+    async with serve(configured({}, limits={"max_message_bytes": 1_000_000})) as served:
         yield served.url
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
-from mcp_mirror.policies import CaptureMode, NoticeStyle
+from mcp_mirror.policies import CaptureMode, NoticeStyle, StoreKind
 
 Transport = Literal["stdio", "streamable-http", "sse"]
 
@@ -217,7 +217,7 @@ Duration = Annotated[
 TransportName = Annotated[Transport, _choice(Transport), _or_variable(enum=list(get_args(Transport)))]
 Capture = Annotated[CaptureMode, _choice(CaptureMode), _or_variable(enum=list(get_args(CaptureMode)))]
 Notice = Annotated[NoticeStyle, _choice(NoticeStyle), _or_variable(enum=list(get_args(NoticeStyle)))]
-StoreKind = Annotated[Literal["memory"], _choice(Literal["memory"])]
+Storage = Annotated[StoreKind, _choice(StoreKind), _or_variable(enum=list(get_args(StoreKind)))]
 
 OrNothing: Final = BeforeValidator(_empty_if_nothing)
 """Makes a mapping of which every line is commented out an empty one."""

@@ -32,6 +32,7 @@ from mcp_mirror.policies import (
     StorePolicy,
     ToolPolicy,
     UpstreamPolicy,
+    WirePolicy,
 )
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
@@ -289,8 +290,9 @@ class _Builder:
         return Config(
             upstreams=upstreams,
             mirror=MirrorPolicy(**file.mirror.model_dump()),
-            store=StorePolicy(**file.store.model_dump()),
+            store=StorePolicy(**(file.store.model_dump() | {"path": self._folder(file.store.path)})),
             server=ServerPolicy(**file.server.model_dump()),
+            limits=WirePolicy(**file.limits.model_dump()),
             warnings=self.findings.warnings,
         )
 
@@ -303,11 +305,15 @@ class _Builder:
             allow=section.tools.allow,
             deny=section.tools.deny,
             overrides=tuple((glob, ToolPolicy(**each.model_dump())) for glob, each in section.overrides.items()),
+            max_request_bytes=section.max_request_bytes,
         )
 
     def _stdio(self, section: UpstreamSection, command: str) -> StdioEndpoint:
-        cwd = None if section.cwd is None else os.path.normpath(self.folder / _from_home(section.cwd))
+        cwd = self._folder(section.cwd)
         return StdioEndpoint(_from_home(command), section.args, MappingProxyType(section.env), cwd)
+
+    def _folder(self, path: str | None) -> str | None:
+        return None if path is None else os.path.normpath(self.folder / _from_home(path))
 
     def _http(self, section: UpstreamSection) -> HttpEndpoint:
         return HttpEndpoint(section.url or "", MappingProxyType(section.headers), section.transport == "sse")

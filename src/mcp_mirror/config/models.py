@@ -23,7 +23,7 @@ from mcp_mirror.config.fields import (
     OrNothing,
     Pause,
     Seconds,
-    StoreKind,
+    Storage,
     Suffix,
     Text,
     TransportName,
@@ -33,13 +33,14 @@ from mcp_mirror.config.fields import (
     Words,
 )
 from mcp_mirror.config.source import Items, Node, Scalar, Table
-from mcp_mirror.policies import MirrorPolicy, ServerPolicy, StdioEndpoint, StorePolicy, UpstreamPolicy
+from mcp_mirror.policies import MirrorPolicy, ServerPolicy, StdioEndpoint, StorePolicy, UpstreamPolicy, WirePolicy
 
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _MIRROR: Final = MirrorPolicy()
 _STORE: Final = StorePolicy()
 _SERVER: Final = ServerPolicy()
+_LIMITS: Final = WirePolicy()
 _UPSTREAM: Final = UpstreamPolicy("", StdioEndpoint(""))
 
 
@@ -113,6 +114,12 @@ class UpstreamSection(_Section):
     startup_timeout: Seconds = Field(
         default=_UPSTREAM.startup_timeout, description="Seconds that connecting and listing the tools may take."
     )
+    max_request_bytes: Bytes | None = Field(
+        default=None,
+        description="Bytes of the largest arguments that are sent to it. By default what its kind is known to take: "
+        "4 MiB over HTTP, 10 MiB for a program that Node runs, any for another program.",
+        examples=["32MiB"],
+    )
     enabled: Flag = Field(default=True, description="False leaves this upstream out; its variables may then be unset.")
     tools: Annotated[ToolsSection, OrNothing] = Field(
         default=ToolsSection(), description="Which of its tools are served."
@@ -154,7 +161,15 @@ class MirrorSection(_Section):
 class StoreSection(_Section):
     """Where values are kept and for how long."""
 
-    kind: StoreKind = Field(default=_STORE.kind, description="memory: in this process, gone when it ends.")
+    kind: Storage = Field(
+        default=_STORE.kind,
+        description="memory: in this process, large values in files. disk: all in files. Both are gone when it ends.",
+    )
+    path: Text | None = Field(
+        default=None,
+        description="Folder of the disk store, relative to this file's folder. By default a temporary one.",
+        examples=["~/.cache/mcp-mirror"],
+    )
     max_bytes: Bytes = Field(
         default=_STORE.max_bytes,
         description="Bytes to keep at most; suffixes KB, MB, GB, KiB, MiB, GiB.",
@@ -173,10 +188,25 @@ class ServerSection(_Section):
     name: Text = Field(default=_SERVER.name, description="The name that clients see.")
     instructions: Text | None = Field(default=None, description="Text for the model, put before the gateway's own.")
     path: UrlPath = Field(default=_SERVER.path, description="Path of the HTTP endpoint.")
+
+
+class LimitsSection(_Section):
+    """Bounds of one message, from clients and from upstreams; suffixes KB, MB, GB, KiB, MiB, GiB."""
+
     max_message_bytes: Bytes = Field(
-        default=_SERVER.max_message_bytes,
-        description="Bytes of the largest message that a client may send; suffixes KB, MB, GB, KiB, MiB, GiB.",
+        default=_LIMITS.max_message_bytes,
+        description="Bytes of the largest message; a larger one is discarded and its call fails.",
         examples=["2GiB"],
+    )
+    spool_bytes: Bytes = Field(
+        default=_LIMITS.spool_bytes,
+        description="Bytes past which a message goes to a file as it arrives instead of into memory.",
+        examples=["16MiB"],
+    )
+    max_key_bytes: Bytes = Field(
+        default=_LIMITS.max_key_bytes,
+        description="Bytes of the longest key on the top level of a value.",
+        examples=["64KiB"],
     )
 
 
@@ -195,6 +225,9 @@ class ConfigFile(_Section):
         default=StoreSection(), description="The memory that values are kept in."
     )
     server: Annotated[ServerSection, OrNothing] = Field(default=ServerSection(), description="The gateway's own face.")
+    limits: Annotated[LimitsSection, OrNothing] = Field(
+        default=LimitsSection(), description="How large one message may be."
+    )
 
 
 _MODELS: Final[Mapping[str, type[_Section]]] = {
@@ -202,6 +235,7 @@ _MODELS: Final[Mapping[str, type[_Section]]] = {
     "mirror": MirrorSection,
     "store": StoreSection,
     "server": ServerSection,
+    "limits": LimitsSection,
     "upstreams/*": UpstreamSection,
     "upstreams/*/tools": ToolsSection,
     "upstreams/*/overrides/*": OverrideSection,

@@ -14,7 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.spool import Spool, SpooledFrame
 from mcp_mirror.wire import MARK, RequestId, recover_id
 
 _MARK: Final = MARK.encode()
@@ -27,12 +29,10 @@ _INVALID_REQUEST: Final = -32600
 class PayloadLayer:
     """Wraps an ASGI application that speaks MCP."""
 
-    def __init__(
-        self, app: ASGIApp, postbox: Postbox, max_message_bytes: int, security: TransportSecuritySettings
-    ) -> None:
+    def __init__(self, app: ASGIApp, postbox: Postbox, spool: Spool, security: TransportSecuritySettings) -> None:
         self._app = app
         self._postbox = postbox
-        self._max_bytes = max_message_bytes
+        self._spool = spool
         self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,8 +45,8 @@ class PayloadLayer:
             await refusal(scope, receive, send)
             return
         body = await self._read(receive)
-        if body is None:
-            await _refusal(413, _INVALID_REQUEST, self._too_large(), None)(scope, receive, send)
+        if isinstance(body, Overlong):
+            await _refusal(413, _INVALID_REQUEST, _too_large(body), recover_id(body.head))(scope, receive, send)
             return
         try:
             frame, token = self._postbox.inbound(body)
@@ -60,21 +60,26 @@ class PayloadLayer:
         finally:
             self._postbox.discard(token)
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            piece: bytes = message.get("body", b"")
-            size += len(piece)
-            if size > self._max_bytes:
-                return None
-            pieces.append(piece)
-            if not message.get("more_body", False):
-                return b"".join(pieces)
+    async def _read(self, receive: Receive) -> Buffer | Overlong:
+        """The whole body; a large one mapped from a file, one past the bound not at all."""
+        collector = self._spool.collector()
+        try:
+            while True:
+                message = await receive()
+                collector.add(message.get("body", b""))
+                if not message.get("more_body", False):
+                    frame = collector.take()
+                    break
+        finally:
+            collector.close()
+        if isinstance(frame, SpooledFrame):
+            with frame:
+                return frame.view
+        return frame
 
-    def _too_large(self) -> str:
-        return f"The message is over {self._max_bytes:,} bytes (`server.max_message_bytes`)."
+
+def _too_large(body: Overlong) -> str:
+    return f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
 
 
 class _Outgoing:

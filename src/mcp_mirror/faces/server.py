@@ -22,6 +22,7 @@ from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.stdio import stdio_streams
 from mcp_mirror.gateway import Gateway, Reply, ToolCall, error_reply
 from mcp_mirror.policies import ServerPolicy
+from mcp_mirror.spool import Spool
 from mcp_mirror.tools import OWN_TOOLS, RETRIEVE
 from mcp_mirror.upstreams.supervisor import Upstream
 from mcp_mirror.wire import MARK
@@ -86,9 +87,12 @@ class Audience:
 class MirrorServer:
     """Speaks MCP for a gateway, over any number of connections."""
 
-    def __init__(self, gateway: Gateway, policy: ServerPolicy, version: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, gateway: Gateway, policy: ServerPolicy, spool: Spool, version: str, clock: Callable[[], float]
+    ) -> None:
         self._gateway = gateway
         self._policy = policy
+        self._spool = spool
         self._postbox = Postbox()
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)
@@ -104,7 +108,7 @@ class MirrorServer:
             on_read_resource=self._read_resource,
             on_subscriptions_listen=self._listen,
         )
-        self._server.middleware.append(self._observe)
+        self._server.middleware[:] = [self._observe]  # the SDK's own spans cost a small call more than its work
 
     async def announce_tools(self) -> None:
         """Tell every client that the list of tools has changed."""
@@ -113,14 +117,14 @@ class MirrorServer:
 
     async def serve_stdio(self) -> None:
         """Serve the one client on standard input and output until it leaves."""
-        async with stdio_streams(self._postbox, self._policy.max_message_bytes) as (read, write):
+        async with stdio_streams(self._postbox, self._spool) as (read, write):
             await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
 
     def http_app(self, host: str) -> ASGIApp:
         """An ASGI application that serves Streamable HTTP clients on a loopback address."""
         path, security = self._policy.path, TransportSecuritySettings(allowed_hosts=_HOSTS, allowed_origins=_ORIGINS)
         app = self._server.streamable_http_app(streamable_http_path=path, host=host, transport_security=security)
-        return PayloadLayer(app, self._postbox, self._policy.max_message_bytes, security)
+        return PayloadLayer(app, self._postbox, self._spool, security)
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:

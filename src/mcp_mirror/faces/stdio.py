@@ -4,82 +4,51 @@ A line that is no message is answered with a JSON-RPC error, and the connection 
 else writes to standard output goes to standard error instead.
 """
 
-import asyncio
 import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, TextIO
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.faces.postbox import Postbox
-from mcp_mirror.models import Segments
-from mcp_mirror.wire import LineReader, Overlong, RequestId, line_of, recover_id
+from mcp_mirror.frames import Overlong
+from mcp_mirror.models import Buffer
+from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream
+from mcp_mirror.spool import Frame, Spool, SpooledFrame
+from mcp_mirror.upstreams.base import identity_of
+from mcp_mirror.wire import RequestId
 
-_READ: Final = 1 << 18
 _LINGER: Final = 1.0
 """Seconds after the end of the input that what was asked on it may still be answered."""
 
-Incoming = SessionMessage | Exception
-Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-
 
 @asynccontextmanager
-async def stdio_streams(postbox: Postbox, max_message_bytes: int) -> AsyncIterator[Streams]:
+async def stdio_streams(postbox: Postbox, spool: Spool) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
     """What the SDK reads and writes on this process's standard streams."""
-    to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    with _claimed_streams() as (source, sink):
-        lock = anyio.Lock()
+    with _claimed_streams() as (descriptor_in, descriptor_out):
+        sink = LineSink(descriptor_out)
         async with anyio.create_task_group() as tasks:
-            face = _Face(postbox, max_message_bytes, sink, lock)
-            tasks.start_soon(face.read, source, to_session)
-            tasks.start_soon(face.write, from_session)
-            yield incoming, outgoing
+            await tasks.start(sink.run)
+            session = _Session(postbox, sink)
+            yield _Incoming(session, LineSource(descriptor_in, spool.collector())), _Outgoing(session)
             tasks.cancel_scope.cancel()
 
 
-class _Face:
-    def __init__(self, postbox: Postbox, max_message_bytes: int, sink: int, lock: anyio.Lock) -> None:
-        self._postbox = postbox
-        self._max_bytes = max_message_bytes
-        self._sink = sink
-        self._lock = lock
+class _Session:
+    """What both directions of the one connection share: the way out, and which requests wait for an answer."""
+
+    def __init__(self, postbox: Postbox, sink: LineSink) -> None:
+        self.postbox = postbox
+        self.sink = sink
         self._open_requests: set[RequestId] = set()
         self._answered = anyio.Event()
 
-    async def read(self, source: int, session: MemoryObjectSendStream[Incoming]) -> None:
-        """Hand lines to the SDK until the input ends and what was asked on it is answered, or should have been."""
-        lines = LineReader(self._max_bytes)
-        async with session:
-            async for chunk in _chunks(source):
-                for line in lines.feed(chunk):
-                    if (message := await self._open(line)) is not None:
-                        self._note(message.message)
-                        await session.send(message)
-            with anyio.move_on_after(_LINGER):
-                while self._open_requests:
-                    await self._answered.wait()
-
-    async def write(self, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Write what the SDK sends."""
-        async with messages:
-            async for message in messages:
-                frame = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-                try:
-                    await self._send(self._postbox.outbound(frame))
-                except OSError:  # the client has gone; its end of the input ends the session
-                    return
-                self._note(message.message)
-
-    def _note(self, message: types.JSONRPCMessage) -> None:
+    def note(self, message: types.JSONRPCMessage) -> None:
         """Keep count of the requests that wait for an answer; a subscription's answer is its end."""
         if isinstance(message, types.JSONRPCRequest) and message.method != "subscriptions/listen":
             self._open_requests.add(message.id)
@@ -88,60 +57,70 @@ class _Face:
         self._answered.set()
         self._answered = anyio.Event()
 
-    async def _open(self, line: bytes | Overlong) -> SessionMessage | None:
+    async def all_answered(self) -> None:
+        """Wait until no request waits, or should have been answered."""
+        with anyio.move_on_after(_LINGER):
+            while self._open_requests:
+                await self._answered.wait()
+
+
+class _Incoming(MessageStream):
+    """What the client says."""
+
+    def __init__(self, session: _Session, source: LineSource) -> None:
+        self._session = session
+        self._source = source
+
+    async def receive(self) -> SessionMessage:
         try:
-            if isinstance(line, Overlong):
-                raise WireError(f"A message of {line.size:,} bytes is over `server.max_message_bytes`.")  # noqa: TRY301
-            frame, token = self._postbox.inbound(line)
+            while True:
+                if (message := await self._open(await self._source.receive())) is not None:
+                    self._session.note(message.message)
+                    return message
+        except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will
+            await self._session.all_answered()
+            raise anyio.EndOfStream from None
+
+    async def _open(self, frame: Frame) -> SessionMessage | None:
+        token = None
+        try:
+            stub, token = self._session.postbox.inbound(_bytes_of(frame))
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
         except WireError as error:
-            identity = recover_id(line.head if isinstance(line, Overlong) else line)
-            await self._refuse(types.PARSE_ERROR, str(error), identity)
-            return None
-        try:
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(frame), by_name=False))
+            await self._refuse(types.PARSE_ERROR, str(error), identity_of(frame))
         except ValueError:
-            self._postbox.discard(token)
+            self._session.postbox.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
-            await self._refuse(types.INVALID_REQUEST, reason, recover_id(line))
-            return None
+            await self._refuse(types.INVALID_REQUEST, reason, identity_of(frame))
+        return None
 
     async def _refuse(self, code: int, reason: str, identity: RequestId | None) -> None:
         error = types.JSONRPCError(jsonrpc="2.0", id=identity, error=types.ErrorData(code=code, message=reason))
-        await self._send((error.model_dump_json(exclude_unset=True).encode(),))
-
-    async def _send(self, segments: Segments) -> None:
-        async with self._lock:
-            # A client that reads no more must not keep us from stopping.
-            await anyio.to_thread.run_sync(_write_line, self._sink, segments, abandon_on_cancel=True)
+        await self._session.sink.send((error.model_dump_json(exclude_unset=True).encode(),))
 
 
-async def _chunks(source: int) -> AsyncIterator[bytes]:
-    """What the input holds. A thread of its own reads it, so that a stop need not wait for the next byte."""
-    loop = asyncio.get_running_loop()
-    into, chunks = anyio.create_memory_object_stream[bytes](1)
+class _Outgoing(MessageSink):
+    """What the client is told."""
 
-    def pump() -> None:
-        with suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while data := os.read(source, _READ):
-                asyncio.run_coroutine_threadsafe(into.send(data), loop).result()
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(into.close)
+    def __init__(self, session: _Session) -> None:
+        self._session = session
 
-    threading.Thread(target=pump, name="standard input", daemon=True).start()
-    with chunks:
-        async for chunk in chunks:
-            yield chunk
+    async def send(self, item: SessionMessage, /) -> None:
+        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        try:
+            await self._session.sink.send(self._session.postbox.outbound(frame))
+        except OSError:  # the client has gone; its end of the input ends the session
+            raise anyio.BrokenResourceError from None
+        self._session.note(item.message)
 
 
-def _write_line(sink: int, segments: Segments) -> None:
-    for piece in line_of(segments):
-        _write_all(sink, piece)
-
-
-def _write_all(sink: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(sink, view) :]
+def _bytes_of(frame: Frame) -> Buffer:
+    if isinstance(frame, Overlong):
+        raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
+    if isinstance(frame, SpooledFrame):
+        with frame:  # the map stays as long as the arguments do
+            return frame.view
+    return frame
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mcp_mirror.models import Buffer, Descriptor, Segments, Span, StoreStats
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
 
 Reason = Literal["expired", "evicted"]
 
@@ -25,8 +25,14 @@ class Store(Protocol):
     byte ranges, so one key of a large value costs that key. Every use of a value puts its expiry off.
     """
 
-    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments) -> None:
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value; when this returns, it is kept.
+
+        Args:
+            namespace: Whose value it is.
+            descriptor: What is known about it.
+            blob: Its bytes.
+            file: Where the same bytes are in a file, which may be linked instead of written anew.
 
         Raises:
             StoreError: The store is full or failed; nothing was kept.
@@ -37,6 +43,9 @@ class Store(Protocol):
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; None where there is none any more."""
+
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
+        """Where the value is in a file; None where it is in none."""
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value at once; False where there was none."""

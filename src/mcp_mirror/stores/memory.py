@@ -1,12 +1,16 @@
-"""Values in this process's memory: gone with it, bounded in bytes."""
+"""Values in this process's memory, large ones in files that it maps: gone with it, bounded in bytes."""
 
+import os
+import secrets
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Buffer, Descriptor, Segments, Span, StoreStats
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 
@@ -21,31 +25,41 @@ Key = tuple[str, str]
 class _Entry:
     descriptor: Descriptor
     blob: Buffer
+    file: FileSpan | None
+    """Where the blob is mapped from: a file of the store's own."""
 
 
 class MemoryStore:
     """A `Store` that evicts what was used longest ago when it is full."""
 
-    def __init__(self, policy: StorePolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
+        """Begin empty.
+
+        Args:
+            policy: How much is kept and for how long.
+            clock: Seconds since the epoch.
+            folder: Where files are kept; asked for with the first one.
+        """
         self._policy = policy
         self._clock = clock
+        self._folder = folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
         self._bytes = 0
 
-    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments) -> None:
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value, at the cost of those used longest ago."""
         size = sum(len(segment) for segment in blob)
         if size > self._policy.max_bytes:
             raise StoreError(
-                f"The result has {size:,} bytes and memory holds {self._policy.max_bytes:,} (`store.max_bytes`). "
+                f"The result has {size:,} bytes and the store holds {self._policy.max_bytes:,} (`store.max_bytes`). "
                 "Ask the tool for less."
             )
         await self.delete(namespace, descriptor.base)
         while self._bytes + size > self._policy.max_bytes:
             self._bury(next(iter(self._entries)), "evicted")
         key = (namespace, descriptor.base)
-        self._entries[key] = _Entry(descriptor, _owned(blob))
+        self._entries[key] = _Entry(descriptor, *self._held(blob, file))
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -61,12 +75,16 @@ class MemoryStore:
             return None
         return memoryview(entry.blob)[span.start : span.stop] if span else entry.blob
 
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
+        """Where the value is mapped from."""
+        entry = self._used((namespace, base))
+        return entry.file if entry else None
+
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
         self._bury_expired()
-        entry = self._entries.pop((namespace, base), None)
-        self._bytes -= len(entry.blob) if entry else 0
-        return entry is not None
+        key = (namespace, base)
+        return key in self._entries and bool(self._removed(key))
 
     async def list(self, namespace: str) -> tuple[Descriptor, ...]:
         """What is kept, the newest first."""
@@ -95,11 +113,30 @@ class MemoryStore:
             self._bury(next(iter(self._entries)), "expired")
 
     def _bury(self, key: Key, reason: Reason) -> None:
-        entry = self._entries.pop(key)
-        self._bytes -= len(entry.blob)
+        entry = self._removed(key)
         self._tombstones[key] = Tombstone(replace(entry.descriptor, members=()), reason, self._clock())
         if len(self._tombstones) > _MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
+
+    def _removed(self, key: Key) -> _Entry:
+        entry = self._entries.pop(key)
+        self._bytes -= len(entry.blob)
+        if entry.file:
+            Path(entry.file.path).unlink(missing_ok=True)  # maps of it stay: a call may be sending it
+        return entry
+
+    def _held(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
+        """The bytes as they are kept, and the file of ours that holds them."""
+        return (blob[0], self._linked(file)) if file else (_owned(blob), None)
+
+    def _linked(self, file: FileSpan) -> FileSpan:
+        """The same file under a name of ours."""
+        path = self._folder() / secrets.token_hex(16)
+        try:
+            os.link(file.path, path)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(file.path, path)
+        return FileSpan(str(path), file.span)
 
 
 def _owned(blob: Segments) -> Buffer:

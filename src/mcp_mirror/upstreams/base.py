@@ -21,8 +21,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
+from mcp_mirror.spool import Frame, SpooledFrame
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.wire import (
     MARK,
@@ -34,11 +36,15 @@ from mcp_mirror.wire import (
     lift_result,
     open_array,
     open_message,
+    recover_id,
     splice,
 )
 
 RawResult = Mapping[str, Buffer]
 """The members of a `tools/call` result, each as the bytes that came."""
+
+Arrival = RawResult | SpooledFrame
+"""A result as it arrived: its members, or the whole response, unread, in a file."""
 
 RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
@@ -48,6 +54,7 @@ _LATE: Final = 1 << 16
 """Bytes of an answer that nobody waits for above which the SDK need not see it."""
 _STUCK: Final = 1.0
 """Seconds beyond a request's time after which an upstream counts as one that does not read."""
+_EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": [], "resultType": "complete"}
 _HEADER: Final = b'"x-mcp-header"'
 """In the tools from whose schemas the SDK computes headers: the others it need not know."""
 _SDK_READS: Final = frozenset({"content", "isError", "resultType", "tools", "nextCursor", "ttlMs", "cacheScope"})
@@ -63,7 +70,7 @@ class _Passage:
     arguments: Segments | None
     ids: list[RequestId] = field(default_factory=list)
     """The ids it was sent under: one a send."""
-    members: RawResult | None = None
+    arrival: Arrival | None = None
     """None: no result of its has come."""
     forgotten: bool = False
     """The server does not know the session that it was sent in, so it was not carried out."""
@@ -94,12 +101,16 @@ class Bypass:
 
     def close(self, token: str) -> None:
         """Forget a request, answered or not."""
-        for identity in self._passages.pop(token).ids:
+        passage = self._passages.pop(token)
+        for identity in passage.ids:
             self._awaited.pop(identity, None)
+        if isinstance(passage.arrival, SpooledFrame):
+            passage.arrival.discard()
 
-    def take(self, token: str) -> RawResult | None:
+    def take(self, token: str) -> Arrival | None:
         """What was lifted out of the answer; None where nothing was."""
-        return self._passages[token].members
+        arrival, self._passages[token].arrival = self._passages[token].arrival, None
+        return arrival
 
     def was_forgotten(self, token: str) -> bool:
         """Whether the server refused the request for want of its session."""
@@ -122,12 +133,30 @@ class Bypass:
         passage.ids.append(identity)
         return splice(marked, {} if passage.arguments is None else {"arguments": passage.arguments})
 
-    def inbound(self, frame: Buffer) -> Buffer:
-        """The message that the SDK is to see for a frame that came.
+    def inbound(self, frame: Frame) -> Buffer | None:
+        """The message that the SDK is to see for a frame that came; None where there is nothing to see.
 
         Raises:
-            WireError: The frame is no JSON-RPC message.
+            WireError: The frame is no JSON-RPC message, or too large.
         """
+        if isinstance(frame, Overlong):
+            raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
+        return self._spooled(frame) if isinstance(frame, SpooledFrame) else self._opened(frame)
+
+    def _spooled(self, frame: SpooledFrame) -> Buffer | None:
+        """A large answer goes on unread to whoever called; another large message is read by nobody yet."""
+        identity = identity_of(frame)
+        passage = self._awaited.get(coerce_request_id(identity)) if identity is not None else None
+        if passage is None:
+            frame.discard()
+            return None
+        if passage.arguments is None:
+            with frame:
+                return self._opened(bytes(frame.view))
+        passage.arrival = frame
+        return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "result": _EMPTY_RESULT})
+
+    def _opened(self, frame: bytes) -> Buffer:
         message = open_message(frame)
         identity = coerce_request_id(message.id) if isinstance(message.id, int | str) else None
         passage = self._awaited.get(identity) if identity is not None else None
@@ -137,12 +166,20 @@ class Bypass:
         lifted = lift_result(_without_extras(message), "tools/list" if passage.arguments is None else "tools/call")
         if lifted is None or not isinstance(message.result, dict):
             return frame
-        passage.members = {key: memoryview(raw) for key, raw in message.result.items()}
+        passage.arrival = {key: memoryview(raw) for key, raw in message.result.items()}
         return lifted.stub
 
     def awaits(self, identity: RequestId | None) -> bool:
         """Whether a request with this id is under way."""
         return identity is not None and coerce_request_id(identity) in self._awaited
+
+
+def identity_of(frame: Frame) -> RequestId | None:
+    """The id of a message that was not opened, if it stands first or last in it."""
+    if isinstance(frame, SpooledFrame):
+        first = recover_id(frame.head)
+        return recover_id(frame.tail) if first is None else first
+    return recover_id(frame.head if isinstance(frame, Overlong) else frame)
 
 
 def _without_extras(message: Message) -> Message:
@@ -221,7 +258,7 @@ class Connection:
         *,
         headers: Mapping[str, Any],
         timeout: float | None = None,  # noqa: ASYNC109  # the SDK's own clock tells the upstream to stop
-    ) -> RawResult:
+    ) -> Arrival:
         """Call a tool with arguments that are already JSON text.
 
         Args:
@@ -241,11 +278,11 @@ class Connection:
                 result = await self._send_call(types.CallToolRequest(params=params), seconds)
             if isinstance(result, types.InputRequiredResult):
                 raise UpstreamError(f"{self.name!r} asks for the user's input to run {tool!r}: that is not relayed.")
-            if (lifted := self.bypass.take(token)) is None:
+            if (arrival := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} under another request's id.")
-            if not _is_result(lifted):
+            if isinstance(arrival, Mapping) and not is_result(arrival):
                 raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} with something that is no tool result.")
-            return lifted
+            return arrival
         finally:
             self.bypass.close(token)
 
@@ -280,7 +317,8 @@ class Connection:
                 async with self._bounded("tools/list", self.timeout, token):
                     params = types.PaginatedRequestParams(cursor=cursor, _meta=_marked(token))
                     page = await self.client.session.list_tools(params=params)
-                yield _read_tools((self.bypass.take(token) or {}).get("tools", b"[]"))
+                arrival = self.bypass.take(token)
+                yield _read_tools(arrival.get("tools", b"[]") if isinstance(arrival, Mapping) else b"[]")
             finally:
                 self.bypass.close(token)
             cursor = page.next_cursor
@@ -309,7 +347,7 @@ class Connection:
             raise UpstreamError(f"Upstream {self.name!r} {said}.") from None
 
 
-def _is_result(members: RawResult) -> bool:
+def is_result(members: RawResult) -> bool:
     """Whether clients can read it: the SDK has seen no more than a stub of it."""
     is_error = bytes(members.get("isError", b"false"))
     return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")

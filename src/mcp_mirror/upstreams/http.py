@@ -4,9 +4,8 @@ The SDK's clients speak the protocol. Between them and the network stands an `ht
 arguments into request bodies and lifts results out of JSON bodies and server-sent events of any size.
 """
 
-import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,13 +16,16 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
-from mcp_mirror.upstreams.base import Bypass
-from mcp_mirror.wire import RequestId, open_message, recover_id
+from mcp_mirror.spool import Frame, Spool
+from mcp_mirror.upstreams.base import Bypass, identity_of
+from mcp_mirror.wire import RequestId, open_message
 
 _CHUNK: Final = 1 << 18
 _NOT_FOUND: Final = 404
+_TOO_LARGE: Final = 413
 _FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
 """How servers answer within a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
@@ -32,63 +34,16 @@ _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _CONNECT: Final = 10.0
 """Seconds for connecting to the host."""
 
-_EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-_DATA: Final = re.compile(rb"data(?::|\Z)")
 _GOODBYE: Final = 2.0
 """Seconds for telling a server that a session is over."""
 _REFUSAL: Final = 1 << 16
 """Bytes of a refusal that are read."""
 
 
-class EventReader:
-    """Cuts a byte stream into server-sent events. Feeding it whole or byte by byte gives the same."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._tail = b""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The events that end in `data`, each with the blank line that ends it.
-
-        Raises:
-            WireError: An event is larger than the bound.
-        """
-        data = self._tail + data
-        start = 0
-        while match := _EVENT_END.search(data, start):
-            yield b"".join((*self._pieces, data[start : match.end()]))
-            self._pieces, self._size, start = [], 0, match.end()
-        keep = max(start, len(data) - 3)  # a blank line may be split between two reads
-        self._pieces.append(data[start:keep])
-        self._size += keep - start
-        self._tail = data[keep:]
-        if self._size > self._max_bytes:
-            raise WireError(f"A server-sent event is over `max_message_bytes` ({self._max_bytes:,}).")
-
-    def rest(self) -> bytes:
-        """What came after the last event."""
-        return b"".join((*self._pieces, self._tail))
-
-
-def rewrite_event(event: bytes, rewrite: Callable[[Buffer], Buffer]) -> bytes:
-    """The event with its data replaced by what `rewrite` makes of it; as it is where that changes nothing."""
-    lines = _LINE_END.split(event)
-    data = [_field_value(line) for line in lines if _DATA.match(line)]
-    if not data or not any(data):
-        return event
-    joined = data[0] if len(data) == 1 else b"\n".join(data)
-    rewritten = rewrite(joined)
-    if rewritten is joined:
-        return event
-    others = [line for line in lines if line and not _DATA.match(line)]
-    return b"\n".join((*others, b"data: " + bytes(rewritten).replace(b"\n", b""), b"", b""))
-
-
-def _field_value(line: bytes) -> bytes:
-    return line.partition(b":")[2].removeprefix(b" ")
+def event_of(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
+    """A server-sent event, its data on as many lines as it has."""
+    said = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
+    return b"\n".join((*fields, *said, b"", b""))
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -122,11 +77,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`, payloads past the SDK."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport, bypass: Bypass, max_message_bytes: int, *, ends_with_stream: bool
+        self, inner: httpx2.AsyncBaseTransport, bypass: Bypass, spool: Spool, *, ends_with_stream: bool
     ) -> None:
         self._inner = inner
         self._bypass = bypass
-        self._max_bytes = max_message_bytes
+        self._spool = spool
         self._ends_with_stream = ends_with_stream
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -144,6 +99,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if request.method != "POST":
                 raise
             return _failure(identity, error)
+        if response.status_code == _TOO_LARGE and identity is not None:
+            await response.aclose()
+            return _answer(identity, _too_large(request))
         if response.status_code in _FORGOTTEN and _SESSION in request.headers and identity is not None:
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
@@ -172,7 +130,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """The answer to a request within a session that the server may have forgotten, as after its restart."""
         try:
-            body = b"".join([chunk async for chunk in _decoded(response, _REFUSAL)])
+            body = await _beginning(response, _REFUSAL)
         except httpx2.TransportError as error:
             return _failure(identity, error)
         finally:
@@ -193,34 +151,42 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
 
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
+        collector = self._spool.collector()
         try:
-            body = b"".join([chunk async for chunk in _decoded(response, self._max_bytes)])
+            async for chunk in _decoded(response):
+                collector.add(chunk)
+            yield self._lift(collector.take(), identity) or b""
         except httpx2.TransportError as error:
             yield _error(identity, f"the connection failed: {str(error) or type(error).__name__}")
-        else:
-            yield bytes(self._lift(body))
+        finally:
+            collector.close()
 
     async def _events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
-        reader = EventReader(self._max_bytes)
+        collector = self._spool.collector()
+        reader: EventReader[Frame] = EventReader(collector)
         try:
-            async for chunk in _decoded(response, self._max_bytes, whole=False):
+            async for chunk in _decoded(response):
                 for event in reader.feed(chunk):
-                    yield rewrite_event(event, self._lift)
-            yield reader.rest()
-        except WireError as error:
-            if identity is None:
-                raise
-            yield b"data: " + _error(identity, str(error)) + b"\n\n"
+                    data = None if event.data is None else self._lift(event.data, identity)
+                    if data is not None or event.data is None:
+                        yield event_of(event.fields, data)
         finally:
+            collector.close()
             if self._ends_with_stream:
                 self._bypass.ended.set()
 
-    def _lift(self, frame: Buffer) -> Buffer:
+    def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """What the SDK is to see of a message; None for nothing."""
+        if not len(frame):  # a priming event
+            return b""
         try:
-            return self._bypass.inbound(frame)
+            stub = self._bypass.inbound(frame)
         except WireError as error:
-            identity = recover_id(frame)
-            return _error(identity, str(error)) if self._bypass.awaits(identity) else frame
+            recovered = identity_of(frame)
+            if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
+                return frame
+            return _error(identity if recovered is None else recovered, str(error))
+        return None if stub is None else bytes(stub)
 
 
 def _identity(body: bytes) -> RequestId | None:
@@ -236,8 +202,20 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
-    content = _error(identity, f"the connection failed: {str(error) or type(error).__name__}")
-    return httpx2.Response(200, headers={"content-type": "application/json"}, content=content)
+    return _answer(identity, f"the connection failed: {str(error) or type(error).__name__}")
+
+
+def _answer(identity: RequestId, message: str) -> httpx2.Response:
+    headers = {"content-type": "application/json"}
+    return httpx2.Response(200, headers=headers, content=_error(identity, message))
+
+
+def _too_large(request: httpx2.Request) -> str:
+    size = int(request.headers.get("content-length", 0))
+    return (
+        f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
+        "or raise the server's own limit and `max_request_bytes` with it"
+    )
 
 
 def _error(identity: RequestId | None, message: str) -> bytes:
@@ -245,23 +223,26 @@ def _error(identity: RequestId | None, message: str) -> bytes:
     return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
 
 
-async def _decoded(response: httpx2.Response, max_bytes: int, *, whole: bool = True) -> AsyncIterator[bytes]:
-    """The body without its content encoding; one that is read as a whole is bounded by its decoded size.
+async def _beginning(response: httpx2.Response, size: int) -> bytes:
+    body = b""
+    async for chunk in _decoded(response):
+        body = (body + chunk)[:size]
+    return body
+
+
+async def _decoded(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body without its content encoding.
 
     Raises:
-        httpx2.ReadError: It is over the bound or not what its encoding says.
+        httpx2.ReadError: It is not what its encoding says.
     """
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in _ENCODINGS:
         raise httpx2.ReadError(f"the body's encoding {encoding[:40]!r} is none that we asked for")
     inflate = None if encoding in ("identity", "") else _Inflating()
-    total = 0
     async for chunk in response.stream:
         for data in (chunk,) if inflate is None else inflate.feed(chunk):
-            total += len(data)
-            if whole and total > max_bytes:
-                raise httpx2.ReadError(f"the decoded body is over `max_message_bytes` ({max_bytes:,})")
             yield data
 
 
@@ -306,7 +287,7 @@ class HttpTransport:
     endpoint: HttpEndpoint
     timeout: float
     """Seconds without a byte after which what is no request is given up; requests have their own clock."""
-    max_message_bytes: int
+    spool: Spool
 
     def open(self, bypass: Bypass) -> AbstractAsyncContextManager[Any]:
         """What the SDK reads and writes, single use."""
@@ -334,7 +315,7 @@ class HttpTransport:
 
     def _client(self, bypass: Bypass) -> httpx2.AsyncClient:
         inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20))
-        transport = LiftingTransport(inner, bypass, self.max_message_bytes, ends_with_stream=self.endpoint.legacy_sse)
+        transport = LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT)
         headers = {"accept-encoding": "identity", **self.endpoint.headers}
         return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)

@@ -16,17 +16,16 @@ from typing import Final
 import anyio
 import mcp_types as types
 from anyio.abc import Process
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
 from mcp_mirror.policies import StdioEndpoint
-from mcp_mirror.upstreams.base import Bypass
+from mcp_mirror.spool import Frame, Spool
+from mcp_mirror.upstreams.base import Bypass, identity_of
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.wire import LineReader, Overlong, line_of, recover_id
 
-_READ: Final = 1 << 20
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
 _LAST_WORDS: Final = 2000
@@ -35,10 +34,6 @@ _LINE: Final = 300
 """Characters of them that are shown."""
 
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
-_STREAM_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-Incoming = SessionMessage | Exception
-
 log = logging.getLogger(__name__)
 
 
@@ -68,35 +63,40 @@ class StdioTransport:
 
     name: str
     endpoint: StdioEndpoint
-    max_message_bytes: int
+    spool: Spool
     last_words: LastWords
 
     @asynccontextmanager
-    async def open(
-        self, bypass: Bypass
-    ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]]:
+    async def open(self, bypass: Bypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
         """Start the child and yield what the SDK reads and writes.
 
         Raises:
             UpstreamError: There is no such command or it cannot be started.
         """
-        process = await self._start()
-        to_session, from_upstream = anyio.create_memory_object_stream[Incoming](0)
-        to_upstream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+        (their_input, our_output), (our_input, their_output) = wide_pipe(), wide_pipe()
+        source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
+        try:
+            process = await self._start(their_input, their_output)
+        except UpstreamError:
+            source.close()
+            sink.close()
+            raise
+        finally:
+            os.close(their_input)
+            os.close(their_output)
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._keep_last_words, process)
-                tasks.start_soon(self._read, process, bypass, to_session)
-                tasks.start_soon(self._write, process, bypass, from_session, to_session)
-                yield from_upstream, to_upstream
+                await tasks.start(sink.run)
+                yield _Incoming(self.name, source, bypass), _Outgoing(sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
-                    for stream in (from_upstream, to_upstream):
-                        stream.close()
+                    sink.close()
                     await _stop(process)
                 tasks.cancel_scope.cancel()
+                source.close()
 
-    async def _start(self) -> Process:
+    async def _start(self, stdin: int, stdout: int) -> Process:
         environment = get_default_environment() | dict(self.endpoint.env)
         command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
         if command is None:
@@ -106,7 +106,9 @@ class StdioTransport:
             )
         argv = [command, *self.endpoint.args]
         try:
-            return await anyio.open_process(argv, env=environment, cwd=self.endpoint.cwd, start_new_session=True)
+            return await anyio.open_process(
+                argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
+            )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
             raise UpstreamError(
@@ -115,62 +117,63 @@ class StdioTransport:
             ) from None
 
     async def _keep_last_words(self, process: Process) -> None:
-        assert process.stderr is not None  # noqa: S101  # opened with pipes
+        assert process.stderr is not None  # noqa: S101  # opened with a pipe
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
             while True:
                 data = await process.stderr.receive()
                 self.last_words.add(data)
 
-    async def _read(self, process: Process, bypass: Bypass, session: MemoryObjectSendStream[Incoming]) -> None:
-        assert process.stdout is not None  # noqa: S101  # opened with pipes
-        lines = LineReader(self.max_message_bytes)
-        async with session:
-            with suppress(anyio.EndOfStream, *_PIPE_GONE):
-                while True:
-                    for line in lines.feed(await process.stdout.receive(_READ)):
-                        if (message := self._open(line, bypass)) is not None:
-                            await session.send(message)
-        bypass.ended.set()
 
-    def _open(self, line: bytes | Overlong, bypass: Bypass) -> SessionMessage | None:
+class _Incoming(MessageStream):
+    """What the child says."""
+
+    def __init__(self, name: str, source: LineSource, bypass: Bypass) -> None:
+        self._name = name
+        self._source = source
+        self._bypass = bypass
+
+    async def receive(self) -> SessionMessage:
         try:
-            if isinstance(line, Overlong):
-                raise WireError(f"A message of {line.size:,} bytes is over `max_message_bytes`.")  # noqa: TRY301
-            return SessionMessage(
-                types.jsonrpc_message_adapter.validate_json(bytes(bypass.inbound(line)), by_name=False)
-            )
+            while True:
+                if (message := self._open(await self._source.receive())) is not None:
+                    return message
+        except (anyio.EndOfStream, *_PIPE_GONE):
+            self._bypass.ended.set()
+            raise anyio.EndOfStream from None
+
+    def _open(self, frame: Frame) -> SessionMessage | None:
+        try:
+            if (stub := self._bypass.inbound(frame)) is None:
+                return None
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
         except (WireError, ValueError) as error:
             reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
-            identity = recover_id(line.head if isinstance(line, Overlong) else line)
-            if identity is None or not bypass.awaits(identity):
-                log.warning("upstream %s wrote a line that is no message: %s", self.name, reason)
+            identity = identity_of(frame)
+            if not self._bypass.awaits(identity):
+                log.warning("upstream %s wrote a line that is no message: %s", self._name, reason)
                 return None
             answer = types.ErrorData(code=types.PARSE_ERROR, message=reason)
             return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))
 
-    async def _write(
-        self,
-        process: Process,
-        bypass: Bypass,
-        messages: MemoryObjectReceiveStream[SessionMessage],
-        session: MemoryObjectSendStream[Incoming],
-    ) -> None:
-        assert process.stdin is not None  # noqa: S101  # opened with pipes
+
+class _Outgoing(MessageSink):
+    """What the child is told."""
+
+    def __init__(self, sink: LineSink, bypass: Bypass) -> None:
+        self._sink = sink
+        self._bypass = bypass
+
+    async def send(self, item: SessionMessage, /) -> None:
+        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         try:
-            async with messages:
-                async for message in messages:
-                    frame = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-                    for piece in line_of(bypass.outbound(frame)):
-                        await process.stdin.send(piece)
+            await self._sink.send(self._bypass.outbound(frame))
         except _PIPE_GONE:
-            await session.aclose()  # a call under way must fail now, not at its timeout
+            self._bypass.ended.set()
+            raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
 
 
 async def _stop(process: Process) -> None:
-    """Close its input, wait, tell it, wait, kill it and its children: the order that MCP's lifecycle asks for."""
-    assert process.stdin is not None  # noqa: S101  # opened with pipes
-    with suppress(*_PIPE_GONE):
-        await process.stdin.aclose()
+    """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle asks for."""
     for name, grace in _STEPS:
         if name:
             _signal(process, name)

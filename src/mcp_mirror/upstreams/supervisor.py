@@ -19,7 +19,8 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.models import Segments
 from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.base import Connection, Listing, Mode, RawResult, SessionLostError, is_closed, open_connection
+from mcp_mirror.spool import Spool
+from mcp_mirror.upstreams.base import Arrival, Connection, Listing, Mode, SessionLostError, is_closed, open_connection
 from mcp_mirror.upstreams.http import HttpTransport
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
@@ -57,7 +58,7 @@ class EndedEarlyError(UpstreamError):
 class Upstream:
     """One of the user's MCP servers, connected again and again."""
 
-    def __init__(self, policy: UpstreamPolicy, max_message_bytes: int, client_info: types.Implementation) -> None:
+    def __init__(self, policy: UpstreamPolicy, spool: Spool, client_info: types.Implementation) -> None:
         self.policy = policy
         self.status = Status("starting")
         self.listing: Listing | None = None
@@ -65,7 +66,7 @@ class Upstream:
         self.settled = anyio.Event()
         """Set once the first attempt to connect has ended, well or not."""
         self._client_info = client_info
-        self._max_message_bytes = max_message_bytes
+        self._spool = spool
         self._redactor = Redactor(policy.endpoint)
         self._connection: Connection | None = None
         self._moved = anyio.Event()
@@ -81,18 +82,28 @@ class Upstream:
 
     async def call_tool(
         self, tool: str, arguments: Segments, headers: Mapping[str, Any], seconds: float | None
-    ) -> RawResult:
+    ) -> Arrival:
         """Call a tool; see `Connection.call_tool`.
 
         Raises:
-            UpstreamError: It is not connected, or the call failed.
+            UpstreamError: It is not connected, the arguments are over its limit, or the call failed.
         """
+        self._check_size(sum(len(segment) for segment in arguments))
         connection = await self._usable()
         try:
             return await connection.call_tool(tool, arguments, headers=headers, timeout=seconds)
         except SessionLostError:
             connection = await self._usable()
         return await connection.call_tool(tool, arguments, headers=headers, timeout=seconds)
+
+    def _check_size(self, size: int) -> None:
+        """Some servers end at a message that is too large for them: it is not sent."""
+        limit = self.policy.request_limit
+        if limit is not None and size > limit:
+            raise UpstreamError(
+                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
+                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
+            )
 
     async def run(self, on_change: Callable[[], None]) -> NoReturn:
         """Connect, serve, and connect again when it goes down; until cancelled."""
@@ -161,8 +172,8 @@ class Upstream:
     def _transport(self, last_words: LastWords) -> StdioTransport | HttpTransport:
         endpoint, policy = self.policy.endpoint, self.policy
         if isinstance(endpoint, HttpEndpoint):
-            return HttpTransport(endpoint, policy.timeout, self._max_message_bytes)
-        return StdioTransport(policy.name, endpoint, self._max_message_bytes, last_words)
+            return HttpTransport(endpoint, policy.timeout, self._spool)
+        return StdioTransport(policy.name, endpoint, self._spool, last_words)
 
     def _settle(self, connection: Connection | None) -> None:
         self._connection = connection
@@ -234,10 +245,8 @@ class Upstream:
 class Upstreams:
     """All upstreams, side by side."""
 
-    def __init__(
-        self, policies: Iterable[UpstreamPolicy], max_message_bytes: int, client_info: types.Implementation
-    ) -> None:
-        self._all = {policy.name: Upstream(policy, max_message_bytes, client_info) for policy in policies}
+    def __init__(self, policies: Iterable[UpstreamPolicy], spool: Spool, client_info: types.Implementation) -> None:
+        self._all = {policy.name: Upstream(policy, spool, client_info) for policy in policies}
         self._started = float("inf")
 
     def __iter__(self) -> Iterator[Upstream]:

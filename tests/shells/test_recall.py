@@ -1,0 +1,106 @@
+"""What is answered for a path under which nothing is stored."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from uuid import UUID
+
+import pytest
+
+from mcp_mirror.models import Descriptor, Provenance
+from mcp_mirror.paths import new_base
+from mcp_mirror.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.recall import nearest, nearest_first, unknown_path
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.tools import OWN_TOOLS, RETRIEVE, Memory
+
+GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
+SHEET = "tika-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+MADE_UP = "make_grid-00000000-0000-4000-8000-000000000000"
+TOOLS = ("read_text_file_mirrored", "read_file_mirrored", "docs_get_file_info_mirrored", RETRIEVE)
+
+
+def descriptor(base: str, created: float = 0.0) -> Descriptor:
+    return Descriptor(base, "object", 1, 1, (), created, 2e9, Provenance("up", "tool", "0" * 64))
+
+
+async def memory_of(bases: Sequence[str]) -> MemoryStore:
+    """A memory that got these values in this order."""
+    store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
+    for at, base in enumerate(bases):
+        await store.put("me", descriptor(base, at), (b"1",))
+    return store
+
+
+async def answer(text: str, bases: Sequence[str]) -> str:
+    return str(await unknown_path(await memory_of(bases), "me", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(GRID[:-3], f"{GRID[:-3]}/grid/0", GRID.upper(), GRID[:-2] + "00", f"<{GRID}>", f"see {GRID}"),
+        *(GRID.replace("make_grid", "makegrid"), GRID.partition("-")[2], MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"),
+    ],
+)
+async def test_a_path_that_is_like_one_of_the_callers_own_is_answered_with_that(text: str) -> None:
+    assert f'. Nearest are "{GRID}". Copy a path to the letter.' in await answer(text, [GRID, SHEET])
+
+
+@pytest.mark.parametrize("text", ["zzz", "", "the grid from above", "-", "x-11111111-1111-4111-8111-111111111111"])
+async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -> None:
+    bases = [new_base("tool", UUID(int=number, version=4)) for number in range(5)]
+    listed = ", ".join(f'"{base}"' for base in (SHEET, bases[4], bases[3]))
+    assert f". Newest are {listed}. Copy a path to the letter." in await answer(text, [*bases, SHEET])
+
+
+async def test_where_nothing_is_stored_that_is_said() -> None:
+    assert await answer(GRID, []) == f'No value is stored under "{GRID}". Nothing is stored yet: call a tool first.'
+
+
+NOTICE = f"Stored in memory:\n{GRID}\nobject 5 B\nThe same result's text:\n{SHEET}\nPass path as tool argument."
+
+
+async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
+    said = f'That is a whole notice, which names several paths. Give one alone: "{GRID}" or "{SHEET}".'
+    assert await answer(NOTICE, [GRID, SHEET]) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "likely"),
+    [
+        ("read_text_file", ["read_text_file_mirrored", "read_file_mirrored"]),
+        ("READ_FILE_MIRRORED", ["read_file_mirrored", "read_text_file_mirrored"]),
+        ("get_file_info", ["docs_get_file_info_mirrored"]),
+        ("read_flie", ["read_file_mirrored"]),
+        ("retrieve_final_answer", [RETRIEVE]),
+        *((name, []) for name in ("xyz", "", "r", "nothing", "send_mail")),
+    ],
+)
+def test_only_names_that_have_something_in_common_with_what_was_asked_are_near(name: str, likely: list[str]) -> None:
+    assert nearest(name, TOOLS)[: len(likely) or None] == likely
+
+
+def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
+    assert nearest_first("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
+
+
+async def test_ten_thousand_values_and_a_long_text_are_no_matter_of_seconds() -> None:
+    store = await memory_of([new_base("tool", UUID(int=number << 64, version=4)) for number in range(10_000)])
+    started = perf_counter()
+    await unknown_path(store, "me", f"{GRID}{'0' * 1_000_000}")
+    assert perf_counter() - started < 2
+
+
+async def test_a_pasted_notice_leads_to_its_value_and_the_input_that_it_repeats_does_not() -> None:
+    notice = (
+        f'The function f was executed with the input {{"a":"{SHEET}"}}.\n'
+        f'The output was stored in memory under the path "{GRID}".\n'
+        "Give a path, exactly as it is written, as input to another function."
+    )
+    store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
+    await store.put("me", replace(descriptor(GRID), kind="array", size=3), (b"[7]",))
+    memory = Memory(store, MirrorPolicy(), len, None)  # type: ignore[arg-type]  # nothing here is scanned elsewhere
+    content = await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": notice})
+    assert b"".join(content[0]) == b'{"type":"text","text":"[7]"}'
