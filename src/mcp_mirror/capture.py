@@ -14,7 +14,7 @@ import msgspec
 
 from mcp_mirror.models import Buffer, Draft, Kind, Segments
 from mcp_mirror.policies import CaptureMode
-from mcp_mirror.spans import kind_at, members, text_start, trim
+from mcp_mirror.spans import kind_at, members, text_pieces, text_start, trim
 from mcp_mirror.wire import array_of, join, object_of, open_array, open_object
 
 WRAPPER: Final = "x-fastmcp-wrap-result"
@@ -43,6 +43,14 @@ _HEAD_BYTES: Final = 1000
 """Bytes of an error that the model sees in place of it."""
 
 Estimate = Callable[[Buffer], int]
+
+Decode = Callable[[Buffer], Buffer]
+"""The text that a JSON string spells, in UTF-8."""
+
+
+def decode_text(literal: Buffer) -> Buffer:
+    """A JSON string's text, in memory."""
+    return b"".join(text_pieces(literal, trim(literal)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +98,17 @@ class _Block:
     """What a model reads as text; None for an image, a recording or a file."""
 
 
-def capture(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate) -> Captured:
-    """Decide what of a result stays inline and what is stored."""
+def capture(
+    result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate, decode: Decode = decode_text
+) -> Captured:
+    """Decide what of a result stays inline and what is stored.
+
+    Args:
+        result: Its members, as they came.
+        rules: How this tool's results are treated.
+        estimate: Tells tokens.
+        decode: Where the text of a string goes that is itself JSON.
+    """
     is_error = bytes(result.get("isError", b"false")) == b"true"
     blocks = tuple(_open_block(raw) for raw in open_array(result.get("content", b"[]")) or ())
     structured = _structured(result, rules.wrapped)
@@ -99,12 +116,13 @@ def capture(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimat
         return Captured(is_error=is_error)
     budget = rules.error_budget if is_error else rules.inline_budget
     small = _is_small(structured, blocks, budget, estimate)
-    if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks))):
+    if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks, decode))):
         return Captured(is_error=is_error)
-    value = _content_value(blocks, estimate) if structured is None else _draft(structured, None, estimate)
+    value = _content_value(blocks, estimate, decode) if structured is None else _draft(structured, None, estimate)
     said = "unknown" if structured is None else _repeats(structured, _texts(blocks))
     place = _place_of(blocks, said, is_value=structured is None)
-    companion = _companion(place, blocks, result, estimate)
+    # What merely may repeat the value is kept as it came: nobody is told of it.
+    companion = _companion(place, blocks, result, estimate, decode if said == "differs" else _no_decode)
     passed = tuple(_passed(blocks))
     unseen = len(passed) + len(_texts(blocks)) < len(blocks)
     return Captured(
@@ -122,7 +140,7 @@ def capture(result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimat
 def _open_block(raw: Buffer) -> _Block:
     opened = open_object(raw) or {}
     kind = bytes(opened.get("type", b""))
-    if kind == b'"text"' and bytes(opened.get("text", b""))[:1] == b'"':
+    if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
         return _Block(raw, opened["text"], plain=len(opened) == 2, read=opened["text"])  # noqa: PLR2004  # type and text
     is_file = "blob" in (open_object(opened.get("resource", b"null")) or {})
     return _Block(raw, None, plain=False, read=None if is_file or kind in _MEDIA else raw)
@@ -157,28 +175,28 @@ def _is_small(structured: Buffer | None, blocks: Sequence[_Block], budget: int, 
     return all(sum(map(estimate, parts)) <= budget for parts in both)
 
 
-def _is_dict(structured: Buffer | None, blocks: Sequence[_Block]) -> bool:
+def _is_dict(structured: Buffer | None, blocks: Sequence[_Block], decode: Decode) -> bool:
     if structured is not None:
         return bytes(structured[:1]) == b"{"
     text = blocks[0].text if len(blocks) == 1 else None
-    return text is not None and bytes(_json_in(text) or b"").lstrip()[:1] == b"{"
+    return text is not None and bytes(_json_in(text, decode) or b"").lstrip()[:1] == b"{"
 
 
 def _structured(result: Mapping[str, Buffer], wrapped: bool) -> Buffer | None:  # noqa: FBT001  # one call, by name there
     structured = result.get("structuredContent")
-    if structured is None or bytes(structured) == b"null":
+    if structured is None or bytes(structured[:5]) == b"null":
         return None
     opened = open_object(structured) if wrapped else None
     return opened["result"] if opened and opened.keys() == {"result"} else structured
 
 
-def _content_value(blocks: Sequence[_Block], estimate: Estimate) -> Draft:
+def _content_value(blocks: Sequence[_Block], estimate: Estimate, decode: Decode) -> Draft:
     """The value that content blocks are: one text or block as itself, several as an array of them."""
     if len(blocks) == 1:
         block = blocks[0]
         if block.text is None:
             return _draft(block.raw, _media_kind(block), estimate)
-        return _draft(_json_in(block.text) or block.text, None, estimate)
+        return _draft(_json_in(block.text, decode) or block.text, None, estimate)
     parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in blocks]
     return _draft(join(array_of(parts)), None, estimate)
 
@@ -206,18 +224,22 @@ _TWICE: Final = ("repeats", "repeats.items")
 
 
 def _companion(
-    place: str | None, blocks: Sequence[_Block], result: Mapping[str, Buffer], estimate: Estimate
+    place: str | None, blocks: Sequence[_Block], result: Mapping[str, Buffer], estimate: Estimate, decode: Decode
 ) -> Draft | None:
     if place == "companion.text":
-        return _content_value(blocks, estimate)
+        return _content_value(blocks, estimate, decode)
     return _draft(result["content"], None, estimate) if place == "companion.content" else None
 
 
-def _json_in(text: Buffer) -> Buffer | None:
+def _no_decode(_: Buffer) -> Buffer:
+    return b""
+
+
+def _json_in(text: Buffer, decode: Decode) -> Buffer | None:
     """The object or array that a JSON string spells, as the very text it was."""
     if text_start(text, trim(text), _PEEK).lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None
-    decoded = msgspec.json.decode(text, type=str).encode()
+    decoded = decode(text)
     return decoded if open_object(decoded) is not None or open_array(decoded) is not None else None
 
 
@@ -267,12 +289,15 @@ def _repeats(structured: Buffer, blocks: Sequence[_Block]) -> str:
 
 
 def _is_same_text(literal: Buffer, structured: Buffer) -> bool:
-    """Whether a text is the structured content's own JSON, to the byte; it is decoded only where its start agrees."""
-    start = text_start(literal, trim(literal), _PEEK).encode()
-    if not start or bytes(structured[:1]) == b'"' or start != bytes(structured[: len(start)]):
+    """Whether a text is the structured content's own JSON, to the byte; decoded no further than they agree."""
+    if bytes(structured[:1]) == b'"':
         return False
-    decoded: str = msgspec.json.decode(literal, type=str)
-    return decoded.encode() == bytes(structured)
+    position = 0
+    for piece in text_pieces(literal, trim(literal)):
+        if bytes(structured[position : position + len(piece)]) != piece:
+            return False
+        position += len(piece)
+    return position == len(structured)
 
 
 def _spells(text: str, value: Any) -> bool:

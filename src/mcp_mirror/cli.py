@@ -1,14 +1,16 @@
 """The command line: `mcp-mirror serve | check | call | config schema`."""
 
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import anyio
+import msgspec
 import typer
 from rich import box
 from rich.console import Console
@@ -20,10 +22,14 @@ from mcp_mirror.config import config_json_schema, find_config, load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.server import LOCAL
 from mcp_mirror.gateway import Reply, ToolCall
+from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import Config
+from mcp_mirror.schema import Schema, types_at
+from mcp_mirror.spans import kind_at, trim
 from mcp_mirror.telemetry import set_up_logging
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS
+from mcp_mirror.upstreams.supervisor import Upstream
 from mcp_mirror.wire import join
 
 app = typer.Typer(
@@ -54,6 +60,21 @@ _UNCUT: Final = 250
 _INTERRUPTED: Final = 130
 
 
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
+    if wanted:
+        print(__version__)  # noqa: T201  # the output
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[  # noqa: FBT002  # a flag of the command line
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before every command."""
+
+
 @app.command()
 def serve(
     config: ConfigOption = None,
@@ -70,6 +91,7 @@ def serve(
     """
     set_up_logging(verbose)
     loaded = _load(config)
+    _tell_warnings(loaded)
     address = _address(http) if http else None
 
     async def run() -> None:
@@ -86,11 +108,13 @@ def serve(
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """Connect to every upstream, list its tools and twins with their cost, and say what is wrong.
 
-    The exit code is 0 where all is well, else 1.
+    The exit code is 0 where all is well, 1 where anything is wrong, 2 where the configuration cannot be read.
 
     Example: mcp-mirror check --config mirror.yaml
     """
     set_up_logging(verbose)
+    if not verbose:  # what is down is told once, among the problems
+        logging.getLogger("mcp_mirror.upstreams").setLevel(logging.ERROR)
     loaded = _load(config)
     problems: list[str] = list(loaded.warnings)
 
@@ -111,7 +135,11 @@ def call(
     tool: Annotated[str, typer.Argument(help="A twin's name, as `check` lists it.")],
     arg: Annotated[
         list[str] | None,
-        typer.Option(help="An argument, KEY=VALUE; a value that is JSON counts as that. Repeatable.", metavar="K=V"),
+        typer.Option(
+            help="An argument, KEY=VALUE, read as the tool declares it: text as it stands, anything else as JSON. "
+            "Repeatable.",
+            metavar="K=V",
+        ),
     ] = None,
     config: ConfigOption = None,
     verbose: VerboseOption = 0,
@@ -122,16 +150,19 @@ def call(
     """
     set_up_logging(verbose)
     loaded = _load(config)
-    arguments = json.dumps(dict(_argument(text) for text in arg or ()), ensure_ascii=False).encode()
+    _tell_warnings(loaded)
+    given = dict(_argument(text) for text in arg or ())
     replies: list[Reply] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
-            await application.upstreams.settle(max((one.startup_timeout for one in loaded.upstreams), default=0))
+            with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
+                await _until_served(application, tool)
+            arguments = _read_arguments(given, _schema_of(application, tool))
             replies.append(await application.gateway.call_tool(ToolCall(LOCAL, tool, arguments)))
 
     _run(run())
-    result = {key: json.loads(join(raw if isinstance(raw, tuple) else (raw,))) for key, raw in replies[0].items()}
+    result = {key: _parsed(replies[0][key]) for key in ("content", "isError") if key in replies[0]}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
     raise typer.Exit(1 if result.get("isError") else 0)
@@ -159,12 +190,14 @@ def main() -> None:
 
 def _load(path: Path | None) -> Config:
     try:
-        loaded = load_config(find_config(path, os.environ), os.environ)
+        return load_config(find_config(path, os.environ), os.environ)
     except MirrorError as error:
         _fail(error)
-    for warning in loaded.warnings:
+
+
+def _tell_warnings(config: Config) -> None:
+    for warning in config.warnings:
         _say(f"mcp-mirror: {warning}")
-    return loaded
 
 
 def _say(line: str) -> None:
@@ -219,14 +252,61 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _argument(text: str) -> tuple[str, Any]:
+def _parsed(member: Buffer | Segments) -> Any:
+    return json.loads(join(member if isinstance(member, tuple) else (member,)))
+
+
+def _argument(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         _fail(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
     try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+        text.encode()
+    except UnicodeEncodeError:
+        _fail(MirrorError(f"--arg wants UTF-8; got {text!r}."))
+    return key, value
+
+
+def _read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
+    """The arguments of the command line as a JSON object."""
+    members = (json.dumps(key).encode() + b":" + _read(value, types_at(schema, (key,))) for key, value in given.items())
+    return b"{" + b",".join(members) + b"}"
+
+
+def _read(text: str, wanted: frozenset[str]) -> bytes:
+    """JSON if it is some and the argument takes it; where that takes text, JSON of another type that it names alone."""
+    try:
+        msgspec.json.decode(raw := text.encode(), type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.json.encode(text)
+    kind = kind_at(raw, trim(raw).start)
+    admits = _ADMITS.get(kind, frozenset({kind}))
+    return raw if "string" not in wanted or admits & wanted else msgspec.json.encode(text)
+
+
+_ADMITS: Final = {"text": frozenset({"number", "integer"}), "number": frozenset({"number", "integer"})}
+"""The types of which an argument that takes text must name one for JSON of a kind to count: so "7" can be text."""
+
+
+def _schema_of(application: Application, tool: str) -> Schema:
+    if own := OWN_TOOLS.get(tool):
+        schema: Schema = own.advert["inputSchema"]
+        return schema
+    entry = application.gateway.catalog.entries.get(tool)
+    return entry.schema if entry else {}
+
+
+async def _until_served(application: Application, tool: str) -> None:
+    """Wait for the one upstream that has the tool; where none has, until each has been tried."""
+
+    async def wait(upstream: Upstream) -> None:
+        await upstream.settled.wait()
+        if tool in application.gateway.catalog.entries:
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for upstream in application.upstreams if tool not in OWN_TOOLS else ():
+            tasks.start_soon(wait, upstream)
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -242,8 +322,10 @@ def _cost(advert: dict[str, Any]) -> int:
 def _report(application: Application) -> list[str]:
     """Print the table of upstreams and twins; give what is wrong."""
     catalog = application.gateway.catalog
-    table = Table("upstream", "tool", box=box.SIMPLE)
-    table.add_column("twin", no_wrap=True)  # a name is of use whole alone
+    table = Table(box=box.SIMPLE)
+    for name in ("upstream", "tool"):
+        table.add_column(name, overflow="fold")  # a name is of use whole alone
+    table.add_column("twin", no_wrap=True)
     table.add_column("tokens", justify="right")
     for entry in catalog.entries.values():
         table.add_row(entry.upstream, entry.tool, entry.name, f"{_cost(entry.advert):,}")
@@ -252,7 +334,9 @@ def _report(application: Application) -> list[str]:
     console = _console()
     console.print(table)
     adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in OWN_TOOLS.values()]
-    console.print(f"All definitions together: about {sum(map(_cost, adverts)):,} tokens.", highlight=False)
+    console.print(
+        f"All definitions together: {sum(map(_cost, adverts)):,} tokens at most (estimated).", highlight=False
+    )
     for upstream in application.upstreams:
         state = upstream.status.state
         said = f", {upstream.listing.server}, protocol {upstream.listing.protocol_version}" if upstream.listing else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mcp_mirror.capture import Captured, CaptureRules, Estimate, capture
+from mcp_mirror.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
 from mcp_mirror.errors import WireError
 from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
@@ -50,20 +50,22 @@ class Refused:
     message: str
 
 
-def digest_result(members: Mapping[str, Buffer], order: Order, estimate: Estimate) -> Digest:
+def digest_result(
+    members: Mapping[str, Buffer], order: Order, estimate: Estimate, decode: Decode = decode_text
+) -> Digest:
     """Read a result.
 
     Raises:
         WireError: A key of the value is past its bound.
     """
-    captured = capture(members, order.rules, estimate)
+    captured = capture(members, order.rules, estimate, decode)
     if captured.value is None:
         return Digest(members, captured)
     _check_keys(captured.value, order.max_key_bytes)
     return Digest(members, captured, _write_notice(captured.value, captured, order))
 
 
-def digest_frame(frame: Buffer, order: Order, estimate: Estimate) -> Digest | Refused:
+def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode = decode_text) -> Digest | Refused:
     """Read a whole response that was not looked at yet.
 
     Raises:
@@ -75,7 +77,7 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate) -> Digest | Re
         return Refused(error.code, error.message)
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
-    return digest_result({key: memoryview(raw) for key, raw in message.result.items()}, order, estimate)
+    return digest_result({key: memoryview(raw) for key, raw in message.result.items()}, order, estimate, decode)
 
 
 class _Error(msgspec.Struct):

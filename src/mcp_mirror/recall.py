@@ -77,8 +77,8 @@ async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
 def _advice(text: str, bases: Sequence[str]) -> str:
     if not bases:
         return "Nothing is stored yet: call a tool first."
-    asked = text.partition("/")[0]
-    same_tool = [base for base in bases if asked.casefold().startswith(f"{label_of(base)}-".casefold())]
+    asked = text[:_LONG].partition("/")[0].casefold()
+    same_tool = [base for base in bases if asked.startswith(f"{label_of(base)}-".casefold())]
     near = nearest(asked, bases) or same_tool
     listed = ", ".join(f'"{base}"' for base in (near or bases)[:_NEAREST])
     return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path to the letter."

@@ -20,7 +20,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.models import Buffer, Draft, FileSpan, Span
-from mcp_mirror.spans import Miss, locate
+from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
 from mcp_mirror.tokens import estimate_tokens
 
@@ -158,30 +158,47 @@ def _locate(question: _Locate) -> Span | Miss:
 
 
 def _scan(question: _Scan) -> _Scanned | Refused:
-    frame = map_file(question.path)
-    digest = digest_frame(frame, question.order, estimate_tokens)
+    files = _Files(question.path)
+    digest = digest_frame(files.frame, question.order, estimate_tokens, files.decode)
     if isinstance(digest, Refused):
         return digest
     captured = digest.captured
-    value, companion = _placed(captured.value, frame, question.path), _placed(captured.companion, frame, question.path)
+    value, companion = files.placed(captured.value), files.placed(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
     captured = replace(captured, value=value, companion=companion, passed=passed)
-    members = {} if value else {name: _place(raw, frame, question.path) for name, raw in digest.members.items()}
+    members = {} if value else {name: files.place(raw) for name, raw in digest.members.items()}
     return _Scanned(replace(digest, captured=captured, members={}), members)
 
 
-def _placed(draft: Draft | None, frame: memoryview, path: str) -> Draft | None:
-    return replace(draft, blob=b"", file=_place(draft.blob, frame, path)) if draft else None
+class _Files:
+    """A frame, and beside it what was decoded from texts of it."""
 
+    def __init__(self, path: str) -> None:
+        self.frame = map_file(path)
+        self._path = path
+        self._maps = {path: self.frame}
 
-def _place(blob: Buffer, frame: memoryview, path: str) -> FileSpan:
-    """Where a blob is: inside the frame, or, if it was decoded from a text of it, in a file of its own."""
-    offset = _address(blob) - _address(frame)
-    if 0 <= offset <= len(frame) - len(blob):
-        return FileSpan(path, Span(offset, len(blob)))
-    decoded = Path(f"{path}.decoded-{len(blob)}")
-    decoded.write_bytes(blob)
-    return FileSpan(str(decoded), Span(0, len(blob)))
+    def decode(self, literal: Buffer) -> Buffer:
+        """A JSON string's text, in a file of its own."""
+        path = f"{self._path}.text{len(self._maps)}"
+        with Path(path).open("xb") as file:
+            file.writelines(text_pieces(literal, trim(literal)))
+        self._maps[path] = map_file(path)
+        return self._maps[path]
+
+    def placed(self, draft: Draft | None) -> Draft | None:
+        """The draft with the place of its bytes instead of them."""
+        return replace(draft, blob=b"", file=self.place(draft.blob)) if draft else None
+
+    def place(self, blob: Buffer) -> FileSpan:
+        """Where a blob is: inside one of the files, or, if it was put together, in a new one."""
+        for path, whole in self._maps.items():
+            offset = _address(blob) - _address(whole)
+            if 0 <= offset <= len(whole) - len(blob):
+                return FileSpan(path, Span(offset, len(blob)))
+        path = f"{self._path}.part{len(blob)}"
+        Path(path).write_bytes(blob)
+        return FileSpan(path, Span(0, len(blob)))
 
 
 class _PyBuffer(ctypes.Structure):

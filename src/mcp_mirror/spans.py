@@ -31,6 +31,13 @@ _TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + r
 """Everything through the next bracket but those of shallow containers; group 1 is that bracket where it opens."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
+_WHOLE_UNITS: Final = re.compile(
+    rb'(?:[^"\\]++|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*+",
+    re.DOTALL,
+)
+"""As much of a string's inside as does not end within an escape or between two that make one character."""
+
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Runs of an array's items, skipped many at a time."""
 
@@ -101,6 +108,24 @@ def text_start(blob: Buffer, span: Span, limit: int) -> str:
     whole = _UNITS.match(known)
     text: str = json.loads(f'{whole[0]}"') if whole else ""
     return str(text.encode("utf-8", "ignore"), "utf-8")  # half of a surrogate pair may stand last
+
+
+def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:
+    """The JSON string at `span`, decoded, in pieces of about `size` bytes (12 at least): little memory for any text.
+
+    Raises:
+        msgspec.DecodeError: An escape of it stands for half a character.
+    """
+    position, stop = span.start + 1, span.stop - 1
+    while position < stop:
+        end = _end(_WHOLE_UNITS, blob, position, min(position + size, stop))
+        while end < stop and blob[end] & 0xC0 == 0x80:  # noqa: PLR2004  # inside a character's UTF-8
+            end -= 1
+        if end <= position:  # an escape that is no whole one: the decoder is to say so
+            end = stop
+        piece: str = msgspec.json.decode(b'"%b"' % bytes(blob[position:end]), type=str)
+        yield piece.encode()
+        position = end
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:

@@ -84,7 +84,8 @@ def use_of(kind: Kind) -> str:
 def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind) -> None:
     blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
     blob = blobs.get(kind, b'{"type":"image"}')
-    for changes in ({}, {"shown": "1"}, {"head": "no"}, {"companion": COMPANION}):
+    each: tuple[dict[str, Any], ...] = ({}, {"shown": "1"}, {"head": "no"}, {"companion": COMPANION})
+    for changes in each:
         notice = told(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == use_of(kind)
         assert noticed_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from mcp_mirror.spans import (
     kind_at,
     locate,
     members,
+    text_pieces,
     text_start,
     trim,
     value_stop,
@@ -239,3 +241,26 @@ def test_a_text_is_cut_where_no_character_is_cut(
     assert len(blob[1:-1]) > limit or start == text
     assert len(start) >= min(len(text), (limit - 13) // 12)
     start.encode()
+
+
+# A string's text in pieces.
+
+
+@given(st.text(max_size=80), st.booleans(), st.integers(12, 60))
+def test_a_text_in_pieces_is_the_text(text: str, escaped: bool, size: int) -> None:  # noqa: FBT001
+    literal = json.dumps(text, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    try:
+        wanted = text.encode()
+    except UnicodeEncodeError:
+        with pytest.raises(msgspec.DecodeError):
+            list(text_pieces(literal, trim(literal), size))
+        return
+    pieces = list(text_pieces(b" " + literal, trim(b" " + literal), size))
+    assert b"".join(pieces) == wanted
+    assert all(len(piece) <= 2 * size + 12 for piece in pieces)
+
+
+def test_a_pair_of_escapes_that_is_one_character_is_never_cut() -> None:
+    literal = json.dumps("\U0001f600" * 50).encode()
+    for size in range(12, 40):
+        assert b"".join(text_pieces(literal, trim(literal), size)).decode() == "\U0001f600" * 50

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
 
+from mcp_mirror import __version__
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.walk.conftest import Configured, Connect, Run
 
 
@@ -17,12 +22,50 @@ async def test_check_lists_tools_twins_and_their_cost_and_is_content(
 ) -> None:
     ended = await run("check", "--config", str(configured({"lab": chemist})))
     assert (ended.code, ended.err) == (0, "")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ended.out.splitlines() if line.startswith("│")]
+    rows = rows_of(ended.out)
     assert ["lab", "make_grid", "make_grid_mirrored"] in [row[:3] for row in rows]
-    assert all(int(row[3].replace(",", "")) > 10 for row in rows if row[3])
+    assert len(rows) == 7
+    assert all(int(row[3].replace(",", "")) > 10 for row in rows)
+    own = [line.split() for line in ended.out.splitlines() if line.startswith("  (mcp-mirror) ")]
+    assert [row[1] for row in own] == ["retrieve_final_answer_from_memory"]
     assert "lab: ready, chemist 1.2, protocol 2026-07-28" in ended.out
-    total = sum(int(row[3].replace(",", "")) for row in rows if row[3])
-    assert f"about {total:,} tokens" in ended.out
+    total = sum(int(row[-1].replace(",", "")) for row in [*rows, *own])
+    assert f"{total:,} tokens at most" in ended.out
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """The rows of `check` that tell of an upstream's tool, cell by cell."""
+    return [line.split() for line in table.splitlines() if line.startswith("  lab ")]
+
+
+async def test_check_cuts_no_name_where_its_output_is_piped_or_narrow(
+    configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["n" * 60, *(f"a_rather_long_name_of_a_tool_number_{index}" for index in range(3))]
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    (tmp_path / "tools").write_text(json.dumps(tools))
+    config = str(configured({"lab": raw("ok", "--tools", str(tmp_path / "tools"))}))
+    monkeypatch.setenv("COLUMNS", "40")
+    piped = await run("check", "--config", config)
+    assert [row[1] for row in rows_of(piped.out)] == names
+    twins = [row[2] for row in rows_of(piped.out)]
+    assert all(twin.endswith("_mirrored") for twin in twins)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # as rich asks whether it writes to a terminal
+    narrow = re.sub(r"\x1b\[[0-9;]*m", "", (await run("check", "--config", config)).out)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(twin in narrow for twin in twins)
+    assert "\u2026" not in narrow
+
+
+async def test_check_tells_each_problem_once(configured: Configured, run: Run, raw: Any) -> None:
+    pasted = {"lab": raw() | {"autoApprove": ["x"]}, "gone": {"command": "no-such-command"}}
+    ended = await run("check", "--config", str(configured({}, mcpServers=pasted)))
+    assert ended.code == 1
+    assert len(ended.err.splitlines()) == 2
+    assert "no-such-command" in ended.err
+    assert "autoApprove" in ended.err
+    assert all(line.startswith("problem: ") for line in ended.err.splitlines())
 
 
 async def test_call_prints_what_the_model_would_read(configured: Configured, run: Run, chemist: Any) -> None:
@@ -34,7 +77,7 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     assert ended.out.startswith("Stored in memory:\nmake_grid-")
     ended = await run("call", "--config", config, "no_such")
     assert ended.code == 1
-    assert "Nearest are" in ended.out
+    assert "There is no tool 'no_such'." in ended.out
     ended = await run("call", "--config", config, "shout_mirrored", "--arg", "text")
     assert ended.code == 2
     assert "wants KEY=VALUE" in ended.err
@@ -84,7 +127,13 @@ async def test_a_typing_mistake_on_the_command_line_is_told(configured: Configur
 
 
 async def test_every_command_has_help_with_an_example(run: Run) -> None:
-    for command in (["serve"], ["config", "schema"]):
+    for command in (["serve"], ["check"], ["call"], ["config", "schema"]):
         ended = await run(*command, "--help")
         assert ended.code == 0
         assert "Example: mcp-mirror" in ended.out
+
+
+async def test_the_version_is_told(run: Run) -> None:
+    for asked in ("version", "--version"):
+        ended = await run(asked)
+        assert (ended.code, ended.out) == (0, f"{__version__}\n")

@@ -1,0 +1,103 @@
+"""`mcp-mirror call`: what is typed is read as the tool declares it, and nobody is waited for in vain."""
+
+from __future__ import annotations
+
+import json
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, Run
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "number": {"type": "number"},
+        "whole": {"type": "integer"},
+        "either": {"type": ["string", "number"]},
+        "lines": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "map": {"type": "object"},
+        "flag": {"type": "boolean"},
+        "any": {},
+    },
+}
+READ: list[tuple[str, str]] = [
+    *((f"text={text}", json.dumps(text)) for text in ("123", "1.50", "true", "null", "[1]", '{"a":1}', "NaN", "")),
+    *(("text=a=b", '"a=b"'), ('text="7"', '"\\"7\\""'), ("text= 1 ", '" 1 "'), ("text=\u00e9", '"\u00e9"')),
+    *(("maybe=123", '"123"'), ("maybe=null", "null"), ("maybe=word", '"word"'), ('maybe="7"', '"\\"7\\""')),
+    *(("number=1.50", "1.50"), ("number=1e400", "1e400"), (f"whole={'9' * 5000}", "9" * 5000), ("whole=-0", "-0")),
+    *(("either=7", "7"), ('either="7"', '"7"'), ("either=seven", '"seven"'), ("either=[7]", '"[7]"')),
+    *(('lines=["a"]', '["a"]'), ("lines=a", '"a"'), ("lines=5", '"5"')),
+    *(('map={"a": 1.0}', '{"a": 1.0}'), ("flag=true", "true")),
+    *(("any=5.0", "5.0"), ("any=word", '"word"'), ('any="5"', '"5"'), ("any=NaN", '"NaN"'), ("unheard_of=1", "1")),
+]
+
+
+@pytest.fixture
+def config(configured: Configured, raw: Any, tmp_path: Path) -> str:
+    (tmp_path / "tools").write_text(json.dumps([{"name": "hear", "inputSchema": SCHEMA}]))
+    upstreams = {"raw": raw("ok", "--tools", str(tmp_path / "tools"))}
+    return str(configured(upstreams, mirror={"capture": "never"}))
+
+
+async def test_a_value_is_read_as_the_tool_declares_it(config: str, run: Run) -> None:
+    """All of them in few calls: each starts a gateway."""
+    pending = list(READ)
+    while pending:
+        batch = {text.partition("=")[0]: (text, wanted) for text, wanted in reversed(pending)}
+        pending = [case for case in pending if case not in batch.values()]
+        ended = await run("call", "--config", config, "hear_mirrored", *(f"--arg={text}" for text, _ in batch.values()))
+        assert ended.code == 0, ended.out + ended.err
+        for key, (text, wanted) in batch.items():
+            assert f'"{key}":{wanted}' in ended.out, text
+
+
+async def test_a_value_that_does_not_fit_is_told(config: str, run: Run) -> None:
+    for text in ("whole=word", "map=[1]", "flag=7"):
+        ended = await run("call", "--config", config, "hear_mirrored", "--arg", text)
+        assert ended.code == 1
+        assert f"do not fit tool 'hear_mirrored': {text.partition('=')[0]}" in ended.out
+
+
+async def test_what_is_no_argument_is_told_before_anything_starts(configured: Configured, run: Run) -> None:
+    for text, said in (("text", "wants KEY=VALUE"), ("=x", "wants KEY=VALUE"), (b"text=\xff", "wants UTF-8")):
+        ended = await run("call", "--config", str(configured({})), "x", "--arg", text)
+        assert (ended.code, ended.out) == (2, "")
+        assert said in ended.err
+
+
+async def test_only_the_tools_own_upstream_is_waited_for(configured: Configured, run: Run, raw: Any) -> None:
+    config = str(configured({"late": raw("silent"), "raw": raw()}))  # 30 s is how long the late one may take
+    started = perf_counter()
+    ended = await run("call", "--config", config, "hear_mirrored", "--arg", "text=hello")
+    assert perf_counter() - started < 15
+    assert ended.code == 0
+    assert "hello" in ended.out
+
+
+async def test_a_tool_that_nobody_has_is_told_once_everybody_was_asked(
+    configured: Configured, run: Run, raw: Any
+) -> None:
+    ended = await run("call", "--config", str(configured({"raw": raw()})), "send_mail")
+    assert ended.code == 1
+    assert "There is no tool 'send_mail'." in ended.out
+
+
+async def test_our_own_tool_waits_for_nobody(configured: Configured, run: Run, raw: Any) -> None:
+    config = str(configured({"late": raw("silent")}))
+    ended = await run("call", "--config", config, "retrieve_final_answer_from_memory", "--arg", "memory_path=7")
+    assert ended.code == 1
+    assert 'No value is stored under "7".' in ended.out
+
+
+async def test_what_a_result_says_beside_its_content_is_not_read(configured: Configured, run: Run, raw: Any) -> None:
+    config = str(configured({"raw": raw()}, mirror={"capture": "never"}))
+    result = '{"content":[{"type":"text","text":"5"}],"structuredContent":{"n":' + "9" * 5000 + "}}"
+    ended = await run("call", "--config", config, "say_mirrored", "--arg", f"result={json.dumps(result)}")
+    assert (ended.code, ended.out, ended.err) == (0, "5\n", "")
