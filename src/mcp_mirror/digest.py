@@ -56,8 +56,10 @@ def digest_result(
     """Read a result.
 
     Raises:
-        WireError: A key of the value is past its bound.
+        WireError: It is none, or a key of the value is past its bound.
     """
+    if not _is_result(members):
+        raise WireError("It is no tool result: `content` must be an array and `isError` true or false.")
     captured = capture(members, order.rules, estimate, decode)
     if captured.value is None:
         return Digest(members, captured)
@@ -83,6 +85,12 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode
 class _Error(msgspec.Struct):
     code: int
     message: str
+
+
+def _is_result(members: Mapping[str, Buffer]) -> bool:
+    """Whether clients can read it: the SDK has seen no more than a stub of it."""
+    is_error = bytes(members.get("isError", b"false")[:6])
+    return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")
 
 
 def _check_keys(value: Draft, max_key_bytes: int) -> None:

@@ -50,7 +50,10 @@ SIZE = "wanted a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got
 TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
-KEYS_OF_UPSTREAM = "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, enabled, tools, overrides"
+KEYS_OF_UPSTREAM = (
+    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, enabled, tools, "
+    "overrides"
+)
 
 BAD_KEYS = [
     ("timeot: 5", "upstreams.a.timeot: unknown key; did you mean 'timeout'?"),

@@ -3,11 +3,13 @@
 import json
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.telemetry import set_up_logging
 from mcp_mirror.upstreams.base import Bypass
 from mcp_mirror.wire import MARK, join
@@ -26,8 +28,10 @@ def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: by
     token = bypass.open((b'{"a":1}',))
     assert b'"arguments":{"a":1}' in join(bypass.outbound(request(token, 7)))
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":1}}' % echoed)
-    assert b"1e400" not in bytes(stub)
-    assert {key: bytes(raw) for key, raw in (bypass.take(token) or {}).items()} == {
+    assert b"1e400" not in bytes(stub or b"")
+    arrived = bypass.take(token)
+    assert isinstance(arrived, dict)
+    assert {key: bytes(raw) for key, raw in arrived.items()} == {
         "content": b"[1e400]",
         "vendor": b"1",
     }
@@ -48,11 +52,26 @@ def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
     assert not bypass.awaits(2)
 
 
-def test_a_large_answer_that_nobody_waits_for_any_more_is_not_read() -> None:
-    late = b'{"jsonrpc":"2.0","id":3,"result":{"content":["%b"]}}' % (b"x" * 100_000)
-    assert json.loads(bytes(Bypass().inbound(late))) == {"jsonrpc": "2.0", "id": 3, "result": {}}
-    small = b'{"jsonrpc":"2.0","id":3,"result":{"ok":1}}'
-    assert Bypass().inbound(small) == small
+def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) -> None:
+    bypass = Bypass()
+    token = bypass.open((b"{}",))
+    bypass.outbound(request(token, 3))
+    bypass.close(token)
+    late = b'{"jsonrpc":"2.0","id":3,"result":{"content":["%b"]}}' % (b"x" * 1000)
+    assert json.loads(bytes(bypass.inbound(late) or b"")) == {"jsonrpc": "2.0", "id": 3, "result": {}}
+    path = tmp_path / "frame"
+    path.write_bytes(late)
+    assert bypass.inbound(SpooledFrame(path, len(late), late, late)) is None
+    assert not path.exists()
+
+
+def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path) -> None:
+    frame = b'{"jsonrpc":"2.0","id":3,"result":{"instructions":"%b"}}' % (b"x" * 100_000)
+    assert Bypass().inbound(frame) == frame
+    path = tmp_path / "frame"
+    path.write_bytes(frame)
+    assert Bypass().inbound(SpooledFrame(path, len(frame), frame[:100], frame[-100:])) == frame
+    assert not path.exists()
 
 
 def letter(postbox: Postbox, identity: bytes = b"1") -> tuple[dict[str, str], str]:

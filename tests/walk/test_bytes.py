@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
@@ -32,12 +33,21 @@ ENVELOPE = {
 }
 
 
+@pytest.fixture(params=[{}, {"limits": {"spool_bytes": 1024}}], ids=["in memory", "in files"])
+def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where messages of more than a kilobyte go on their way."""
+    given: dict[str, Any] = request.param
+    return given
+
+
 def upstreams(raw: Any) -> dict[str, Any]:
     return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": {"inline_budget": 60_000}})}
 
 
-async def test_a_small_result_passes_unchanged_on_stdio(configured: Configured, speak: Speak, raw: Any) -> None:
-    async with speak(configured(upstreams(raw))) as client:
+async def test_a_small_result_passes_unchanged_on_stdio(
+    sections: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured(upstreams(raw), **sections)) as client:
         await client.greet()
         line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
         for member in (
@@ -47,8 +57,10 @@ async def test_a_small_result_passes_unchanged_on_stdio(configured: Configured, 
             assert member in line
 
 
-async def test_a_small_result_passes_unchanged_over_http(configured: Configured, serve: Serve, raw: Any) -> None:
-    async with serve(configured(upstreams(raw))) as served, httpx2.AsyncClient() as client:
+async def test_a_small_result_passes_unchanged_over_http(
+    sections: dict[str, Any], configured: Configured, serve: Serve, raw: Any
+) -> None:
+    async with serve(configured(upstreams(raw), **sections)) as served, httpx2.AsyncClient() as client:
         params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": ENVELOPE}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "say_mirrored"}
@@ -59,9 +71,9 @@ async def test_a_small_result_passes_unchanged_over_http(configured: Configured,
 
 
 async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
-    configured: Configured, speak: Speak, raw: Any
+    sections: dict[str, Any], configured: Configured, speak: Speak, raw: Any
 ) -> None:
-    async with speak(configured(upstreams(raw))) as client:
+    async with speak(configured(upstreams(raw), **sections)) as client:
         await client.greet()
         heard = await client.text("hear_mirrored", None)
         assert '"arguments":{}' in heard
@@ -81,14 +93,18 @@ STYLES = [("json", "identity"), ("json", "gzip"), ("json", "members"), ("json", 
           ("lf", "identity"), ("crlf", "gzip"), ("cr", "identity"), ("crlf", "identity")]  # fmt: skip
 
 
-async def test_every_form_of_http_answer_is_lifted(configured: Configured, speak: Speak, listening: Listening) -> None:
+async def test_every_form_of_http_answer_is_lifted(
+    sections: dict[str, Any], configured: Configured, speak: Speak, listening: Listening
+) -> None:
     async with AsyncExitStack() as stack:
         upstreams: dict[str, Any] = {}
         for style, encoding in STYLES:
             port = await stack.enter_async_context(listening("raw_http.py", "--style", style, "--encoding", encoding))
             url = f"http://127.0.0.1:{port}/mcp"
             upstreams[f"{style}_{encoding}"] = {"url": url, "overrides": {"hear": {"capture": "never"}}}
-        client = await stack.enter_async_context(speak(configured(upstreams, mirror={"inline_budget": 9000})))
+        client = await stack.enter_async_context(
+            speak(configured(upstreams, mirror={"inline_budget": 9000}, **sections))
+        )
         await client.greet()
         for name in upstreams:
             notice = await client.text(f"{name}_say_mirrored", {"result": DICT})

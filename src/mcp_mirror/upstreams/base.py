@@ -5,6 +5,7 @@ What a result means is not known here: a call gives the members of the result as
 
 import json
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -50,8 +51,7 @@ RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
 
 _MAX_PAGES: Final = 1000
-_LATE: Final = 1 << 16
-"""Bytes of an answer that nobody waits for above which the SDK need not see it."""
+_REMEMBERED: Final = 256
 _STUCK: Final = 1.0
 """Seconds beyond a request's time after which an upstream counts as one that does not read."""
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": [], "resultType": "complete"}
@@ -88,6 +88,8 @@ class Bypass:
         """Set by the transport when nothing more can come."""
         self._passages: dict[str, _Passage] = {}
         self._awaited: dict[RequestId, _Passage] = {}
+        self._over: deque[RequestId] = deque(maxlen=_REMEMBERED)
+        """Ids of requests that are answered or given up: what comes for them is for nobody."""
 
     def __len__(self) -> int:
         """How many requests are under way."""
@@ -104,6 +106,7 @@ class Bypass:
         passage = self._passages.pop(token)
         for identity in passage.ids:
             self._awaited.pop(identity, None)
+            self._over.append(identity)
         if isinstance(passage.arrival, SpooledFrame):
             passage.arrival.discard()
 
@@ -144,25 +147,22 @@ class Bypass:
         return self._spooled(frame) if isinstance(frame, SpooledFrame) else self._opened(frame)
 
     def _spooled(self, frame: SpooledFrame) -> Buffer | None:
-        """A large answer goes on unread to whoever called; another large message is read by nobody yet."""
+        """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
-        passage = self._awaited.get(coerce_request_id(identity)) if identity is not None else None
-        if passage is None:
-            frame.discard()
-            return None
-        if passage.arguments is None:
-            with frame:
-                return self._opened(bytes(frame.view))
-        passage.arrival = frame
-        return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "result": _EMPTY_RESULT})
+        key = None if identity is None else coerce_request_id(identity)
+        passage = self._awaited.get(key) if key is not None else None
+        if passage is not None and passage.arguments is not None:
+            passage.arrival = frame
+            return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "result": _EMPTY_RESULT})
+        with frame:
+            return None if key in self._over else self._opened(bytes(frame.view))
 
     def _opened(self, frame: bytes) -> Buffer:
         message = open_message(frame)
         identity = coerce_request_id(message.id) if isinstance(message.id, int | str) else None
         passage = self._awaited.get(identity) if identity is not None else None
         if passage is None:
-            late = len(frame) > _LATE and isinstance(message.result, dict)
-            return _nothing(message) if late else frame
+            return _nothing(message) if identity in self._over else frame
         lifted = lift_result(_without_extras(message), "tools/list" if passage.arguments is None else "tools/call")
         if lifted is None or not isinstance(message.result, dict):
             return frame
@@ -280,8 +280,6 @@ class Connection:
                 raise UpstreamError(f"{self.name!r} asks for the user's input to run {tool!r}: that is not relayed.")
             if (arrival := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} under another request's id.")
-            if isinstance(arrival, Mapping) and not is_result(arrival):
-                raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} with something that is no tool result.")
             return arrival
         finally:
             self.bypass.close(token)
@@ -345,12 +343,6 @@ class Connection:
                 self.bypass.ended.set()
             said = self.redactor.clean(_explain(error, what, seconds))
             raise UpstreamError(f"Upstream {self.name!r} {said}.") from None
-
-
-def is_result(members: RawResult) -> bool:
-    """Whether clients can read it: the SDK has seen no more than a stub of it."""
-    is_error = bytes(members.get("isError", b"false"))
-    return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")
 
 
 def _read_tools(text: Buffer) -> list[RawTool]:

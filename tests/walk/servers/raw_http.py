@@ -23,6 +23,7 @@ parser.add_argument("--encoding", default="identity", choices=["identity", "gzip
 parser.add_argument("--status", type=int, help="answer every request with this status")
 parser.add_argument("--location", help="and redirect there")
 parser.add_argument("--standing", type=float, help="a GET is a stream: silent so many seconds, then a tool is new")
+parser.add_argument("--max-body", type=int, default=1 << 30, help="larger bodies are refused with 413")
 parser.add_argument("--log")
 options = parser.parse_args()
 lock = threading.Lock()
@@ -88,6 +89,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
+        if len(body) > options.max_body:
+            self.reply(413, b"Request body too large", "text/plain")
+            return
         message = json.loads(body)
         method, identity, params = message.get("method"), message.get("id"), message.get("params") or {}
         self.note(str(method))

@@ -1,0 +1,139 @@
+"""Messages that go through files, bounds that are told, and limits of upstreams that are respected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Listening, Speak
+
+SPOOLED = {"spool_bytes": 1024}
+RETRIEVE = "retrieve_final_answer_from_memory"
+
+
+def result(**members: Any) -> str:
+    return json.dumps({"content": [], **members})
+
+
+def text(said: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": said}]
+
+
+@pytest.mark.parametrize("store", [{"kind": "memory"}, {"kind": "disk"}], ids=["memory", "disk"])
+async def test_a_large_value_is_found_at_any_depth_and_handed_on(
+    store: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+) -> None:
+    rows = [[number, {"name": f"row {number}"}] for number in range(400_000)]
+    value = json.dumps({"first": 1, "rows": rows, "last": [1.5]})
+    assert len(value) > 12_000_000
+    upstreams = {"raw": raw(overrides={"hear": {"capture": "never"}})}
+    async with speak(configured(upstreams, store=store)) as client:
+        await client.greet()
+        notice = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{value}}}'})
+        path = notice.splitlines()[1]
+        for below, wanted in (
+            ("rows/399999/1/name", "row 399999"),
+            ("rows/7", '[7, {"name": "row 7"}]'),
+            ("last/0", "1.5"),
+        ):
+            assert await client.text(RETRIEVE, {"memory_path": f"{path}/{below}"}) == wanted
+        heard = await client.text("hear_mirrored", {"x": f"{path}/rows/123456", "y": f"{path}/last"})
+        assert '"x": [123456, {"name": "row 123456"}], "y": [1.5]' in heard
+        missing = await client.text(RETRIEVE, {"memory_path": f"{path}/rows/400000"})
+        assert "items are 0 to 399999" in missing
+
+
+async def test_no_file_is_left_when_the_gateway_has_ended(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "values"
+    folder.mkdir()
+    config = configured({"raw": raw()}, store={"kind": "disk", "path": str(folder)}, limits=SPOOLED)
+    async with speak(config) as client:
+        await client.greet()
+        for said in (text("x" * 5000), text(json.dumps({"k": "x" * 5000})), text("small")):
+            await client.text("say_mirrored", {"result": result(content=said)})
+        assert len([path for path in folder.rglob("*") if path.is_file()]) == 2
+    assert list(folder.iterdir()) == []
+
+
+BROKEN = {
+    '{"content":[}': "not valid JSON",
+    '{"content":[],"x":NaN}': "not valid JSON",
+    '{"content":[],"structuredContent":' + '{"a":' * 1500 + "1" + "}" * 1501: "nested too deep",
+    '{"content":5}': "no tool result",
+    result(structuredContent={"k" * 300: 1}): "limits.max_key_bytes",
+}
+
+
+@pytest.mark.parametrize("limits", [{}, SPOOLED], ids=["in memory", "in files"])
+async def test_a_result_that_cannot_be_carried_fails_by_name_and_the_next_is_served(
+    limits: dict[str, int], configured: Configured, speak: Speak, raw: Any
+) -> None:
+    padding = " " * 2000
+    async with speak(configured({"raw": raw()}, limits={"max_key_bytes": 200, **limits})) as client:
+        await client.greet()
+        for broken, said in BROKEN.items():
+            answer = json.loads(await client.call("say_mirrored", json.dumps({"result": broken + padding})))["result"]
+            assert answer["isError"] is True
+            assert said in answer["content"][0]["text"]
+            assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
+
+
+async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"raw": raw()}, limits=SPOOLED, mirror={"error_budget": 100})) as client:
+        await client.greet()
+        failed = result(content=text("no such row. " * 500), isError=True)
+        answer = json.loads(await client.call("say_mirrored", json.dumps({"result": failed})))["result"]
+        assert answer["isError"] is True
+        assert "no such row" in answer["content"][0]["text"]
+        assert "say-" in answer["content"][0]["text"]
+
+
+async def test_a_message_past_the_bound_fails_by_its_name_and_the_upstream_stays_usable(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    config = configured({"raw": raw()}, limits={"max_message_bytes": 200_000, "spool_bytes": 50_000})
+    async with speak(config) as client:
+        await client.greet()
+        for size in (100_000, 190_000):
+            notice = await client.text("hear_mirrored", {"pad": "x" * size})
+            assert "Stored in memory" in notice
+        twice = {"result": result(content=text("z" * 150_000), structuredContent={"more": "z" * 100_000})}
+        refused = await client.request("tools/call", json.dumps({"name": "say_mirrored", "arguments": twice}))
+        assert "limits.max_message_bytes" in json.loads(refused)["error"]["message"]
+        stored = await client.text("say_mirrored", {"result": result(content=text("y" * 120_000))})
+        path = stored.splitlines()[1]
+        over = await client.text("hear_mirrored", {"one": path, "two": path})
+        assert "`limits.max_message_bytes`" in over
+        assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
+
+
+async def test_arguments_over_an_upstreams_limit_are_not_sent(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw(max_request_bytes=1000), "free": raw()})) as client:
+        await client.greet()
+        path = (await client.text("free_hear_mirrored", {"pad": "x" * 5000})).splitlines()[1]
+        refused = await client.text("raw_hear_mirrored", {"pad": path})
+        assert "takes 1,000 (`max_request_bytes`)" in refused
+        assert "'raw'" in refused
+        assert await client.text("raw_say_mirrored", {"result": result(content=text("alive"))}) == "alive"
+
+
+async def test_a_server_that_refuses_the_size_of_a_body_is_said_to(
+    configured: Configured, speak: Speak, listening: Listening, raw: Any
+) -> None:
+    async with listening("raw_http.py", "--max-body", "20000") as port:
+        web = {"url": f"http://127.0.0.1:{port}/mcp", "max_request_bytes": "1GiB"}
+        async with speak(configured({"web": web, "raw": raw()})) as client:
+            await client.greet()
+            path = (await client.text("raw_hear_mirrored", {"pad": "x" * 50_000})).splitlines()[1]
+            refused = await client.text("web_hear_mirrored", {"pad": path})
+            assert "HTTP 413" in refused
+            assert "`max_request_bytes`" in refused
+            assert await client.text("web_say_mirrored", {"result": result(content=text("alive"))}) == "alive"
