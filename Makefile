@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench node lock clean
+.PHONY: help run test check format bench fuzz node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -24,14 +25,18 @@ check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure c
 	$(BIN)/lint-imports
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q tests/core
-	$(BIN)/coverage report --fail-under=100 --include='src/mcp_mirror/*.py' --omit='$(subst $() ,$(comma),$(SHELLS))'
+	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 format: $(VENV)/.installed ## format and mend what can be mended
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
-bench: $(VENV)/.installed ## measure, side by side in one run; prints tables
-	$(BIN)/python tests/bench
+bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
+	BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+
+fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
+	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
+	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
@@ -40,7 +45,7 @@ lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: ve
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 
 clean: ## remove all that make made
-	rm -rf $(VENV) $(NODE) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,11 +53,15 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+$(BENCH)/.installed: tests/bench/requirements.lock
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/bench/requirements.lock
+	touch $@
+
 $(NODE)/.installed: tests/node/package-lock.json
-	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --silent && touch node_modules/.installed; \
+	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed; \
 	else echo "npm was not found: the tests that need Node will be skipped."; fi
 
-comma  := ,
-# The shells have tests of their own, with real processes; the floors above them are covered by the core's.
-SHELLS := src/mcp_mirror/app.py src/mcp_mirror/catalog.py src/mcp_mirror/cli.py src/mcp_mirror/gateway.py \
-          src/mcp_mirror/recall.py src/mcp_mirror/telemetry.py src/mcp_mirror/tools.py
+comma := ,
+# The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
+PURE  := errors models paths policies wire frames spans tokens schema resolve capture notice digest

@@ -75,7 +75,10 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode
     """
     message = open_message(frame)
     if not isinstance(message.error, msgspec.UnsetType):
-        error = msgspec.json.decode(message.error, type=_Error)
+        try:
+            error = msgspec.json.decode(message.error, type=_Error)
+        except msgspec.ValidationError:
+            raise WireError("Its error is not of JSON-RPC's form: a code and a message.") from None
         return Refused(error.code, error.message)
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")

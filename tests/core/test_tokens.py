@@ -95,3 +95,10 @@ def test_a_text_of_any_size_costs_what_its_parts_cost(text: str, times: int) -> 
 
 def test_nothing_costs_next_to_nothing() -> None:
     assert estimate_tokens(b"") <= 1
+
+
+def test_a_text_past_every_budget_is_weighed_in_part_and_scaled_up() -> None:
+    line = b"The quick brown fox, 12,345.678 times; over 3 lazy dogs.\n"
+    part, whole = estimate_tokens(line * 70_000), estimate_tokens(line * 700_000)
+    assert len(line) * 70_000 < 1 << 22 < len(line) * 700_000
+    assert 9.9 < whole / part < 10.1

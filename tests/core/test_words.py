@@ -58,3 +58,21 @@ def test_every_error_is_of_the_one_tree() -> None:
     assert all(issubclass(kind, errors.MirrorError) for kind in kinds)
     assert all(kind.__doc__ for kind in kinds)
     assert all(kind.__name__ in str(errors.__doc__) for kind in kinds)
+
+
+LIMITS = [
+    (StdioEndpoint("python"), None, None),
+    (StdioEndpoint("/usr/bin/npx"), None, 10 << 20),
+    (StdioEndpoint("node.exe"), None, 10 << 20),
+    (StdioEndpoint("npx"), 5, 5),
+    (StdioEndpoint("python"), 7, 7),
+    (HttpEndpoint("http://127.0.0.1"), None, 4 << 20),
+    (HttpEndpoint("http://127.0.0.1"), 1 << 30, 1 << 30),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "configured", "limit"), LIMITS)
+def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
+    endpoint: StdioEndpoint | HttpEndpoint, configured: int | None, limit: int | None
+) -> None:
+    assert UpstreamPolicy("up", endpoint, max_request_bytes=configured).request_limit == limit

@@ -1,0 +1,81 @@
+"""A result read in one step, from its members or from the whole response."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.capture import CaptureRules
+from mcp_mirror.digest import Digest, Order, Refused, digest_frame, digest_result
+from mcp_mirror.errors import WireError
+from mcp_mirror.tokens import estimate_tokens
+
+BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+
+
+def order(**changes: Any) -> Order:
+    given: dict[str, Any] = {
+        "rules": CaptureRules("auto", inline_budget=20, error_budget=20, wrapped=False), "style": "compact",
+        "tool": "grid", "arguments": b"{}", "base": BASE, "companion_base": BESIDE, "max_key_bytes": 10,
+    }  # fmt: skip
+    return Order(**(given | changes))
+
+
+def members(**result: Any) -> dict[str, bytes]:
+    return {key: json.dumps(value).encode() for key, value in result.items()}
+
+
+def text(said: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": said}]
+
+
+def test_a_small_text_is_left_as_it_came() -> None:
+    result = members(content=text("ok"))
+    assert digest_result(result, order(), estimate_tokens).members is result
+    assert digest_result(result, order(), estimate_tokens).notice == ""
+
+
+def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
+    digest = digest_result(members(content=[], structuredContent={"a": 1}), order(), estimate_tokens)
+    assert digest.captured.value is not None
+    assert BASE in digest.notice
+    assert BESIDE not in digest.notice
+
+
+def test_a_text_that_says_more_is_named_beside_it() -> None:
+    result = members(content=text("one row"), structuredContent={"a": 1})
+    assert BESIDE in digest_result(result, order(), estimate_tokens).notice
+
+
+@pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
+def test_what_clients_cannot_read_is_no_result(result: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match="no tool result"):
+        digest_result(members(**result), order(), estimate_tokens)
+
+
+def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
+    with pytest.raises(WireError, match=r"11 characters is over `limits.max_key_bytes` \(10\)"):
+        digest_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
+
+
+def test_a_whole_response_is_read_as_its_result_is() -> None:
+    result = {"content": [], "structuredContent": {"a": 1.0}}
+    frame = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+    whole = digest_frame(frame, order(), estimate_tokens)
+    assert isinstance(whole, Digest)
+    assert whole.notice == digest_result(members(**result), order(), estimate_tokens).notice
+
+
+def test_an_error_of_the_protocol_is_told_as_one() -> None:
+    frame = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no", "data": {}}}).encode()
+    assert digest_frame(frame, order(), estimate_tokens) == Refused(-32602, "no")
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [(b'{"jsonrpc":"2.0","id":1}', "neither a result nor an error"), (b"{", "not valid JSON"),
+     (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}', "error is not of JSON-RPC")],
+)  # fmt: skip
+def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        digest_frame(frame, order(), estimate_tokens)
