@@ -31,17 +31,21 @@ _ID_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
 
 
+MAX_DEPTH: Final = 700
+"""Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack."""
+_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
 _CHECKED: Final = 1 << 20
 """Bytes whose encoding is checked at once."""
 _RESERVE: Final = 150
 """Levels of nesting kept back: what is opened here can be opened again from a deeper stack."""
 
 _HINTS: Final = (
-    (re.compile(rb"\A\xef\xbb\xbf"), " It begins with a byte order mark."),
-    (re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)"), " NaN and Infinity are no JSON numbers."),
+    (re.compile(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
+    (re.compile(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are no JSON numbers"),
     (
         re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"),
-        " Half of a surrogate pair stands alone in it.",
+        "Half of a surrogate pair stands alone",
     ),
 )
 """What the parser's own words do not tell."""
@@ -73,13 +77,13 @@ def open_message(frame: Buffer) -> Message:
         _check_encoding(frame)
         return _decode(frame, _RESERVE)
     except RecursionError:
-        raise WireError("The message is nested too deep: 700 levels is what passes everywhere.") from None
+        at = _too_deep_at(frame)
+        raise WireError(f"The message is nested too deep: at byte {at:,} by more than {MAX_DEPTH} levels.") from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
-    except UnicodeDecodeError:
-        raise WireError("The message is not valid JSON: it is not UTF-8.") from None
     except msgspec.DecodeError as error:
-        hint = next((said for pattern, said in _HINTS if pattern.search(frame)), "")
+        found = ((pattern.search(frame), said) for pattern, said in _HINTS)
+        hint = next((f" {said} (byte {match.start():,})." for match, said in found if match), "")
         raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
 
 
@@ -88,9 +92,23 @@ def _check_encoding(frame: Buffer) -> None:
     if isinstance(frame, bytes) and frame.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(frame), _CHECKED):
-        decoder.decode(frame[at : at + _CHECKED])
-    decoder.decode(b"", final=True)
+    for at in range(0, len(frame) + 1, _CHECKED):
+        pending, chunk = len(decoder.getstate()[0]), frame[at : at + _CHECKED]
+        try:
+            decoder.decode(chunk, final=at + _CHECKED > len(frame))
+        except UnicodeDecodeError as error:
+            where = at - pending + error.start
+            raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
+
+
+def _too_deep_at(frame: Buffer) -> int:
+    """Where the nesting of a message passes what can be read."""
+    depth = 0
+    for match in _BRACKET.finditer(frame):
+        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(match[0], 0)
+        if depth > MAX_DEPTH:
+            return match.start()
+    return len(frame)
 
 
 def _decode(frame: Buffer, reserve: int) -> Message:
