@@ -26,7 +26,8 @@ PARTS: Final = "mcp-mirror/parts"
 `structuredContent`: `value`, or `value.result` where it was the only member of a wrapper. `content`: `value.text` or
 `companion.text` (the text of its one block), `value.block` (its one block), `value.blocks` (an array: strings are
 texts, objects other blocks), `companion.content` (the blocks as they came), `repeats` (one text that spells the
-value), `repeats.items` (a text for each item of the value).
+value), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one text, which is the value's
+member of that key), `repeats.content:KEY` (the blocks, which are that member).
 """
 
 _COMPARE_BYTES: Final = 1 << 20
@@ -119,7 +120,9 @@ def capture(
     if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks, decode))):
         return Captured(is_error=is_error)
     value = _content_value(blocks, estimate, decode) if structured is None else _draft(structured, None, estimate)
-    said = "unknown" if structured is None else _repeats(structured, _texts(blocks))
+    said = "unknown"
+    if structured is not None:
+        said = _repeating_member(value, result.get("content", b"[]"), blocks) or _repeats(structured, _texts(blocks))
     place = _place_of(blocks, said, is_value=structured is None)
     # What merely may repeat the value is kept as it came: nobody is told of it.
     companion = _companion(place, blocks, result, estimate, decode if said == "differs" else _no_decode)
@@ -207,20 +210,13 @@ def _place_of(blocks: Sequence[_Block], said: str, *, is_value: bool) -> str | N
         return None
     plain = all(block.plain for block in blocks)
     if not is_value:
-        return (
-            said
-            if plain and said in _TWICE
-            else "companion.text"
-            if plain and len(blocks) == 1
-            else "companion.content"
-        )
+        if said.startswith("repeats") and (plain or said.startswith("repeats.content:")):
+            return said
+        return "companion.text" if plain and len(blocks) == 1 else "companion.content"
     if len(blocks) == 1 and (plain or blocks[0].text is None):
         return "value.text" if plain else "value.block"
     faithful = all(block.plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in blocks)
     return "value.blocks" if faithful and len(blocks) > 1 else "companion.content"
-
-
-_TWICE: Final = ("repeats", "repeats.items")
 
 
 def _companion(
@@ -267,6 +263,26 @@ def _draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
     )
 
 
+def _repeating_member(value: Draft, content: Buffer, blocks: Sequence[_Block]) -> str | None:
+    """The member of an object that the content merely repeats to the byte, in the words of `PARTS`."""
+    text = blocks[0].text if len(blocks) == 1 and blocks[0].plain else None
+    for key, span in value.members if blocks else ():
+        member = memoryview(value.blob)[span.start : span.stop]
+        if text is not None and _is_same(member, text):
+            return f"repeats.member:{key}"
+        if _is_same(member, content):
+            return f"repeats.content:{key}"
+    return None
+
+
+def _is_same(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers hold the same bytes; compared in pieces, so that neither is copied whole."""
+    pieces = range(0, len(one), _COMPARE_BYTES)
+    return len(one) == len(other) and all(
+        bytes(one[at : at + _COMPARE_BYTES]) == bytes(other[at : at + _COMPARE_BYTES]) for at in pieces
+    )
+
+
 def _repeats(structured: Buffer, blocks: Sequence[_Block]) -> str:
     """Whether the texts say just what the structured content says: as `PARTS` has it, or `differs` or `unknown`.
 
@@ -282,6 +298,8 @@ def _repeats(structured: Buffer, blocks: Sequence[_Block]) -> str:
         value = _parsed(bytes(structured))
         if len(texts) == 1 and _spells(texts[0], value):
             return "repeats"
+        if len(texts) == 1 and isinstance(value, dict) and texts[0] in value.values():
+            return f"repeats.member:{next(key for key, part in value.items() if part == texts[0])}"
         is_list = isinstance(value, list) and len(value) == len(texts)
         return "repeats.items" if is_list and all(map(_spells, texts, value)) else "differs"
     except (ValueError, ArithmeticError, RecursionError):

@@ -91,18 +91,9 @@ def _admitted(policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], proble
             problems.append(f"Upstream {policy.name!r} lists tool {name!r} twice: the first is served.")
         elif not policy.admits(name):
             continue
-        elif _wants_a_task(raw):
-            wrong = "can only be called as a task, which is not relayed: it is not served"
-            problems.append(f"Tool {name!r} of upstream {policy.name!r} {wrong}.")
         else:
             admitted[name] = _look_through(policy, name, raw, problems)
     return list(admitted.values())
-
-
-def _wants_a_task(raw: Mapping[str, Any]) -> bool:
-    """Whether it refuses every plain call (specification of 2025-11-25, tasks): tasks are not relayed."""
-    execution = raw.get("execution")
-    return isinstance(execution, dict) and execution.get("taskSupport") == "required"
 
 
 def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], problems: list[str]) -> _Found:

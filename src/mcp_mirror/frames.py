@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from mcp_mirror.models import Buffer
+
 HEAD: Final = 1 << 16
 """Bytes of a message past its bound that are kept, to tell whose it was."""
 
@@ -28,8 +30,8 @@ class Overlong(NamedTuple):
 class Collector(Protocol[T_co]):
     """Where one message grows."""
 
-    def add(self, piece: bytes) -> None:
-        """Take the next bytes."""
+    def add(self, piece: Buffer) -> None:
+        """Take the next bytes; they may be overwritten afterwards."""
 
     def take(self) -> T_co:
         """The message; the collector starts anew."""
@@ -47,11 +49,11 @@ class MemoryCollector:
         self._pieces: list[bytes] = []
         self.size = 0
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: Buffer) -> None:
         """Keep the next bytes, while the message is within the bound."""
         was_within, self.size = self.size <= self._max_bytes, self.size + len(piece)
         if self.size <= self._max_bytes:
-            self._pieces.append(piece)
+            self._pieces.append(bytes(piece))
         elif was_within:
             self._pieces = [b"".join((*self._pieces, piece))[: min(HEAD, self._max_bytes)]]
 
@@ -70,6 +72,9 @@ class LineReader(Generic[T]):
 
     def feed(self, data: bytes) -> list[T]:
         """The messages that end in `data`, without their newline."""
+        if b"\n" not in data:
+            self.go_on(data)
+            return []
         *ended, rest = data.split(b"\n")
         lines: list[T] = []
         for piece in ended:
@@ -78,6 +83,10 @@ class LineReader(Generic[T]):
                 lines.append(self._collector.take())
         self._collector.add(rest)
         return lines
+
+    def go_on(self, data: Buffer) -> None:
+        """Bytes of the message under way that hold no newline; they may be overwritten afterwards."""
+        self._collector.add(data)
 
 
 @dataclass(frozen=True, slots=True)

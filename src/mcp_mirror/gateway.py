@@ -22,7 +22,7 @@ from mcp_mirror.errors import MirrorError, ToolError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Descriptor, Draft, JsonToken, Provenance, Segments
 from mcp_mirror.paths import new_base
 from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
-from mcp_mirror.recall import nearest_first, recall, unknown_path
+from mcp_mirror.recall import nearest, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema import types_at
@@ -108,10 +108,11 @@ class Gateway:
             await self.upstreams.settle(self.mirror.startup_wait)
         if entry := self.catalog.entries.get(name):
             return entry
-        nearest = nearest_first(name, (*self.catalog.entries, *OWN_TOOLS))[:3]
+        near = nearest(name, (*self.catalog.entries, *OWN_TOOLS))
+        advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
         down = [one.policy.name for one in self.upstreams if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
-        raise ToolError(f"There is no tool {name!r}. Nearest are {', '.join(nearest)}.{missing}")
+        raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
 
     async def _send(self, entry: Entry, arguments: Segments) -> Arrival:
         headers = _header_arguments(entry, arguments)

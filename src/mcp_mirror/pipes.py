@@ -37,6 +37,8 @@ class LineSource:
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
         self._pollable = sys.platform != "win32"
+        self._buffer = bytearray(PIPE_BYTES if self._pollable else 0)
+        """Reused: fresh memory for each read of a large message costs as much as reading it."""
 
     async def receive(self) -> Frame:
         """The next message.
@@ -45,10 +47,7 @@ class LineSource:
             anyio.EndOfStream: There is none any more.
         """
         while not self._ready:
-            data = await self._read()
-            if not data:
-                raise anyio.EndOfStream
-            self._ready.extend(self._lines.feed(data))
+            await self._read()
         return self._ready.popleft()
 
     def close(self) -> None:
@@ -56,14 +55,25 @@ class LineSource:
         self._collector.close()
         os.close(self._descriptor)
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> None:
+        if sys.platform == "win32":
+            data = await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
+            self._take(data, len(data))
+            return
         if self._pollable:
             try:
                 await anyio.wait_readable(self._descriptor)
             except PermissionError:  # a regular file cannot be waited for, and need not be
                 self._pollable = False
-            return os.read(self._descriptor, PIPE_BYTES)
-        return await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
+        self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
+
+    def _take(self, data: bytes | bytearray, size: int) -> None:
+        if not size:
+            raise anyio.EndOfStream
+        if data.find(b"\n", 0, size) < 0:
+            self._lines.go_on(memoryview(data)[:size])
+        else:
+            self._ready.extend(self._lines.feed(bytes(memoryview(data)[:size])))
 
 
 class LineSink:

@@ -116,8 +116,8 @@ class SpoolCollector:
         self._dropping = False
         self.size = 0
 
-    def add(self, piece: bytes) -> None:
-        """Take the next bytes."""
+    def add(self, piece: Buffer) -> None:
+        """Take the next bytes; they may be overwritten afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
         if self.size > policy.max_message_bytes:
@@ -125,7 +125,7 @@ class SpoolCollector:
         elif self.size > policy.spool_bytes:
             self._write(piece)
         else:
-            self._pieces.append(piece)
+            self._pieces.append(bytes(piece))
 
     def take(self) -> Frame:
         """The message."""
@@ -150,7 +150,7 @@ class SpoolCollector:
             self._file = self._path = None
         self._pieces = []
 
-    def _write(self, piece: bytes) -> None:
+    def _write(self, piece: Buffer) -> None:
         if self._file is None:
             self._path = self._spool.new_path()
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -159,9 +159,9 @@ class SpoolCollector:
                 write_all(self._file, part)
             self._pieces.append(_head_of((*held, piece)))
         write_all(self._file, piece)
-        self._tail = (self._tail + piece[-HEAD:])[-HEAD:]
+        self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
 
-    def _drop(self, piece: bytes) -> None:
+    def _drop(self, piece: Buffer) -> None:
         """Keep the head alone; the rest of this message is discarded as it comes."""
         if not self._dropping:
             head = _head_of((*self._pieces, piece))
@@ -169,10 +169,10 @@ class SpoolCollector:
             self._pieces, self._dropping = [head], True
 
 
-def _head_of(pieces: Iterable[bytes]) -> bytes:
+def _head_of(pieces: Iterable[Buffer]) -> bytes:
     head = b""
     for piece in pieces:
-        head += piece[: HEAD - len(head)]
+        head += bytes(piece[: HEAD - len(head)])
         if len(head) == HEAD:
             break
     return head

@@ -110,7 +110,10 @@ def rebuild(captured: Captured) -> dict[str, Any]:
         "repeats": lambda: [as_text(value)],
         "repeats.items": lambda: [as_text(part) for part in value],
     }
-    return {**result, "content": builders[parts["content"]]()}
+    place, _, key = parts["content"].partition(":")
+    builders["repeats.member"] = lambda: [text_block(value[key])]
+    builders["repeats.content"] = lambda: value[key]
+    return {**result, "content": builders[place]()}
 
 
 def by_value(result: dict[str, Any]) -> Any:
@@ -150,6 +153,21 @@ def words(text: Buffer) -> int:
     result={"content": [text_block('"x"')], "structuredContent": {"result": "x"}}, mode="always", wrapped=True, budget=0
 )
 @example(result={"content": [], "structuredContent": None}, mode="always", wrapped=True, budget=0)
+@example(
+    result={"content": [text_block("a:b")], "structuredContent": {"x": 1, "k:1": "a:b"}},
+    mode="auto",
+    wrapped=False,
+    budget=0,
+)
+@example(
+    result={
+        "content": [{"type": "image", "data": "QQ=="}],
+        "structuredContent": {"c": [{"type": "image", "data": "QQ=="}]},
+    },
+    mode="auto",
+    wrapped=False,
+    budget=0,
+)
 def test_nothing_is_lost(
     result: dict[str, Any],
     mode: Any,

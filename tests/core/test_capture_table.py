@@ -337,3 +337,25 @@ def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> Non
         taken({"content": '[{"type":"text","text":"\u00e9\u00e9"}]'.encode(), "isError": b"true"}, rules(error=0)).head
         == "\u00e9\u00e9"
     )
+
+
+REPEATED: list[tuple[Any, Any, bytes]] = [
+    (text("a long text"), {"content": "a long text"}, b"repeats.member:content"),
+    (text("\u00e9"), {"n": 1, "said": "\u00e9"}, b"repeats.member:said"),
+    (image(100), {"content": [image(100)]}, b"repeats.content:content"),
+]
+
+
+@pytest.mark.parametrize(("block", "structured", "place"), REPEATED)
+def test_content_that_a_member_says_already_is_not_stored_again(block: Any, structured: Any, place: bytes) -> None:
+    captured = taken(result([block], structured), rules("always"))
+    assert captured.companion is None
+    assert captured.named is False
+    assert place in captured.envelope
+    escaped = result([block], structured) | {"structuredContent": json.dumps(structured).encode()}
+    assert taken(escaped, rules("always")).companion is None
+
+
+def test_a_text_that_a_member_nearly_says_is_stored() -> None:
+    captured = taken(result([text("a long text.")], {"content": "a long text"}), rules("always"))
+    assert captured.named is True

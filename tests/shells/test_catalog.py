@@ -113,23 +113,6 @@ def test_problems_name_the_upstream_and_the_tool() -> None:
     )
 
 
-def test_a_tool_that_can_only_be_called_as_a_task_is_left_out_and_told_of() -> None:
-    cases: list[tuple[str, Any]] = [
-        ("required", {"taskSupport": "required"}),
-        *(("kept", {"taskSupport": kept}) for kept in ("optional", "forbidden", None)),
-        *(("kept", kept) for kept in (dict[str, str](), None, "required")),
-    ]
-    listing = [tool(f"{kind}_{index}", execution=execution) for index, (kind, execution) in enumerate(cases)]
-    catalog = build((policy("up"), [*listing, tool("plain")]), expose_originals=True)
-    assert {entry.tool for entry in catalog.entries.values()} == {
-        "plain", *(one["name"] for one in listing if one["name"].startswith("kept"))
-    }  # fmt: skip
-    assert [problem for problem in catalog.problems if "as a task" in problem] == [
-        "Tool 'required_0' of upstream 'up' can only be called as a task, which is not relayed: it is not served."
-    ]
-    assert not [problem for problem in catalog.problems if "required_0" in problem and "as a task" not in problem]
-
-
 def test_a_tool_that_is_denied_is_no_problem_whatever_it_is() -> None:
     listing = [tool("x", execution={"taskSupport": "required"}), {"name": "y"}, tool("z")]
     catalog = build((policy("up", deny=("x", "y")), listing))

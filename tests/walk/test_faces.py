@@ -261,7 +261,7 @@ BAD_BODIES = [
     (b"\xff\xfe", 400, None),
     (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"arguments":{]}}', 400, 7),
     (b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x","arguments":{"a":"' + LARGE + b'"}}}',
-     413, None),
+     413, 8),
 ]  # fmt: skip
 
 
