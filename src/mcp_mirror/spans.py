@@ -38,6 +38,9 @@ _WHOLE_UNITS: Final = re.compile(
 )
 """As much of a string's inside as does not end within an escape or between two that make one character."""
 
+_LONGEST_UNIT: Final = 12
+"""Bytes of two escapes that make one character."""
+
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Runs of an array's items, skipped many at a time."""
 
@@ -118,14 +121,27 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
     """
     position, stop = span.start + 1, span.stop - 1
     while position < stop:
-        end = _end(_WHOLE_UNITS, blob, position, min(position + size, stop))
-        while end < stop and blob[end] & 0xC0 == 0x80:  # noqa: PLR2004  # inside a character's UTF-8
-            end -= 1
-        if end <= position:  # an escape that is no whole one: the decoder is to say so
-            end = stop
-        piece: str = msgspec.json.decode(b'"%b"' % bytes(blob[position:end]), type=str)
-        yield piece.encode()
+        end = min(position + size, stop)
+        if end < stop:
+            end = _whole_units_end(blob, position, end)
+        piece = bytes(blob[position:end])
+        yield piece if b"\\" not in piece else _decoded(piece)
         position = end
+
+
+def _whole_units_end(blob: Buffer, start: int, end: int) -> int:
+    """At most `end`, but neither within an escape nor within a character."""
+    whole = end
+    if b"\\" in bytes(blob[end - _LONGEST_UNIT : end]):
+        whole = _end(_WHOLE_UNITS, blob, start, end)
+    while blob[whole] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
+        whole -= 1
+    return whole if whole > start else end  # an escape that is no whole one: the decoder is to say so
+
+
+def _decoded(inside: bytes) -> bytes:
+    text: str = msgspec.json.decode(b'"%b"' % inside, type=str)
+    return text.encode()
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
