@@ -31,7 +31,7 @@ from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.stores.base import Store
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS, Content, Memory
-from mcp_mirror.upstreams.base import Arrival
+from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.wire import array_of, join
 

@@ -18,6 +18,7 @@ from typing import Final, Self
 from mcp_mirror.frames import HEAD, Overlong
 from mcp_mirror.models import Buffer
 from mcp_mirror.policies import WirePolicy
+from mcp_mirror.wire import RequestId, recover_id
 
 _PREFIX: Final = "mcp-mirror-"
 
@@ -52,6 +53,17 @@ class SpooledFrame:
         """Remove the file's name, and those of what was decoded beside it; maps and links of them stay."""
         for path in (self.path, *self.path.parent.glob(f"{self.path.name}.*")):
             path.unlink(missing_ok=True)
+
+
+Frame = bytes | SpooledFrame | Overlong
+
+
+def identity_of(frame: Frame) -> RequestId | None:
+    """The id of a message that was not opened, if it stands first or last in it."""
+    if isinstance(frame, SpooledFrame):
+        first = recover_id(frame.head)
+        return recover_id(frame.tail) if first is None else first
+    return recover_id(frame.head if isinstance(frame, Overlong) else frame)
 
 
 @contextmanager
@@ -99,9 +111,6 @@ class Spool:
     def collector(self) -> "SpoolCollector":
         """Where one connection's messages grow, one after another."""
         return SpoolCollector(self)
-
-
-Frame = bytes | SpooledFrame | Overlong
 
 
 class SpoolCollector:

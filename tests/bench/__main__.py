@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import anyio
-from measures import concurrent, cpu, grid, latency, memory, neighbour, rates
+from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, stalls
 from rich.console import Console
 
 Measure = Callable[[Console, int, bool], Awaitable[None]]
@@ -20,6 +20,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "latency": latency,
     "concurrent": concurrent,
     "neighbour": neighbour,
+    "stalls": stalls,
     "memory": memory,
     "rates": rates,
 }

@@ -21,6 +21,7 @@ from rich.table import Table
 from setups import (
     HERE,
     PROXY_PYTHON,
+    config_of,
     cpu_seconds,
     direct,
     family,
@@ -30,6 +31,13 @@ from setups import (
     through_proxy,
     upstream,
 )
+
+from mcp_mirror.app import open_application
+from mcp_mirror.config import load_config
+from mcp_mirror.faces.server import LOCAL
+from mcp_mirror.gateway import ToolCall
+from mcp_mirror.spans import locate, members, trim
+from mcp_mirror.wire import join, line_of, open_message
 
 MB = 1_000_000
 
@@ -212,6 +220,56 @@ async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: 
     show(console, "A neighbour's small calls", header, rows)
 
 
+async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001
+    """How long the gateway's event loop stands still: here it runs in this process, where that can be seen."""
+    rows = []
+    settings = {"upstreams": {"bench": upstream("short", "long-doubled")}}
+    with config_of(settings) as path:
+        async with open_application(load_config(path, os.environ)) as application:
+            await application.upstreams.settle(60)
+
+            async def call(tool: str, arguments: dict[str, Any]) -> str:
+                given = ToolCall(LOCAL, tool, json.dumps(arguments).encode())
+                content = (await application.gateway.call_tool(given))["content"]
+                blocks = json.loads(join(content) if isinstance(content, tuple) else bytes(content))
+                return str(blocks[0]["text"])
+
+            for name, tool, arguments, key in (
+                ("100 MB of text", "sized", {"size": 100 * MB}, ""),
+                ("15 MB of text, in memory", "sized", {"size": 15 * MB}, ""),
+                ("a grid of 21 MB", "grid", {"form": "short"}, "/raw_grid"),
+                ("a grid twice, 104 MB", "grid", {"form": "long-doubled"}, "/raw_grid"),
+            ):
+                coming, going = [], []
+                for _ in range(runs):
+                    notice, stall = await _stall_during(call(f"{tool}_mirrored", arguments))
+                    coming.append(stall)
+                    argument = {"raw_grid" if key else "text": notice.splitlines()[1] + key}
+                    _, stall = await _stall_during(call("take_mirrored" if key else "small_mirrored", argument))
+                    going.append(stall)
+                rows.append((name, f"{max(coming) * 1e3:.1f} ms", f"{max(going) * 1e3:.1f} ms"))
+    header = ("while there comes or goes", "longest coming in", "longest going out")
+    show(console, f"Stalls of the event loop, the longest of {runs} runs", header, rows)
+
+
+async def _stall_during(call: Awaitable[str]) -> tuple[str, float]:
+    """What a call gives, and the longest that a timer of 1 ms was late meanwhile, in seconds."""
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while True:
+            await anyio.sleep(0.001)  # a sampling interval
+            longest, last = max(longest, time.perf_counter() - last - 0.001), time.perf_counter()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        said = await call
+        tasks.cancel_scope.cancel()
+    return said, longest
+
+
 async def _beside(mirror: Client, size: int, busy: list[float], stored: list[float]) -> None:
     async def keep_calling() -> None:
         while True:
@@ -280,9 +338,6 @@ class _Watch:
 
 async def rates(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001
     """Scanning and splicing, in this process."""
-    from mcp_mirror.spans import locate, members, trim  # noqa: PLC0415
-    from mcp_mirror.wire import line_of, open_message  # noqa: PLC0415
-
     frame = b'{"jsonrpc":"2.0","id":1,"result":{' + server.grid("short") + b"}}"
     value = bytes(msgspec.json.decode(frame, type=_Frame).result["structuredContent"])
     sink = os.open(os.devnull, os.O_WRONLY)

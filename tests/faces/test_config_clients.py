@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.config.loading import load_config
 from mcp_mirror.policies import (
     Config,
     HttpEndpoint,
@@ -19,16 +18,6 @@ from mcp_mirror.policies import (
 NO_VARIABLES: Mapping[str, str] = {}
 
 Load = Callable[..., Config]
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def load(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, name: str = "mirror.yaml") -> Config:
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load_config(path, environ)
-
-    return load
 
 
 def only(config: Config) -> UpstreamPolicy:

@@ -19,16 +19,6 @@ Load = Callable[..., Config]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def load(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, name: str = "mirror.yaml") -> Config:
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load_config(path, environ)
-
-    return load
-
-
-@pytest.fixture
 def problems(load: Load, tmp_path: Path) -> Callable[..., list[str]]:
     """The lines of the error that a file gives, without the folder."""
 

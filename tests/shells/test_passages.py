@@ -11,7 +11,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.telemetry import set_up_logging
-from mcp_mirror.upstreams.base import Bypass
+from mcp_mirror.upstreams.bypass import Bypass
 from mcp_mirror.wire import MARK, join
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'

@@ -19,8 +19,7 @@ from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream
-from mcp_mirror.spool import Frame, Spool, SpooledFrame
-from mcp_mirror.upstreams.base import identity_of
+from mcp_mirror.spool import Frame, Spool, SpooledFrame, identity_of
 from mcp_mirror.wire import RequestId
 
 _LINGER: Final = 1.0

@@ -19,8 +19,8 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
-from mcp_mirror.spool import Frame, Spool
-from mcp_mirror.upstreams.base import Bypass, identity_of
+from mcp_mirror.spool import Frame, Spool, identity_of
+from mcp_mirror.upstreams.bypass import Bypass
 from mcp_mirror.wire import RequestId, open_message
 
 _CHUNK: Final = 1 << 18

@@ -22,8 +22,8 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
 from mcp_mirror.policies import StdioEndpoint
-from mcp_mirror.spool import Frame, Spool
-from mcp_mirror.upstreams.base import Bypass, identity_of
+from mcp_mirror.spool import Frame, Spool, identity_of
+from mcp_mirror.upstreams.bypass import Bypass
 from mcp_mirror.upstreams.redaction import Redactor
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))

@@ -20,7 +20,8 @@ from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.models import Segments
 from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
-from mcp_mirror.upstreams.base import Arrival, Connection, Listing, Mode, SessionLostError, is_closed, open_connection
+from mcp_mirror.upstreams.base import Connection, Listing, Mode, SessionLostError, is_closed, open_connection
+from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.http import HttpTransport
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
