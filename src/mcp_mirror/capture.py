@@ -296,10 +296,10 @@ def _repeats(structured: Buffer, blocks: Sequence[_Block]) -> str:
     texts: list[str] = [msgspec.json.decode(literal, type=str) for literal in literals]
     try:
         value = _parsed(bytes(structured))
-        if len(texts) == 1 and _spells(texts[0], value):
-            return "repeats"
         if len(texts) == 1 and isinstance(value, dict) and texts[0] in value.values():
             return f"repeats.member:{next(key for key, part in value.items() if part == texts[0])}"
+        if len(texts) == 1 and _spells(texts[0], value):
+            return "repeats"
         is_list = isinstance(value, list) and len(value) == len(texts)
         return "repeats.items" if is_list and all(map(_spells, texts, value)) else "differs"
     except (ValueError, ArithmeticError, RecursionError):

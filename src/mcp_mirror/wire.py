@@ -9,6 +9,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -34,6 +35,8 @@ _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\
 MAX_DEPTH: Final = 700
 """Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack."""
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+_STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 _CHECKED: Final = 1 << 20
 """Bytes whose encoding is checked at once."""
@@ -103,12 +106,9 @@ def _check_encoding(frame: Buffer) -> None:
 
 def _too_deep_at(frame: Buffer) -> int:
     """Where the nesting of a message passes what can be read."""
-    depth = 0
-    for match in _BRACKET.finditer(frame):
-        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(match[0], 0)
-        if depth > MAX_DEPTH:
-            return match.start()
-    return len(frame)
+    brackets = [match for match in _BRACKET.finditer(frame) if match[0] in _STEP]
+    depths = accumulate(_STEP[match[0]] for match in brackets)
+    return next((match.start() for match, depth in zip(brackets, depths, strict=True) if depth > MAX_DEPTH), len(frame))
 
 
 def _decode(frame: Buffer, reserve: int) -> Message:
