@@ -33,7 +33,8 @@ _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\
 
 
 MAX_DEPTH: Final = 700
-"""Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack."""
+"""Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
+Python 3.12 on."""
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
@@ -81,7 +82,9 @@ def open_message(frame: Buffer) -> Message:
         return _decode(frame, _RESERVE)
     except RecursionError:
         at = _too_deep_at(frame)
-        raise WireError(f"The message is nested too deep: at byte {at:,} by more than {MAX_DEPTH} levels.") from None
+        raise WireError(
+            f"The message is nested too deep: {MAX_DEPTH} levels pass everywhere, and at byte {at:,} it has more."
+        ) from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
     except msgspec.DecodeError as error:

@@ -98,7 +98,7 @@ async def test_an_error_of_the_protocol_is_told(scanner: Scanner, tmp_path: Path
     ("message", "said"),
     [
         (b'{"jsonrpc":"2.0","id":1,"result":{"content":[}}', "not valid JSON"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}", "nested too deep"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", "nested too deep"),
         (b'{"jsonrpc":"2.0","method":"x"}', "neither a result nor an error"),
         (json.dumps(response(structuredContent={"k" * 200: ROWS})).encode(), "limits.max_key_bytes"),
     ],

@@ -80,7 +80,7 @@ async def test_a_message_that_is_none_costs_at_most_the_call_that_it_should_have
             assert "'raw'" in said
             assert "'say'" in said
         assert "'raw' refused 'refuse': no such key" in await client.text("refuse_mirrored")  # with the SDK's own code
-        deep = "[" * 5000 + "]" * 5000
+        deep = "[" * 100_000 + "]" * 100_000
         said = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{{"a":{deep}}}}}'})
         assert "nested too deep" in said
         said = await client.text("say_mirrored", {"result": '{"content":[{"type":"text","text":"\\ud800"}]}'})

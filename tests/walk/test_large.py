@@ -64,7 +64,7 @@ async def test_no_file_is_left_when_the_gateway_has_ended(
 BROKEN = {
     '{"content":[}': "not valid JSON",
     '{"content":[],"x":NaN}': "not valid JSON",
-    '{"content":[],"structuredContent":' + '{"a":' * 1500 + "1" + "}" * 1501: "nested too deep",
+    '{"content":[],"structuredContent":' + '{"a":' * 100_000 + "1" + "}" * 100_001: "nested too deep",
     '{"content":5}': "no tool result",
     result(structuredContent={"k" * 300: 1}): "limits.max_key_bytes",
 }
