@@ -1,6 +1,7 @@
 """A real gateway in front of real upstreams, and clients that speak with it: the SDK's, and two by hand."""
 
 import asyncio
+import atexit
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ sys.set_int_max_str_digits(0)  # of these tests alone: what they read back may b
 SERVERS = Path(__file__).parent / "servers"
 COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
 _NOWHERE = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the tests run
+atexit.register(_NOWHERE.close)
 BOUND = 20.0
 """Seconds that anything may take."""
 
