@@ -1,7 +1,7 @@
 """The walk of one call: route, resolve, call, capture, notice.
 
-Pure functions decide at each step and shells act; who the caller is comes in as an explicit namespace, and ids,
-clock and estimator are passed in. A mistake of anybody's becomes an answer that the model can act on.
+Pure functions decide at each step and shells act; who the caller is comes in as an explicit namespace, and ids and
+clock are passed in. A mistake of anybody's becomes an answer that the model can act on.
 """
 
 import hashlib
@@ -85,11 +85,12 @@ class Gateway:
     async def _walk(self, entry: Entry, call: ToolCall) -> Reply:
         found = find_pointers(call.arguments, self.catalog.labels)
         values = await self._fetch(call.namespace, found)
-        arguments = substitute(call.arguments, found, values, lambda at: types_at(entry.schema, at))
+        arguments = await _substitute(entry, call.arguments, found, values)
         _check(entry, arguments)
+        order = self._order(entry, call)
         arrival = await self._send(entry, arguments)
         with discarding(arrival):
-            digest = await self._read(entry, arrival, order := self._order(entry, call))
+            digest = await self._read(entry, arrival, order)
             await self._keep(call, entry, order, digest.captured, values)
         return _reply(digest)
 
@@ -141,8 +142,8 @@ class Gateway:
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):
-            said = f"{digest.message[:500].rstrip('.')} (error {digest.code})"
-            raise UpstreamError(f"Upstream {entry.upstream!r} refused {entry.tool!r}: {said}.")
+            said = self.upstreams[entry.upstream].quote(digest.message)
+            raise UpstreamError(f"Upstream {entry.upstream!r} refused {entry.tool!r}: {said} (error {digest.code}).")
         return digest
 
     async def _fetch(self, namespace: str, found: tuple[Pointer | Escaped, ...]) -> dict[Pointer, Resolved]:
@@ -210,6 +211,18 @@ def error_reply(message: str) -> Reply:
 
 def _content(blocks: Content) -> Reply:
     return {"content": array_of(blocks)}
+
+
+async def _substitute(
+    entry: Entry, arguments: Buffer, found: tuple[Pointer | Escaped, ...], values: Mapping[Pointer, Resolved]
+) -> Segments:
+    """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
+
+    def put_in() -> Segments:
+        return substitute(arguments, found, values, lambda at: types_at(entry.schema, at))
+
+    large = any(len(value.blob) > _AT_ONCE_BYTES for value in values.values())
+    return await anyio.to_thread.run_sync(put_in) if large else put_in()
 
 
 def _check(entry: Entry, arguments: Segments) -> None:

@@ -218,8 +218,16 @@ def _nothing(_: Resolved) -> Segments | None:
 
 
 def _as_text(value: Resolved) -> Segments:
-    """The JSON text itself, as a string."""
-    return (msgspec.json.encode(str(value.blob, "utf-8")),)
+    """The JSON text itself, as a string; written a piece at a time, so that no lock is held for long."""
+    pieces: list[bytes] = [b'"']
+    position = 0
+    while position < len(value.blob):
+        end = min(position + _PIECE, len(value.blob))
+        while end < len(value.blob) and value.blob[end] & 0xC0 == 0x80:  # noqa: PLR2004  # inside a character's UTF-8
+            end -= 1
+        pieces.append(msgspec.json.encode(str(value.blob[position:end], "utf-8"))[1:-1])
+        position = end
+    return (*pieces, b'"')
 
 
 def _binary_as_text(value: Resolved) -> Segments | None:
@@ -249,6 +257,7 @@ _CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "te
 _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
 """The richest form first, the text of it last."""
 
+_PIECE: Final = 1 << 20
 _FORMS: Final[Mapping[tuple[Kind, str], Form]] = {
     ("object", "string"): _as_text,
     ("array", "string"): _as_text,

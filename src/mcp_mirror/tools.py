@@ -20,6 +20,10 @@ from mcp_mirror.stores.base import Store
 Content = tuple[Segments, ...]
 """Content blocks of an answer, JSON text."""
 
+_MEDIA_BYTES: Final = 5 << 20
+"""Largest image or recording that is brought back: models take no larger ones."""
+_LISTED_BYTES: Final = 1 << 20
+"""Largest object whose keys are listed where it is too large to be answered."""
 _ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
 """Lifts a client's own limit on results: ours is `answer_budget`."""
 
@@ -74,7 +78,7 @@ class OwnTool:
 
 async def _retrieve(memory: Memory, namespace: str, arguments: Mapping[str, str]) -> Content:
     recalled = await _find(memory, namespace, arguments["memory_path"])
-    if recalled.kind == "binary":
+    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
         return ((recalled.blob,),)
     tokens, budget = memory.estimate(recalled.blob), memory.policy.answer_budget
     if tokens > budget:
@@ -103,7 +107,9 @@ def _read_path(text: str) -> MemoryPath | None:
 
 def _instead(recalled: Recalled) -> str:
     """What to do with a value that is too large to be answered."""
-    if recalled.kind == "object":
+    if recalled.kind == "object" and len(recalled.blob) > _LISTED_BYTES:
+        part = 'take a part (path + "/key"), or '
+    elif recalled.kind == "object":
         keys = [member.key for member in members(recalled.blob, trim(recalled.blob))[:8]]
         parts = ", ".join(json.dumps(str(MemoryPath("", (key,))), ensure_ascii=False) for key in keys)
         part = f"take a part (path + one of {parts}), or "

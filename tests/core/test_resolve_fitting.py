@@ -135,6 +135,14 @@ def test_an_error_names_every_type_and_is_bounded() -> None:
     assert len(str(caught.value)) < 700
 
 
+@pytest.mark.parametrize("shift", range(4))
+def test_a_large_value_becomes_text_whole_wherever_it_is_cut(shift: int) -> None:
+    blob = b'{"a' + b"a" * shift + b'":"' + "é€😀\\\\n".encode() * 300_000 + b'"}'
+    pieces = fit(Resolved(BASE, blob, "object"), frozenset({"string"}), ())
+    assert len(pieces) > len(blob) >> 20
+    assert json.loads(join(pieces)).encode() == blob
+
+
 NUMBERS = st.sampled_from(
     ["1e2", "1.5e1", "1.5e0", "10e-1", "1e-1", "0.0", "-0", "0e-999999999999999999999", "0.10e1", "1.0e-0"]
 )

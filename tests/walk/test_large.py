@@ -47,6 +47,24 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
         assert "items are 0 to 399999" in missing
 
 
+async def test_what_no_model_could_take_is_not_brought_back_and_the_answer_says_what_to_do(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0K" * 700_000}
+    wide = {f"column {number}": number for number in range(100_000)}
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        for said, kind in (
+            (result(content=[image]), "binary of 5.6 MB"),
+            (result(content=text(json.dumps([wide]))), 'item (path + "/0")'),
+            (result(content=[], structuredContent={"table": wide}), 'part (path + "/key")'),
+        ):
+            path = (await client.text("say_mirrored", {"result": said})).splitlines()[1].split("\t")[0]
+            refused = await client.text(RETRIEVE, {"memory_path": path})
+            assert kind in refused
+            assert "Pass the path to the tool that needs the value" in refused
+
+
 async def test_no_file_is_left_when_the_gateway_has_ended(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:

@@ -88,3 +88,21 @@ async def test_a_server_that_quotes_a_secret_in_an_error_does_not_get_it_through
         assert "refused" in said
         assert not found(said)
     assert not found(b"".join(client.stderr))
+
+
+@pytest.mark.parametrize("more", [0, 5000], ids=["in memory", "in a file"])
+async def test_a_refusal_is_cut_behind_its_secrets_not_within_them(
+    more: int, configured: Configured, speak: Speak, raw: Any
+) -> None:
+    secret = {"env": {"SECRET": CANARY}, "startup_timeout": 5}
+    upstreams: dict[str, Any] = {f"up{pad}": raw("ok", "--pad", str(pad)) | secret for pad in range(475, 490, 3)}
+    upstreams |= {f"no{pad}": raw("refuses", "--pad", str(pad)) | secret for pad in (*range(281, 293, 3), 483, 489)}
+    async with speak(configured(upstreams, limits={"spool_bytes": 1000})) as client:
+        await client.greet()
+        said = [(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode()]
+        for name in upstreams:
+            if name.startswith("up"):
+                said.append(await client.text(f"{name}_refuse_mirrored", {"more": more}))
+                assert "no such key" in said[-1]
+    assert "bad key" in said[0]
+    assert not [text for text in said if "c4n" in text]

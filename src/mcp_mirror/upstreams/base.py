@@ -182,7 +182,7 @@ class Connection:
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.bypass.ended.set()
-            said = self.redactor.clean(_explain(error, what, seconds))
+            said = _explain(error, what, seconds, self.redactor)
             raise UpstreamError(f"Upstream {self.name!r} {said}.") from None
 
 
@@ -205,14 +205,14 @@ def is_closed(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.args[:2] == (types.CONNECTION_CLOSED, "Connection closed")
 
 
-def _explain(error: Exception, what: str, seconds: float) -> str:
+def _explain(error: Exception, what: str, seconds: float, redactor: Redactor) -> str:
     match error:
         case MCPError(error=types.ErrorData(code=types.REQUEST_TIMEOUT)) if error.message.endswith(" timed out"):
             return f"did not answer {what} within {seconds:g} s; try again or raise its `timeout`"
         case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
             return f"closed the connection during {what}; try again in a moment"
         case MCPError():
-            return f"refused {what}: {error.error.message[:500].rstrip('.')} (error {error.error.code})"
+            return f"refused {what}: {redactor.quote(error.error.message)} (error {error.error.code})"
         case ValidationError() | ValueError() | WireError():
             return f"answered {what} with something that is not of the protocol's form"
     return f"failed during {what} ({type(error).__name__}); try again in a moment"

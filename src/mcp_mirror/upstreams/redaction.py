@@ -18,6 +18,8 @@ _SHORTEST: Final = 4
 """Characters: `1`, `yes` and `on` hide nothing."""
 _SHORTEST_PART: Final = 8
 """Characters of a part of a value that may be a secret of its own, such as the token behind `Bearer`."""
+_QUOTED: Final = 500
+"""Characters of a server's message that are passed on."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
 _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
@@ -37,6 +39,10 @@ class Redactor:
     def clean(self, text: str) -> str:
         """The text with three stars for each secret in it, however it is quoted."""
         return self._pattern.sub(_HIDDEN, text) if self._pattern else text
+
+    def quote(self, message: str) -> str:
+        """A server's message as a part of a sentence of ours: cleaned first, so that no secret is cut in two."""
+        return self.clean(message)[:_QUOTED].rstrip(".")
 
 
 def _forms(secret: str) -> Iterator[str]:

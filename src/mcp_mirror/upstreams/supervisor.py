@@ -106,6 +106,10 @@ class Upstream:
                 "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
             )
 
+    def quote(self, message: str) -> str:
+        """The server's message as a part of a sentence of ours, without the secrets that it was given."""
+        return self._redactor.quote(message)
+
     async def run(self, on_change: Callable[[], None]) -> NoReturn:
         """Connect, serve, and connect again when it goes down; until cancelled."""
         attempts = 0
@@ -149,7 +153,7 @@ class Upstream:
             said = f" Its last words: {words}" if (words := str(last_words)) else ""
             cause = _innermost(error)
             kind = EndedEarlyError if is_closed(cause) else UpstreamError
-            raise kind(f"{self._redactor.clean(_reason(cause))}{said}") from None
+            raise kind(f"{_reason(cause, self._redactor)}{said}") from None
         finally:
             self._settle(None)
 
@@ -279,14 +283,14 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, redactor: Redactor) -> str:
     """What went wrong, in a sentence that holds no header and no URL."""
     if isinstance(error, MirrorError):
-        return str(error)
+        return redactor.clean(str(error))
     if is_closed(error):
         return "It ended the connection before it had answered."
     if isinstance(error, MCPError):
-        return f"It refused to connect: {error.error.message[:300]} (error {error.error.code})."
+        return f"It refused to connect: {redactor.quote(error.error.message)} (error {error.error.code})."
     if isinstance(error, httpx2.HTTPStatusError):
         return f"It answered with HTTP status {error.response.status_code}."
     return f"It failed with {type(error).__name__}."

@@ -22,6 +22,7 @@ parser.add_argument("--tools", help="a file with the tools, a JSON array; each t
 parser.add_argument("--gate", help="a file that must be there before an answer is given")
 parser.add_argument("--opens", help="a file that is made at the start")
 parser.add_argument("--name", default="raw")
+parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
 parser.add_argument("rest", nargs="*")
 options, unknown = parser.parse_known_args()
 
@@ -115,9 +116,10 @@ def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
         result(identity, content("screamed"))
 
 
-def refuse(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
+def refuse(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Quote in an error what we were given."""
-    error = json.dumps({"code": -32000, "message": f"no such key: {os.environ.get('SECRET')} {sys.argv}"})
+    said = f"{'.' * options.pad}no such key: {os.environ.get('SECRET')} {sys.argv}"
+    error = json.dumps({"code": -32000, "message": said, "data": "." * arguments.get("more", 0)})
     write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{error}}}')
 
 
@@ -197,7 +199,7 @@ def refuses() -> None:
     """Quotes what it was given in its answers and in lines that are none."""
     for line in sys.stdin.buffer:
         write(f"garbage {dict(os.environ)} {sys.argv}")
-        said = json.dumps(f"bad key {os.environ.get('SECRET')} in {sys.argv}")
+        said = json.dumps(f"{'.' * options.pad}bad key {os.environ.get('SECRET')} in {sys.argv}")
         identity = json.dumps(json.loads(line).get("id"))
         write(f'{{"jsonrpc":"2.0","id":{identity},"error":{{"code":-32000,"message":{said}}}}}')
 
