@@ -113,9 +113,10 @@ def fit(value: Resolved, wanted: frozenset[str], location: Location) -> Segments
         if target in wanted and (changed := _FORMS.get((value.kind, target), _nothing)(value)) is not None:
             return changed
     where = ".".join(str(token) for token in location)
+    other = "a path below it" if value.kind in ("object", "array") else "another path"
     raise ToolError(
         f"Argument {_bounded(where)} wants {' or '.join(sorted(wanted))}, "
-        f"and {_bounded(value.path)} holds {value.kind}. Give a path below it that fits, or a value."
+        f"and {_bounded(value.path)} holds {value.kind}. Give {other} that fits, or a value."
     )
 
 

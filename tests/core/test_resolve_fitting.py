@@ -99,6 +99,7 @@ def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: st
             fit(resolved(name), frozenset({wanted}), ("grid", 0))
         said = str(caught.value)
         assert all(word in said for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
+        assert ("path below it" in said) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
         assert join(fit(resolved(name), frozenset({wanted}), ("grid", 0))) == (
             VALUES[name][0] if expected is SAME else expected

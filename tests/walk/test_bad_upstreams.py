@@ -196,17 +196,16 @@ async def test_a_server_that_forgot_the_session_is_asked_again_in_a_new_one(
 
 
 async def test_a_restarted_server_is_found_again(configured: Configured, speak: Speak, listening: Listening) -> None:
-    async with listening("raw_http.py") as port:
-        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
-        speaking = speak(config)
-        client = await speaking.__aenter__()
-        await client.greet()
-        assert "one" in await client.text("hear_mirrored", {"text": "one"})
-    said = await client.text("hear_mirrored", {"text": "two"})
-    assert "'raw' refused 'hear': the connection failed" in said
-    async with listening("raw_http.py", port):
-        assert "three" in await client.text("hear_mirrored", {"text": "three"})
-    await speaking.__aexit__(None, None, None)
+    async with AsyncExitStack() as stack:
+        async with listening("raw_http.py") as port:
+            config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
+            client = await stack.enter_async_context(speak(config))
+            await client.greet()
+            assert "one" in await client.text("hear_mirrored", {"text": "one"})
+        said = await client.text("hear_mirrored", {"text": "two"})
+        assert "'raw' refused 'hear': the connection failed" in said
+        async with listening("raw_http.py", port):
+            assert "three" in await client.text("hear_mirrored", {"text": "three"})
 
 
 @pytest.mark.parametrize("style", ["json", "lf"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,22 +98,21 @@ async def test_a_stream_of_announcements_may_be_silent_for_longer_than_a_request
 async def test_a_server_that_was_away_is_followed_again(
     transport: str, configured: Configured, speak: Speak, listening: Listening
 ) -> None:
-    async with listening("chemist.py", transport) as port:
-        path = {"http": {"url": f"http://127.0.0.1:{port}/mcp"},
-                "sse": {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}}[transport]  # fmt: skip
-        speaking = speak(configured({"one": path}))
-        client = await speaking.__aenter__()
-        await client.greet()
-        assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
-    said = await client.text("shout_mirrored", {"text": "hi"})
-    assert "'one'" in said
-    async with listening("chemist.py", transport, port):
+    async with AsyncExitStack() as stack:
+        async with listening("chemist.py", transport) as port:
+            path = {"http": {"url": f"http://127.0.0.1:{port}/mcp"},
+                    "sse": {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}}[transport]  # fmt: skip
+            client = await stack.enter_async_context(speak(configured({"one": path})))
+            await client.greet()
+            assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
+        said = await client.text("shout_mirrored", {"text": "hi"})
+        assert "'one'" in said
+        await stack.enter_async_context(listening("chemist.py", transport, port))
         assert "HI" in await client.text("shout_mirrored", {"text": "hi"})
         assert "grown" in await client.text("grow_mirrored", {"name": "after"})
         while b"list_changed" not in await client.receive():
             pass
         assert b"after_mirrored" in await client.request("tools/list")
-        await speaking.__aexit__(None, None, None)
 
 
 async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
