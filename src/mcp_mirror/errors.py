@@ -4,6 +4,7 @@
     ├── ConfigError              the operator mends the file and starts again (exit code 2)
     ├── ToolError                the model can mend the call: it is answered as a tool error, `isError`
     ├── UpstreamError            an upstream did not do its part: answered as a tool error that names it
+    │   └── RefusedError         a peer answered with a JSON-RPC error, which another peer may have to see as it is
     ├── StoreError               the store refused or failed: nothing was stored, no path was given out
     └── WireError                a peer's bytes are not a message we can carry: one failed request
 
@@ -25,6 +26,17 @@ class ToolError(MirrorError):
 
 class UpstreamError(MirrorError):
     """An upstream is down, timed out or broke the protocol; the message names it."""
+
+
+class RefusedError(UpstreamError):
+    """A peer answered a request with an error of JSON-RPC: its code, its own words, and its data."""
+
+    def __init__(self, message: str, code: int, said: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.said = said
+        """What the peer said, without our words about it; no secret is in it."""
+        self.data = data
 
 
 class StoreError(MirrorError):

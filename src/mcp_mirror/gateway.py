@@ -13,25 +13,30 @@ from typing import Any
 from uuid import UUID
 
 import anyio.to_thread
+import mcp_types as types
 import msgspec
 
+from mcp_mirror.callers import Exchange
 from mcp_mirror.capture import Captured
 from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
-from mcp_mirror.errors import MirrorError, ToolError, UpstreamError, WireError
-from mcp_mirror.models import Buffer, Descriptor, Draft, JsonToken, Provenance, Segments
+from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError, WireError
+from mcp_mirror.keeper import Keeper
+from mcp_mirror.models import Buffer, JsonToken, Provenance, Segments
 from mcp_mirror.paths import new_base
-from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
+from mcp_mirror.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema import types_at
 from mcp_mirror.spans import Miss, locate
 from mcp_mirror.spool import SpooledFrame, discarding
-from mcp_mirror.stores.base import Store
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS, Content, Memory
+from mcp_mirror.rounds import asked_reply, checked
+from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.questions import Asked, Round
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.wire import array_of, join
 
@@ -50,10 +55,20 @@ Reply = Mapping[str, Buffer | Segments]
 class ToolCall:
     """One call as a client made it."""
 
-    namespace: str
+    exchange: Exchange
+    """The way back to the client."""
     name: str
     arguments: Buffer
     """A JSON object."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What it says in `_meta` to the upstream."""
+    again: Round | None = None
+    """The answers that it brings, where it is made again for their sake."""
+
+    @property
+    def namespace(self) -> str:
+        """Whose memory it uses."""
+        return self.exchange.caller.namespace
 
 
 @dataclass(slots=True)
@@ -61,24 +76,29 @@ class Gateway:
     """Serves tool calls. The catalog is exchanged whole when an upstream's listing changes."""
 
     upstreams: Upstreams
-    store: Store
+    keeper: Keeper
     scanner: Scanner
     mirror: MirrorPolicy
-    lifetime: StorePolicy
     limits: WirePolicy
-    clock: Callable[[], float]
-    """Seconds since the epoch."""
     new_id: Callable[[], UUID]
     """UUID version 4."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
 
     async def call_tool(self, call: ToolCall) -> Reply:
-        """Answer a call; errors become results with `isError` that say what to do."""
+        """Answer a call; errors become results with `isError` that say what to do.
+
+        Raises:
+            RefusedError: The upstream's own error is for the client and not for the model.
+        """
         try:
-            if own := OWN_TOOLS.get(call.name):
-                return _content(await own.run(self._memory, call.namespace, own.read_arguments(call.arguments)))
+            if (own := OWN_TOOLS.get(call.name)) and not self.mirror.is_transparent:
+                return _content(await own.run(self.memory, call.namespace, own.read_arguments(call.arguments)))
             entry = await self._route(call.name)
             return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))
+        except RefusedError as error:
+            if _is_for_client(error) or not self._is_twin(call.name):
+                raise
+            return error_reply(str(error))
         except MirrorError as error:
             return error_reply(str(error))
 
@@ -88,7 +108,9 @@ class Gateway:
         arguments = await _substitute(entry, call.arguments, found, values)
         _check(entry, arguments)
         order = self._order(entry, call)
-        arrival = await self._send(entry, arguments)
+        arrival = await self._send(entry, arguments, call)
+        if isinstance(arrival, Asked):
+            return asked_reply(arrival, call.arguments)
         with discarding(arrival):
             digest = await self._read(entry, arrival, order)
             await self._keep(call, entry, order, digest.captured, values)
@@ -96,13 +118,19 @@ class Gateway:
 
     async def _pass(self, entry: Entry, call: ToolCall) -> Reply:
         """An original, listed beside its twin: nothing is resolved and nothing captured."""
-        arrival = await self._send(entry, (call.arguments,))
+        arrival = await self._send(entry, (call.arguments,), call)
+        if isinstance(arrival, Asked):
+            return asked_reply(arrival, call.arguments)
         with discarding(arrival):
             return (await self._read(entry, arrival, self._order(entry, call))).members
 
+    def _is_twin(self, name: str) -> bool:
+        return name in self.catalog.entries and self.catalog.entries[name].mirrored
+
     @property
-    def _memory(self) -> Memory:
-        return Memory(self.store, self.mirror, estimate_tokens, self.scanner)
+    def memory(self) -> Memory:
+        """What our own tools and resources work on."""
+        return Memory(self.keeper.store, self.mirror, estimate_tokens, self.scanner)
 
     async def _route(self, name: str) -> Entry:
         if name not in self.catalog.entries:  # its upstream may be starting still
@@ -115,9 +143,15 @@ class Gateway:
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
 
-    async def _send(self, entry: Entry, arguments: Segments) -> Arrival:
-        headers = _header_arguments(entry, arguments)
-        return await self.upstreams[entry.upstream].call_tool(entry.tool, arguments, headers, entry.timeout)
+    async def _send(self, entry: Entry, arguments: Segments, call: ToolCall) -> Arrival | Asked:
+        order = Outgoing(
+            method="tools/call",
+            params={"arguments": arguments},
+            shown={"name": entry.tool, "arguments": _header_arguments(entry, arguments)},
+            meta=call.meta,
+            timeout=entry.timeout,
+        )
+        return await self.upstreams[entry.upstream].request(order, call.exchange, checked(call.again, call.arguments))
 
     def _order(self, entry: Entry, call: ToolCall) -> Order:
         return Order(
@@ -142,8 +176,7 @@ class Gateway:
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):
-            said = self.upstreams[entry.upstream].quote(digest.message)
-            raise UpstreamError(f"Upstream {entry.upstream!r} refused {entry.tool!r}: {said} (error {digest.code}).")
+            raise self.upstreams[entry.upstream].refusal(repr(entry.tool), digest.code, digest.message)
         return digest
 
     async def _fetch(self, namespace: str, found: tuple[Pointer | Escaped, ...]) -> dict[Pointer, Resolved]:
@@ -152,43 +185,19 @@ class Gateway:
         for pointer in found:
             if isinstance(pointer, Escaped):
                 continue
-            recalled = await recall(self.store, self.scanner, namespace, pointer.path) if pointer.path else None
+            recalled = await recall(self.keeper.store, self.scanner, namespace, pointer.path) if pointer.path else None
             if recalled:
                 values[pointer] = Resolved(str(recalled.path), recalled.blob, recalled.kind)
             elif pointer.ours:
-                raise await unknown_path(self.store, namespace, pointer.text)
+                raise await unknown_path(self.keeper.store, namespace, pointer.text)
         return values
 
     async def _keep(
         self, call: ToolCall, entry: Entry, order: Order, captured: Captured, inputs: Mapping[Pointer, Resolved]
     ) -> None:
-        """Store the value, and before it what the same result said beside it; no path is told before it is kept."""
-        if captured.value is None:
-            return
         digest = hashlib.sha256(call.arguments).hexdigest()
         paths = tuple(sorted({value.path for value in inputs.values()}))
-        provenance = Provenance(entry.upstream, entry.tool, digest, paths)
-        companion = order.companion_base if captured.companion else None
-        if captured.companion:
-            described = self._describe(order.companion_base, captured.companion, provenance)
-            await self.store.put(call.namespace, described, (captured.companion.blob,), captured.companion.file)
-        described = self._describe(order.base, captured.value, provenance)
-        described = replace(described, companion=companion, envelope=captured.envelope)
-        await self.store.put(call.namespace, described, (captured.value.blob,), captured.value.file)
-
-    def _describe(self, base: str, draft: Draft, provenance: Provenance) -> Descriptor:
-        now = self.clock()
-        return Descriptor(
-            base=base,
-            kind=draft.kind,
-            size=len(draft.blob),
-            tokens=draft.tokens,
-            members=draft.members,
-            created=now,
-            expires=now + self.lifetime.ttl,
-            provenance=provenance,
-            media_type=draft.media_type,
-        )
+        await self.keeper.keep(call.namespace, Provenance(entry.upstream, entry.tool, digest, paths), order, captured)
 
 
 def _reply(digest: Digest) -> Reply:
@@ -197,6 +206,12 @@ def _reply(digest: Digest) -> Reply:
         return digest.members
     reply = _content(((text_block(digest.notice),), *((block,) for block in digest.captured.passed)))
     return {**reply, "isError": b"true"} if digest.captured.is_error else reply
+
+
+def _is_for_client(error: RefusedError) -> bool:
+    """Whether a client acts on it: a capability or a URL elicitation is wanted, or its answers do not fit."""
+    wanted = (types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED)
+    return error.code in wanted or error.data == {"reason": "invalid_request_state"}
 
 
 def text_block(text: str) -> bytes:

@@ -16,6 +16,13 @@ CaptureMode = Literal["auto", "always", "never"]
 
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
 
+Scope = Literal["shared", "principal", "session"]
+"""Whose one connection to an upstream is: everybody's, one principal's, or one client's.
+
+Over a connection of the 2025 era a server's questions, log lines and updates do not say whose they are: by default
+each client's session has one of its own. Where one is shared, none of these is offered to the server.
+"""
+
 StoreKind = Literal["memory", "disk"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -68,6 +75,10 @@ class UpstreamPolicy:
     deny: tuple[str, ...] = ()
     overrides: tuple[tuple[str, ToolPolicy], ...] = ()
     """Tool name globs with what they change; where several match, a later one wins member by member."""
+    scope: Scope | None = None
+    """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
+    progress_resets_timeout: bool = False
+    """News of a request's progress gives it all its time again."""
     max_request_bytes: int | None = None
     """Largest arguments that are sent to it. None: what servers of its kind are known to take."""
 
@@ -120,6 +131,10 @@ class MirrorPolicy:
     notice: NoticeStyle = "compact"
     expose_originals: bool = False
     """List each original tool beside its twin."""
+    capture_resources: bool = False
+    """Resources and prompts over the inline budget are stored like results; else they pass as they are."""
+    resource_links: bool = False
+    """A notice is followed by a link to the stored value as a resource."""
     startup_wait: float = 10.0
     """Seconds that the first `tools/list` waits for upstreams that are still starting."""
 
@@ -157,6 +172,11 @@ class ServerPolicy:
     """Put before our own instructions."""
     path: str = "/mcp"
     """Path of the Streamable HTTP endpoint."""
+    answer_timeout: float = 600.0
+    """Seconds that a call waits for the user's answer to a server's question."""
+    state_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Secrets that seal what clients keep for us between two rounds: the first seals, all open. None: of this process
+    alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,17 +77,33 @@ class OwnTool:
 
 
 async def _retrieve(memory: Memory, namespace: str, arguments: Mapping[str, str]) -> Content:
-    recalled = await _find(memory, namespace, arguments["memory_path"])
+    recalled = await bring_back(memory, namespace, arguments["memory_path"])
     if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
         return ((recalled.blob,),)
+    return ((b'{"type":"text","text":', text_of(recalled), b"}"),)
+
+
+async def bring_back(memory: Memory, namespace: str, text: str) -> Recalled:
+    """A value that is small enough to be shown.
+
+    Raises:
+        ToolError: There is none under this path, or it is too large.
+    """
+    recalled = await _find(memory, namespace, text)
+    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
+        return recalled
     tokens, budget = memory.estimate(recalled.blob), memory.policy.answer_budget
     if tokens > budget:
         raise ToolError(
             f'"{recalled.path}" is {recalled.kind} of {human_bytes(len(recalled.blob))}, about {tokens:,} tokens; '
             f"answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
         )
-    text = recalled.blob if recalled.kind == "text" else msgspec.json.encode(str(recalled.blob, "utf-8"))
-    return ((b'{"type":"text","text":', text, b"}"),)
+    return recalled
+
+
+def text_of(recalled: Recalled) -> Buffer:
+    """A value as a JSON string: a text as it is, anything else as its JSON."""
+    return recalled.blob if recalled.kind == "text" else msgspec.json.encode(str(recalled.blob, "utf-8"))
 
 
 async def _find(memory: Memory, namespace: str, text: str) -> Recalled:

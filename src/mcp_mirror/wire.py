@@ -143,60 +143,84 @@ def recover_id(frame: Buffer) -> RequestId | None:
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A result whose payload was taken out: the SDK gets `stub`, the gateway gets `members`."""
+    """A message whose payload was taken out: the SDK gets `stub`, the gateway gets `members`."""
 
     stub: bytes
     members: Mapping[str, Buffer]
 
 
 def lift_result(message: Message, method: str) -> Lifted | None:
-    """Take the payload out of the response to a request of this method; None if there is none to take."""
-    stub_of = _STUBS.get(method)
-    if stub_of is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
+    """Take the payload out of the response to a request of this method; None if there is none to take.
+
+    The stub is the least that the SDK takes for a result, whatever the result says: it would refuse or lose what
+    it does not know.
+    """
+    empty = _EMPTY.get(method)
+    if empty is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
         return None
     members = {key: memoryview(raw) for key, raw in message.result.items()}
-    if bytes(members.get("resultType", b"")) == b'"input_required"':
-        return None
-    response = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "result": join(object_of(stub_of(members)))}
-    return Lifted(join(object_of(response)), members)
+    listed: dict[str, Buffer] = {"tools": _tools_with_headers(members)} if method == "tools/list" else {}
+    result = object_of({**_COMPLETE, **empty, **listed})
+    return Lifted(join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "result": result})), members)
 
 
-def _stub_call(members: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    small = {key: raw for key, raw in members.items() if key != "structuredContent" and len(raw) <= _SMALL}
-    return small | {"content": b"[]"}
+def empty_result(method: str, identity: RequestId) -> bytes:
+    """The stub of a result that goes on unread."""
+    result = object_of({**_COMPLETE, **_EMPTY[method]})
+    return join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(identity), "result": result}))
 
 
-def _stub_listing(members: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    """The SDK computes headers from input schemas; the tools that it would stumble over are left to us."""
+def _tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
+    """The SDK computes headers from input schemas: of the other tools it need not know."""
     tools = []
     for raw in open_array(members.get("tools", b"[]")) or []:
-        tool = open_object(raw) or {}
-        if bytes(tool.get("name", b""))[:1] == b'"' and bytes(tool.get("inputSchema", b""))[:1] == b"{":
+        tool = open_object(raw) if _HEADER in bytes(raw) else None
+        if tool and bytes(tool.get("name", b""))[:1] == b'"' and bytes(tool.get("inputSchema", b""))[:1] == b"{":
             tools.append(join(object_of({key: tool[key] for key in ("name", "inputSchema")})))
-    return {**members, "tools": b"[" + b",".join(tools) + b"]"}
+    return b"[" + b",".join(tools) + b"]"
 
 
-_STUBS: Final[Mapping[str, Callable[[Mapping[str, Buffer]], dict[str, Buffer]]]] = {
-    "tools/call": _stub_call,
-    "tools/list": _stub_listing,
+_HEADER: Final = b'"x-mcp-header"'
+_COMPLETE: Final[Mapping[str, Buffer]] = {"resultType": b'"complete"', "ttlMs": b"0", "cacheScope": b'"private"'}
+_EMPTY: Final[Mapping[str, Mapping[str, Buffer]]] = {
+    "tools/call": {"content": b"[]"},
+    "tools/list": {"tools": b"[]"},
+    "prompts/get": {"messages": b"[]"},
+    "prompts/list": {"prompts": b"[]"},
+    "resources/list": {"resources": b"[]"},
+    "resources/read": {"contents": b"[]"},
+    "resources/templates/list": {"resourceTemplates": b"[]"},
+    "completion/complete": {"completion": b'{"values":[]}'},
+    "resources/subscribe": {},
+    "resources/unsubscribe": {},
+    "logging/setLevel": {},
 }
+"""The methods whose results go past the SDK, and the least that each result must hold."""
+
+_PAST_THE_SDK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+"""The requests of clients that are passed on with all that they hold."""
 
 
-def lift_arguments(message: Message, token: str) -> Lifted | None:
-    """Take the arguments out of a `tools/call` request and mark the stub with `token`; None for another message."""
-    if message.method != "tools/call" or not isinstance(message.params, dict) or not isinstance(message.id, int | str):
+def lift_params(message: Message, token: str) -> Lifted | None:
+    """Take the parameters out of a request that is passed on, and mark the stub with `token`; None for another message.
+
+    The stub of a tool call has no arguments; the others keep what the SDK checks.
+    """
+    if message.method not in _PAST_THE_SDK or not isinstance(message.params, dict):
         return None
-    params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
-    arguments = params.get("arguments", b"{}")
-    if bytes(arguments[:1]) != b"{":
+    if not isinstance(message.id, int | str):
         return None
-    params["arguments"] = b"{}"
-    meta = open_object(params.get("_meta", b"{}"))
-    if meta is None and bytes(params["_meta"]) != b"null":
+    members: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
+    if bytes(members.get("arguments", b"{}")[:1]) != b"{":
         return None
-    params["_meta"] = join(object_of({**(meta or {}), MARK: _ENCODE(token)}))
-    request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": b'"tools/call"'}
-    return Lifted(join(object_of({**request, "params": object_of(params)})), {"arguments": arguments})
+    meta = open_object(members.get("_meta", b"{}"))
+    if meta is None and bytes(members["_meta"]) != b"null":
+        return None
+    params = {**members, "_meta": join(object_of({**(meta or {}), MARK: _ENCODE(token)}))}
+    if message.method == "tools/call":
+        params["arguments"] = b"{}"
+    request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": _ENCODE(message.method)}
+    return Lifted(join(object_of({**request, "params": object_of(params)})), members)
 
 
 @dataclass(frozen=True, slots=True)

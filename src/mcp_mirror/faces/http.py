@@ -1,10 +1,10 @@
 """Our face on Streamable HTTP: an ASGI layer around the SDK's application that carries payloads past it.
 
-Request bodies come in whole and bounded, with a call's arguments lifted out; results are spliced into JSON bodies
+Request bodies come in whole and bounded, with a request's parameters lifted out; results are spliced into JSON bodies
 and server-sent events on their way out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
@@ -29,8 +29,25 @@ _INVALID_REQUEST: Final = -32600
 class PayloadLayer:
     """Wraps an ASGI application that speaks MCP."""
 
-    def __init__(self, app: ASGIApp, postbox: Postbox, spool: Spool, security: TransportSecuritySettings) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        postbox: Postbox,
+        spool: Spool,
+        security: TransportSecuritySettings,
+        on_end: Callable[[str], None],
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            app: What speaks MCP.
+            postbox: Holds the payloads.
+            spool: Where large bodies go.
+            security: Whose requests are read.
+            on_end: Told which session a client has ended.
+        """
         self._app = app
+        self._on_end = on_end
         self._postbox = postbox
         self._spool = spool
         self._security = TransportSecurityMiddleware(security)
@@ -39,6 +56,8 @@ class PayloadLayer:
         """Serve one request."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
+            if scope["type"] == "http" and scope["method"] == "DELETE":
+                self._on_end(Request(scope).headers.get("mcp-session-id", ""))
             return
         # Before a byte is read: a web page in the user's browser must not make us read what it likes.
         if refusal := await self._security.validate_request(Request(scope), is_post=True):

@@ -1,6 +1,6 @@
 """The payloads of our own faces on their way past the SDK.
 
-A call's arguments are lifted out of the message before the SDK sees it, and a result's members are spliced into
+A request's parameters are lifted out of the message before the SDK sees it, and a result's members are spliced into
 the message that the SDK writes: what passes through goes out as the bytes that came in.
 """
 
@@ -15,25 +15,25 @@ import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.wire import MARK, Marked, find_mark, lift_arguments, open_message, splice
+from mcp_mirror.wire import MARK, Marked, find_mark, lift_params, open_message, splice
 
 _KEPT: Final = 600.0
 """Seconds after which a call that was never answered in writing (its caller had gone) is dropped."""
-_SDK_OWNS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope"})
-"""Members of a result that depend on the client's protocol era."""
+_SDK_OWNS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
+"""Members of a result that depend on the client's protocol era, or that the SDK writes."""
 
 
 @dataclass(slots=True)
 class _Letter:
-    """One request: its arguments until its handler takes them, then its result until that is written."""
+    """One request: its parameters until its handler takes them, then its result until that is written."""
 
     since: float
-    arguments: Buffer | None = None
+    params: Mapping[str, Buffer] | None = None
     result: Mapping[str, Segments] | None = None
 
 
 class Postbox:
-    """Holds arguments between a message's arrival and its handler, and results between handler and sending."""
+    """Holds parameters between a message's arrival and its handler, and results between handler and sending."""
 
     def __init__(self) -> None:
         self._letters: OrderedDict[str, _Letter] = OrderedDict()
@@ -43,32 +43,32 @@ class Postbox:
         return len(self._letters)
 
     def inbound(self, frame: Buffer) -> tuple[Buffer, str | None]:
-        """The message for the SDK, and the token of the letter that holds a call's arguments meanwhile.
+        """The message for the SDK, and the token of the letter that holds a request's parameters meanwhile.
 
         Raises:
             WireError: The frame is no JSON-RPC message.
         """
         token = secrets.token_hex(16)
-        lifted = lift_arguments(open_message(frame), token)
+        lifted = lift_params(open_message(frame), token)
         if lifted is None:
             return frame, None
-        self._keep(token, _Letter(time.monotonic(), arguments=lifted.members["arguments"]))
+        self._keep(token, _Letter(time.monotonic(), params=lifted.members))
         return lifted.stub, token
 
-    def arguments(self, meta: Mapping[str, Any] | None, parsed: Mapping[str, Any] | None) -> Buffer:
-        """The arguments of a call, as they came; as the SDK parsed them where they did not come through here.
+    def params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
+        """The parameters of a request, as they came; as the SDK parsed them where they did not come through here.
 
         Raises:
             ToolError: They were dropped, for their caller had gone.
         """
-        token = (meta or {}).get(MARK)
+        token = meta.get(MARK)
         if token is None:
-            return msgspec.json.encode(parsed or {})
+            return {key: msgspec.json.encode(value) for key, value in (parsed or {}).items()}
         letter = self._letters.get(str(token))
-        if letter is None or letter.arguments is None:
-            raise ToolError("The arguments of this call are gone, for its caller is. Call again.")
-        arguments, letter.arguments = letter.arguments, None
-        return arguments
+        if letter is None or letter.params is None:
+            raise ToolError("What this request said is gone, for its caller is. Make it again.")
+        params, letter.params = letter.params, None
+        return params
 
     def stub(
         self,
@@ -109,7 +109,7 @@ class Postbox:
     def _keep(self, token: str, letter: _Letter) -> None:
         while self._letters and next(iter(self._letters.values())).since < letter.since - _KEPT:
             oldest, held = next(iter(self._letters.items()))
-            if held.arguments is None and held.result is None:  # its handler is at work still
+            if held.params is None and held.result is None:  # its handler is at work still
                 self._letters.move_to_end(oldest)
                 held.since = letter.since
                 continue

@@ -1,49 +1,83 @@
 """One connection to an upstream: the SDK's session for the protocol, and the way past it for payloads.
 
-What a result means is not known here: a call gives the members of the result as the bytes that came.
+What a result means is not known here: a request gives the members of the result as the bytes that came.
 """
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 import anyio
 import mcp_types as types
 import msgspec
 from mcp import Client, MCPError
-from mcp.client import IncomingMessage, Transport
-from mcp.shared.subscriptions import ToolsListChanged
+from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.callers import Exchange
+from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.upstreams.bypass import Arrival, Bypass
+from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.wire import (
-    MARK,
-    open_array,
-)
+from mcp_mirror.wire import MARK, open_array
 
 RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
 
 _MAX_PAGES: Final = 1000
-_STUCK: Final = 1.0
-"""Seconds beyond a request's time after which an upstream counts as one that does not read."""
-_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
-    types.CallToolResult | types.InputRequiredResult
-)
+_STILL: Final = 5.0
+"""Seconds that a server's notifications may take to reach a caller once its result is there."""
+_DEFAULT_LEVEL: Final = "info"
+"""What a 2025-era client that has not said which log lines it wants is told of by a 2026-era server."""
 
+
+class _Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+_RESULT: Final = TypeAdapter(_Anything)
 
 Mode = Literal["auto", "legacy"]
 """`auto`: ask which protocol era the server is of; `legacy`: shake hands as in the 2025 era."""
 
 OpenTransport = Callable[[Bypass], AbstractAsyncContextManager[Any]]
 """Makes a transport, single use, that sends and receives through a bypass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request for an upstream."""
+
+    method: str
+    params: Mapping[str, Segments]
+    """Its parameters but `_meta`, JSON text; they pass the SDK by."""
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    """What the SDK is to see of them: a name or URI, and the arguments that go into HTTP headers too."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller said in `_meta`, for the upstream."""
+    timeout: float | None = None
+    """Seconds; None for the upstream's own."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(segment) for segments in self.params.values() for segment in segments)
+
+    @property
+    def what(self) -> str:
+        """How a message to an operator or a model names it."""
+        name = self.shown.get("name", self.shown.get("uri"))
+        return repr(str(name)[:200]) if name else self.method
+
+    def with_params(self, **params: Any) -> "Outgoing":
+        """The same with more parameters."""
+        more = {key: (msgspec.json.encode(value),) for key, value in params.items() if value is not None}
+        return replace(self, params={**self.params, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +88,26 @@ class Listing:
     instructions: str | None
     protocol_version: str
     server: str
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    hints: tuple[tuple[int | None, str | None], ...] = ()
+    """How long and for whom each page of the tools may be kept: `ttlMs` and `cacheScope`."""
     problems: tuple[str, ...] = ()
     """What is wrong with the listing, a sentence each, for an operator."""
+
+    @property
+    def modern(self) -> bool:
+        """Whether it speaks the 2026 era on this connection."""
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+@dataclass(slots=True)
+class Page:
+    """All pages of a list as one: the items as the bytes that came."""
+
+    items: list[Buffer] = field(default_factory=list)
+    hints: list[tuple[int | None, str | None]] = field(default_factory=list)
+    endless: bool = False
+    """The pages did not come to an end: these are those that came."""
 
 
 class SessionLostError(UpstreamError):
@@ -66,132 +118,202 @@ class SessionLostError(UpstreamError):
 class Connection:
     """A session with one upstream. Errors of every kind come out as `UpstreamError` that names it."""
 
-    name: str
+    policy: UpstreamPolicy
     client: Client
-    timeout: float
-    """Seconds that a request may take when nothing else is said."""
     bypass: Bypass = field(repr=False)
     redactor: Redactor = field(repr=False)
+    hearing: Hearing = field(repr=False)
+    log_level: str | None = None
+    """What a 2025-era server was told to log."""
 
     @property
-    def announces_changes(self) -> bool:
-        """Whether changes of the tool list come on a stream that must be asked for."""
-        tools = self.client.server_capabilities.tools
-        modern = self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        return modern and tools is not None and bool(tools.list_changed)
+    def name(self) -> str:
+        """The upstream's, in the configuration."""
+        return self.policy.name
+
+    @property
+    def modern(self) -> bool:
+        """Whether the server speaks the 2026 era on this connection."""
+        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    def offers(self, capability: str, detail: str = "") -> bool:
+        """Whether the server has a capability, and within it a detail."""
+        offered = getattr(self.client.server_capabilities, capability, None)
+        return offered is not None and (not detail or bool(getattr(offered, detail, None)))
 
     async def list_tools(self) -> Listing:
-        """All tools, page by page."""
-        tools: list[RawTool] = []
-        problems: list[str] = []
-        if self.client.server_capabilities.tools is not None:
-            async for page in self._pages(problems):
-                tools += page
+        """All that the server says of itself, its tools page by page."""
+        page = await self.list_all("tools/list", "tools") if self.offers("tools") else Page()
+        endless = f"Upstream {self.name!r} lists its tools on pages without an end: those after are not served."
         info = self.client.server_info
-        server = f"{info.name} {info.version}".strip() if info else "unnamed"
-        version = self.client.protocol_version
-        return Listing(tuple(tools), self.client.instructions, version, server, tuple(problems))
+        return Listing(
+            tools=tuple(_read_tool(raw) for raw in page.items),
+            instructions=self.client.instructions,
+            protocol_version=self.client.protocol_version,
+            server=f"{info.name} {info.version}".strip() if info else "unnamed",
+            capabilities=self.client.server_capabilities.model_dump(by_alias=True, exclude_none=True),
+            hints=tuple(page.hints),
+            problems=(endless,) if page.endless else (),
+        )
 
-    async def call_tool(
-        self,
-        tool: str,
-        arguments: Segments,
-        *,
-        headers: Mapping[str, Any],
-        timeout: float | None = None,  # noqa: ASYNC109  # the SDK's own clock tells the upstream to stop
-    ) -> Arrival:
-        """Call a tool with arguments that are already JSON text.
-
-        Args:
-            tool: The name by which the upstream knows it.
-            arguments: A JSON object.
-            headers: The arguments that the SDK mirrors into HTTP headers, parsed.
-            timeout: Seconds; None for the upstream's own.
-
-        Raises:
-            UpstreamError: The upstream answered with a protocol error, not in time, or is gone.
-        """
-        seconds = timeout or self.timeout
-        token = self.bypass.open(arguments)
-        params = types.CallToolRequestParams(name=tool, arguments=dict(headers), _meta=_marked(token))
-        try:
-            async with self._bounded(f"{tool!r}", seconds, token):
-                result = await self._send_call(types.CallToolRequest(params=params), seconds)
-            if isinstance(result, types.InputRequiredResult):
-                raise UpstreamError(f"{self.name!r} asks for the user's input to run {tool!r}: that is not relayed.")
-            if (arrival := self.bypass.take(token)) is None:
-                raise UpstreamError(f"Upstream {self.name!r} answered {tool!r} under another request's id.")
-            return arrival
-        finally:
-            self.bypass.close(token)
-
-    async def _send_call(self, request: types.CallToolRequest, seconds: float) -> object:
-        try:
-            return await self.client.session.send_request(request, _RESULT, seconds)
-        except MCPError as error:
-            if error.code != types.HEADER_MISMATCH:
-                raise
-        await self.list_tools()  # the schema that its headers come from has changed: learn it, send again
-        return await self.client.session.send_request(request, _RESULT, seconds)
-
-    async def each_change(self) -> AsyncIterator[None]:
-        """Yield whenever the upstream says, on a stream of its own, that its tools changed.
-
-        The first time when it listens to us: what changed before that was not announced.
-        """
-        async with self.client.listen(tools_list_changed=True) as changes:
-            yield
-            async for event in changes:
-                if isinstance(event, ToolsListChanged):
-                    yield
-
-    async def _pages(self, problems: list[str]) -> AsyncIterator[list[RawTool]]:
-        """Each page's tools; where the pages do not come to an end, those that came."""
+    async def list_all(self, method: str, member: str, exchange: Exchange | None = None) -> Page:
+        """A list, all its pages."""
+        page = Page()
         cursor: str | None = None
         seen: set[str | None] = set()
         while cursor not in seen and len(seen) < _MAX_PAGES:
             seen.add(cursor)
-            token = self.bypass.open()
-            try:
-                async with self._bounded("tools/list", self.timeout, token):
-                    params = types.PaginatedRequestParams(cursor=cursor, _meta=_marked(token))
-                    page = await self.client.session.list_tools(params=params)
-                arrival = self.bypass.take(token)
-                yield _read_tools(arrival.get("tools", b"[]") if isinstance(arrival, Mapping) else b"[]")
-            finally:
-                self.bypass.close(token)
-            cursor = page.next_cursor
+            shown = {} if cursor is None else {"cursor": cursor}
+            arrival = await self.request(Outgoing(method, {}, shown), exchange)
+            members = arrival if isinstance(arrival, Mapping) else {}
+            page.items += open_array(members.get(member, b"[]")) or ()
+            page.hints.append((_scalar(members.get("ttlMs"), int), _scalar(members.get("cacheScope"), str)))
+            cursor = _scalar(members.get("nextCursor"), str)
             if cursor is None:
-                return
-        problems.append(f"Upstream {self.name!r} lists its tools on pages without an end: those after are not served.")
+                return page
+        page.endless = True
+        return page
+
+    async def request(self, order: Outgoing, exchange: Exchange | None = None) -> Arrival:
+        """Send a request, and pass on what the server says about it meanwhile.
+
+        Raises:
+            UpstreamError: The upstream answered with a protocol error, not in time, or is gone.
+        """
+        clock = Clock(order.timeout or self.policy.timeout)
+        token = self.bypass.open(order.method, order.params, self._capabilities(exchange))
+        attending = (
+            self.hearing.attending(token, exchange, clock, resets=self.policy.progress_resets_timeout)
+            if exchange
+            else nullcontext()
+        )
+        try:
+            with attending as attendance:
+                try:
+                    async with self._bounded(order.what, clock, token):
+                        await self._follow_level(exchange)
+                        await self._send(order, self._meta(order, exchange, token))
+                except UpstreamError:
+                    await _drain(attendance)
+                    raise
+                await _drain(attendance)
+            if (arrival := self.bypass.take(token)) is None:
+                raise UpstreamError(f"Upstream {self.name!r} answered {order.what} under another request's id.")
+            return arrival
+        finally:
+            self.bypass.close(token)
+
+    async def listen(self, **wanted: Any) -> None:
+        """Subscribe to announcements, in the 2026 era, until the server ends the subscription.
+
+        Raises:
+            MCPError: It takes no subscription, or the stream broke.
+        """
+        params = {"notifications": wanted}
+        await self.client.session.send_request(
+            types.Request[dict[str, Any], str](method="subscriptions/listen", params=params), _RESULT
+        )
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Tell the server something."""
+        notification: Any = types.Notification[Any, str](method=method, params=dict(params) if params else None)
+        await self.client.session.send_notification(notification)
+
+    async def set_level(self, level: str) -> None:
+        """Tell a 2025-era server what to log."""
+        if self.modern or not self.offers("logging") or self.log_level == level:
+            return
+        self.log_level = level
+        await self.request(Outgoing("logging/setLevel", {}, {"level": level}))
+
+    async def _follow_level(self, exchange: Exchange | None) -> None:
+        if exchange and exchange.log_level:
+            await self.set_level(exchange.log_level)
+
+    def _capabilities(self, exchange: Exchange | None) -> Mapping[str, Any] | None:
+        return exchange.caller.capabilities if exchange and self.modern else None
+
+    def _meta(self, order: Outgoing, exchange: Exchange | None, token: str) -> dict[str, Any]:
+        meta: dict[str, Any] = {**order.meta, MARK: token}
+        if exchange and (exchange.wants_progress or self.policy.progress_resets_timeout):
+            meta["progressToken"] = token
+        if exchange and self.modern:
+            level = exchange.log_level or (None if exchange.caller.modern else _DEFAULT_LEVEL)
+            meta |= {types.LOG_LEVEL_META_KEY: level} if level else {}
+        return meta
+
+    async def _send(self, order: Outgoing, meta: dict[str, Any]) -> None:
+        params = {**order.shown, "_meta": meta}
+        request = types.Request[dict[str, Any], str](method=order.method, params=params)
+        try:
+            await self.client.session.send_request(request, _RESULT)
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH or order.method != "tools/call":
+                raise
+            await self.list_tools()  # the schema that its headers come from has changed: learn it, send again
+            await self.client.session.send_request(request, _RESULT)
 
     @asynccontextmanager
-    async def _bounded(self, what: str, seconds: float, token: str) -> AsyncIterator[None]:
+    async def _bounded(self, what: str, clock: Clock, token: str) -> AsyncIterator[None]:
         """The one place where a request's foreign errors become ours, and where one that cannot be sent ends."""
         try:
-            with anyio.move_on_after(seconds + _STUCK) as scope:
+            with clock.scope:
                 yield
-            if scope.cancelled_caught:
-                self.bypass.ended.set()
-                raise UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")  # noqa: TRY301
+            if clock.scope.cancelled_caught:
+                raise self._late(what, clock, token)  # noqa: TRY301  # one way out for every end
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a server can do must cost one request alone
-            if self.bypass.was_forgotten(token):
+            if self.bypass.passage(token).forgotten:
                 message = f"Upstream {self.name!r} had forgotten our session during {what}; try again in a moment."
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.bypass.ended.set()
-            said = _explain(error, what, seconds, self.redactor)
-            raise UpstreamError(f"Upstream {self.name!r} {said}.") from None
+            raise self._explained(error, what) from None
+
+    def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
+        if not self.bypass.passage(token).is_sent:
+            self.bypass.ended.set()
+            return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
+        late = f"did not answer {what} within {clock.seconds:g} s; try again or raise its `timeout`"
+        return UpstreamError(f"Upstream {self.name!r} {late}.")
+
+    def _explained(self, error: Exception, what: str) -> UpstreamError:
+        match error:
+            case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
+                said = f"closed the connection during {what}; try again in a moment"
+            case MCPError():
+                return self.refusal(what, error.error.code, error.error.message, error.error.data)
+            case ValidationError() | ValueError() | WireError():
+                said = f"answered {what} with something that is not of the protocol's form"
+            case _:
+                said = f"failed during {what} ({type(error).__name__}); try again in a moment"
+        return UpstreamError(f"Upstream {self.name!r} {said}.")
+
+    def refusal(self, what: str, code: int, message: str, data: Any = None) -> RefusedError:
+        """A JSON-RPC error of the upstream's, for a model and for a client; without the secrets it was given."""
+        quoted = self.redactor.quote(message)
+        told = f"Upstream {self.name!r} refused {what}: {quoted} (error {code})."
+        return RefusedError(told, code, self.redactor.clean(message), self.redactor.clean_tree(data))
 
 
-def _read_tools(text: Buffer) -> list[RawTool]:
-    """The tools of a page; what is no tool, or holds what cannot be passed on, is an empty one."""
-    return [_read_tool(raw) for raw in open_array(text) or ()]
+async def _drain(attendance: Attendance | None) -> None:
+    """What was said about a request comes before its result."""
+    if attendance is not None:
+        with anyio.move_on_after(_STILL):
+            await attendance.courier.drain()
+
+
+def _scalar(raw: Buffer | None, kind: type[Any]) -> Any:
+    """A small member of a result; None for anything else."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _read_tool(raw: Buffer) -> RawTool:
+    """A tool; what is none, or holds what cannot be passed on, is an empty one."""
     try:
         tool = json.loads(bytes(raw))
         msgspec.json.encode(tool)
@@ -205,48 +327,28 @@ def is_closed(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.args[:2] == (types.CONNECTION_CLOSED, "Connection closed")
 
 
-def _explain(error: Exception, what: str, seconds: float, redactor: Redactor) -> str:
-    match error:
-        case MCPError(error=types.ErrorData(code=types.REQUEST_TIMEOUT)) if error.message.endswith(" timed out"):
-            return f"did not answer {what} within {seconds:g} s; try again or raise its `timeout`"
-        case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
-            return f"closed the connection during {what}; try again in a moment"
-        case MCPError():
-            return f"refused {what}: {redactor.quote(error.error.message)} (error {error.error.code})"
-        case ValidationError() | ValueError() | WireError():
-            return f"answered {what} with something that is not of the protocol's form"
-    return f"failed during {what} ({type(error).__name__}); try again in a moment"
-
-
-def _marked(token: str) -> types.RequestParamsMeta:
-    meta: Any = {MARK: token}
-    return cast("types.RequestParamsMeta", meta)
-
-
 @asynccontextmanager
 async def open_connection(
     policy: UpstreamPolicy,
     open_transport: OpenTransport,
     redactor: Redactor,
-    on_tools_changed: Callable[[], None],
+    party: Party,
     client_info: types.Implementation,
     mode: Mode,
 ) -> AsyncIterator[Connection]:
     """Connect, find out which protocol era the upstream speaks, and shake hands."""
-    bypass = Bypass()
+    bypass = Bypass(party.capabilities)
+    async with anyio.create_task_group() as tasks:
+        hearing = Hearing(tasks, party)
+        bypass.hear = hearing.hear
 
-    async def notice_change(message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            on_tools_changed()
+        @asynccontextmanager
+        async def heard() -> AsyncIterator[Any]:
+            async with open_transport(bypass) as (read, write):
+                hearing.sink = write
+                yield read, write
 
-    transport: Transport = open_transport(bypass)
-    client = Client(
-        transport,
-        mode=mode,
-        read_timeout_seconds=policy.timeout,
-        message_handler=notice_change,
-        client_info=client_info,
-        cache=None,
-    )
-    async with client:
-        yield Connection(policy.name, client, policy.timeout, bypass, redactor)
+        transport: Transport = heard()
+        async with Client(transport, mode=mode, client_info=client_info, cache=None) as client:
+            yield Connection(policy, client, bypass, redactor, hearing)
+        tasks.cancel_scope.cancel()

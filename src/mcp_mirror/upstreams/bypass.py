@@ -1,12 +1,17 @@
-"""The way past the SDK for the payloads of one upstream's connection."""
+"""The way past the SDK for one upstream's connection: payloads of requests and results, and all that it says itself.
+
+The SDK is left with handshakes, ids and headers; results reach it as stubs, and what the server says or asks of its
+own accord does not reach it at all.
+"""
 
 import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
+import mcp_types as types
 import msgspec
 from mcp.shared.dispatcher import coerce_request_id
 
@@ -14,46 +19,90 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.spool import Frame, SpooledFrame, identity_of
-from mcp_mirror.wire import Message, RequestId, array_of, find_mark, join, lift_result, open_array, open_message, splice
+from mcp_mirror.wire import (
+    Marked,
+    Message,
+    RequestId,
+    empty_result,
+    find_mark,
+    join,
+    lift_result,
+    object_of,
+    open_message,
+    open_object,
+    splice,
+)
 
 RawResult = Mapping[str, Buffer]
-"""The members of a `tools/call` result, each as the bytes that came."""
+"""The members of a result, each as the bytes that came."""
 
 Arrival = RawResult | SpooledFrame
 """A result as it arrived: its members, or the whole response, unread, in a file."""
 
 _REMEMBERED: Final = 256
-_EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": [], "resultType": "complete"}
-_HEADER: Final = b'"x-mcp-header"'
-"""In the tools from whose schemas the SDK computes headers: the others it need not know."""
-_SDK_READS: Final = frozenset({"content", "isError", "resultType", "tools", "nextCursor", "ttlMs", "cacheScope"})
+_INITIALIZE: Final = b'"initialize"'
+_HEAD: Final = 200
+"""Bytes of a frame in which its method stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A request or a notification of the server's own."""
+
+    method: str
+    params: Mapping[str, Any]
+    id: RequestId | None
+    """None: a notification."""
+    about: str | None
+    """The token of the request of ours on whose stream it came; None where the transport has one stream for all."""
 
 
 @dataclass(slots=True)
-class _Passage:
+class Passage:
     """One request whose payload goes past the SDK."""
 
-    arguments: Segments | None
+    method: str
+    params: Mapping[str, Segments] | None
+    capabilities: Mapping[str, Any] | None
+    """What the caller can do, where the request says so itself."""
     ids: list[RequestId] = field(default_factory=list)
     """The ids it was sent under: one a send."""
     arrival: Arrival | None = None
     """None: no result of its has come."""
     forgotten: bool = False
     """The server does not know the session that it was sent in, so it was not carried out."""
+    is_sent: bool = False
+    """The transport has taken all of it."""
+
+
+class Outbound(NamedTuple):
+    """A message on its way out."""
+
+    segments: Segments
+    passage: Passage | None
+    """The request that it is, if it is one of the gateway's: the transport says when the other end has taken it."""
 
 
 class Bypass:
     """The payloads of one connection on their way past the SDK.
 
-    A call leaves its arguments under a token and marks its request with it; the transport splices them into the
-    outgoing bytes, learns the request's id, and lifts the result out of the response with that id.
+    A request leaves its parameters under a token and is marked with it; the transport splices them into the outgoing
+    bytes, learns the request's id, and lifts the result out of the response with that id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capabilities: Mapping[str, Any] | None = None) -> None:
+        """Make one for a new connection.
+
+        Args:
+            capabilities: What the handshake says that the client can do; None for what the SDK says.
+        """
         self.ended = anyio.Event()
         """Set by the transport when nothing more can come."""
-        self._passages: dict[str, _Passage] = {}
-        self._awaited: dict[RequestId, _Passage] = {}
+        self.hear: Callable[[Said], None] = lambda _said: None
+        """Told of all that the server says of its own accord, in the order in which it came."""
+        self._capabilities = capabilities
+        self._passages: dict[str, Passage] = {}
+        self._awaited: dict[RequestId, str] = {}
         self._over: deque[RequestId] = deque(maxlen=_REMEMBERED)
         """Ids of requests that are answered or given up: what comes for them is for nobody."""
 
@@ -61,10 +110,15 @@ class Bypass:
         """How many requests are under way."""
         return len(self._passages)
 
-    def open(self, arguments: Segments | None = None) -> str:
-        """A token for one request; with the arguments to splice into it, if it is a call."""
+    def open(
+        self,
+        method: str,
+        params: Mapping[str, Segments] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> str:
+        """A token for one request, with the parameters to splice into it."""
         token = secrets.token_hex(16)
-        self._passages[token] = _Passage(arguments)
+        self._passages[token] = Passage(method, params, capabilities)
         return token
 
     def close(self, token: str) -> None:
@@ -81,74 +135,118 @@ class Bypass:
         arrival, self._passages[token].arrival = self._passages[token].arrival, None
         return arrival
 
-    def was_forgotten(self, token: str) -> bool:
-        """Whether the server refused the request for want of its session."""
-        return self._passages[token].forgotten
+    def passage(self, token: str) -> Passage:
+        """What is known of a request that is under way."""
+        return self._passages[token]
 
     def forgotten(self, identity: RequestId) -> None:
         """Told by the transport that the server does not know the session that this request was sent in."""
-        if passage := self._awaited.get(coerce_request_id(identity)):
+        if passage := self._awaiting(identity):
             passage.forgotten = True
         self.ended.set()
 
-    def outbound(self, frame: bytes) -> Segments:
-        """The bytes to send for a message of the SDK's. A frame may be sent again (an auth retry, a redirect)."""
+    def outbound(self, frame: bytes) -> Outbound:
+        """What to send for a message of the SDK's. A frame may be sent again (an auth retry, a redirect)."""
         marked = find_mark(frame)
         passage = self._passages.get(marked.token) if marked else None
         if marked is None or passage is None or marked.id is None:
-            return (frame,)
+            return Outbound(self._presented(frame), None)
         identity = coerce_request_id(marked.id)
-        self._awaited[identity] = passage
+        self._awaited[identity] = marked.token
         passage.ids.append(identity)
-        return splice(marked, {} if passage.arguments is None else {"arguments": passage.arguments})
+        return Outbound(splice(_with_capabilities(marked, passage.capabilities), passage.params or {}), passage)
 
-    def inbound(self, frame: Frame) -> Buffer | None:
+    def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
         """The message that the SDK is to see for a frame that came; None where there is nothing to see.
+
+        Args:
+            frame: What came.
+            about: The request on whose own stream it came.
 
         Raises:
             WireError: The frame is no JSON-RPC message, or too large.
         """
         if isinstance(frame, Overlong):
             raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
-        return self._spooled(frame) if isinstance(frame, SpooledFrame) else self._opened(frame)
+        return self._spooled(frame, about) if isinstance(frame, SpooledFrame) else self._opened(frame, about)
 
-    def _spooled(self, frame: SpooledFrame) -> Buffer | None:
+    def _spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
-        key = None if identity is None else coerce_request_id(identity)
-        passage = self._awaited.get(key) if key is not None else None
-        if passage is not None and passage.arguments is not None:
+        passage = None if identity is None else self._awaiting(identity)
+        if identity is not None and passage is not None and passage.method == "tools/call":
             passage.arrival = frame
-            return msgspec.json.encode({"jsonrpc": "2.0", "id": identity, "result": _EMPTY_RESULT})
+            return empty_result(passage.method, identity)
         with frame:
-            return None if key in self._over else self._opened(bytes(frame.view))
+            too_late = identity is not None and coerce_request_id(identity) in self._over
+            return None if too_late else self._opened(frame.view, about)
 
-    def _opened(self, frame: bytes) -> Buffer:
+    def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         message = open_message(frame)
+        if isinstance(message.method, str):
+            self.hear(_said(message, message.method, self._token_of(about)))
+            return None
         identity = coerce_request_id(message.id) if isinstance(message.id, int | str) else None
-        passage = self._awaited.get(identity) if identity is not None else None
+        passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
-        lifted = lift_result(_without_extras(message), "tools/list" if passage.arguments is None else "tools/call")
-        if lifted is None or not isinstance(message.result, dict):
+        lifted = lift_result(message, passage.method)
+        if lifted is None:
             return frame
-        passage.arrival = {key: memoryview(raw) for key, raw in message.result.items()}
+        passage.arrival = lifted.members
         return lifted.stub
 
     def awaits(self, identity: RequestId | None) -> bool:
         """Whether a request with this id is under way."""
         return identity is not None and coerce_request_id(identity) in self._awaited
 
+    def _awaiting(self, identity: RequestId) -> Passage | None:
+        return self._passages.get(self._awaited.get(coerce_request_id(identity), ""))
 
-def _without_extras(message: Message) -> Message:
-    """The message with no more in its result than the SDK acts on: it would stumble over what it does not know."""
-    if not isinstance(message.result, dict):
-        return message
-    read = {key: raw for key, raw in message.result.items() if key in _SDK_READS}
-    if tools := read.get("tools"):
-        annotated = [raw for raw in open_array(memoryview(tools)) or () if _HEADER in bytes(raw)]
-        read["tools"] = msgspec.Raw(join(array_of(annotated)))
-    return msgspec.structs.replace(message, result=read)
+    def _token_of(self, identity: RequestId | None) -> str | None:
+        return None if identity is None else self._awaited.get(coerce_request_id(identity))
+
+    def _presented(self, frame: bytes) -> Segments:
+        """The handshake says what the caller can do, not what we can."""
+        if self._capabilities is None or _INITIALIZE not in frame[:_HEAD]:
+            return (frame,)
+        request = open_object(frame) or {}
+        params = open_object(request.get("params", b"null")) or {}
+        params["capabilities"] = msgspec.json.encode(self._capabilities)
+        return (join(object_of({**request, "params": join(object_of(params))})),)
+
+
+def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -> Marked:
+    """The 2026 era's requests say what the client can do: what the caller can, not what we can."""
+    if capabilities is None:
+        return marked
+    meta = open_object(marked.body.get("_meta", b"{}")) or {}
+    meta[types.CLIENT_CAPABILITIES_META_KEY] = msgspec.json.encode(capabilities)
+    return Marked(
+        marked.token,
+        marked.id,
+        marked.envelope,
+        {**marked.body, "_meta": join(object_of(meta))},
+        is_request=marked.is_request,
+    )
+
+
+def _said(message: Message, method: str, about: str | None) -> Said:
+    params = message.params if isinstance(message.params, dict) else {}
+    parsed = {key: _parsed(raw) for key, raw in params.items()}
+    return Said(method, parsed, message.id if isinstance(message.id, int | str) else None, about)
+
+
+def _parsed(raw: msgspec.Raw) -> Any:
+    """What a server says of its own accord is small and meant for people: it is read, and written anew.
+
+    Raises:
+        WireError: It holds what cannot be read.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"The message cannot be read: {error}.") from None
 
 
 def _nothing(message: Message) -> bytes:

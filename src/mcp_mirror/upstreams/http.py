@@ -118,8 +118,10 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
 
     def _spliced(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
-        segments = self._bypass.outbound(body)
-        if len(segments) == 1:
+        segments, passage = self._bypass.outbound(body)
+        if passage:
+            passage.is_sent = True  # or will be: the other end's slowness is that of its answer
+        elif segments == (body,):
             return request
         headers = httpx2.Headers(request.headers)
         headers["content-length"] = str(sum(len(segment) for segment in segments))
@@ -180,7 +182,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if not len(frame):  # a priming event
             return b""
         try:
-            stub = self._bypass.inbound(frame)
+            stub = self._bypass.inbound(frame, identity)
         except WireError as error:
             recovered = identity_of(frame)
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):

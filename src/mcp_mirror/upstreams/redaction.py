@@ -8,7 +8,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
@@ -39,6 +39,14 @@ class Redactor:
     def clean(self, text: str) -> str:
         """The text with three stars for each secret in it, however it is quoted."""
         return self._pattern.sub(_HIDDEN, text) if self._pattern else text
+
+    def clean_tree(self, value: Any) -> Any:
+        """A JSON value, each text in it cleaned."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, list):
+            return [self.clean_tree(part) for part in value]
+        return {key: self.clean_tree(part) for key, part in value.items()} if isinstance(value, dict) else value
 
     def quote(self, message: str) -> str:
         """A server's message as a part of a sentence of ours: cleaned first, so that no secret is cut in two."""

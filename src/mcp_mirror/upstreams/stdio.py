@@ -165,11 +165,14 @@ class _Outgoing(MessageSink):
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        outbound = self._bypass.outbound(frame)
         try:
-            await self._sink.send(self._bypass.outbound(frame))
+            await self._sink.send(outbound.segments)
         except _PIPE_GONE:
             self._bypass.ended.set()
             raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
+        if outbound.passage:
+            outbound.passage.is_sent = True
 
 
 async def _stop(process: Process) -> None:

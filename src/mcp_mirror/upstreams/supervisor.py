@@ -1,101 +1,232 @@
-"""Keeps each upstream connected in a task of its own, and says how it is.
+"""All upstreams, and which connection to each of them a caller's request takes.
 
-An upstream that fails is reported and tried again, more and more slowly; the others do not notice.
+An upstream that fails is reported and tried again; the others do not notice.
 """
 
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
-import httpx2
 import mcp_types as types
-from mcp import MCPError
-from mcp.client.subscriptions import SubscriptionLost
+from anyio.abc import TaskGroup
 
-from mcp_mirror.errors import MirrorError, UpstreamError
-from mcp_mirror.models import Segments
-from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.callers import Exchange
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.spool import Spool
-from mcp_mirror.upstreams.base import Connection, Listing, Mode, SessionLostError, is_closed, open_connection
+from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.http import HttpTransport
+from mcp_mirror.upstreams.hearing import Party
+from mcp_mirror.upstreams.link import Link, Means, Modes, Status
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
 
-_FIRST_PAUSE: Final = 0.25
-_LONGEST_PAUSE: Final = 60.0
-_STEADY: Final = 10.0
-"""Seconds after which what ended had worked: it is begun again at once."""
-_PATIENCE: Final = 5.0
-"""Seconds that a call waits for an upstream that is being connected."""
-_LONGEST_DEAFNESS: Final = 4.0
-"""Seconds between two attempts to subscribe to an upstream's announcements."""
-_NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
-_RELIST_PAUSE: Final = 1.0
-"""Seconds between two listings of an upstream that keeps announcing changes."""
+_IDLE: Final = 1800.0
+"""Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
+_SWEEP: Final = 60.0
 
-State = Literal["starting", "ready", "down"]
+Key = tuple[str, ...]
+"""Whose connection it is, and what they can do."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """How an upstream is."""
+class Presented:
+    """The one client of a gateway that has one alone, as it introduced itself."""
 
-    state: State
-    detail: str = ""
-    """Why it is down, a sentence for an operator."""
+    exchange: Exchange
+    modes: Modes
+    """How to connect on its behalf: in its own era where the upstream speaks it."""
 
 
-class EndedEarlyError(UpstreamError):
-    """The server ended the connection before it had answered."""
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who is told of what upstreams announce."""
+
+    on_change: Callable[[str, str | None], None]
+    """Which list has changed, and for which session; None: for all."""
+    on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
+    """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    link: Link
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class Upstream:
-    """One of the user's MCP servers, connected again and again."""
+    """One of the user's MCP servers."""
 
-    def __init__(self, policy: UpstreamPolicy, spool: Spool, client_info: types.Implementation) -> None:
-        self.policy = policy
-        self.status = Status("starting")
-        self.listing: Listing | None = None
-        """The last there was: a server that is away for a while keeps its tools, and others keep their names."""
-        self.settled = anyio.Event()
+    def __init__(self, means: Means, audience: Audience, hold: float) -> None:
+        """Make one that is not started.
+
+        Args:
+            means: What connections are made with.
+            audience: Who is told of its announcements.
+            hold: Seconds that a call waits for a client's answer.
+        """
+        self.policy: UpstreamPolicy = means.policy
+        self._means = means
+        self._audience = audience
+        self._hold = hold
+        self._trunk = Link(means, self._party(None))
+        self._leases: dict[Key, _Lease] = {}
+        self._tasks: TaskGroup | None = None
+        self._held: HeldCalls | None = None
+        self._solitary = False
+        self._modern_only = False
+
+    @property
+    def status(self) -> Status:
+        """How it is."""
+        return self._trunk.status
+
+    @property
+    def listing(self) -> Listing | None:
+        """What it said of itself last."""
+        return self._trunk.listing
+
+    @property
+    def settled(self) -> anyio.Event:
         """Set once the first attempt to connect has ended, well or not."""
-        self._client_info = client_info
-        self._spool = spool
-        self._redactor = Redactor(policy.endpoint)
-        self._connection: Connection | None = None
-        self._moved = anyio.Event()
-        self._changed = anyio.Event()
-        self._wanted = anyio.Event()
-        self._failures = 0
-        self._mode: Mode = "auto"
+        return self._trunk.settled
 
     @property
     def under_way(self) -> int:
         """How many requests to it wait for their answers."""
-        return len(self._connection.bypass) if self._connection else 0
+        return self._trunk.under_way + sum(lease.link.under_way for lease in self._leases.values())
 
-    async def call_tool(
-        self, tool: str, arguments: Segments, headers: Mapping[str, Any], seconds: float | None
-    ) -> Arrival:
-        """Call a tool; see `Connection.call_tool`.
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Every connection to it."""
+        return (self._trunk, *(lease.link for lease in self._leases.values()))
+
+    def offers(self, capability: str, detail: str = "") -> bool:
+        """Whether it has a capability, and within it a detail."""
+        offered = self.listing.capabilities.get(capability) if self.listing else None
+        return offered is not None and (not detail or bool(offered.get(detail)))
+
+    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+        """A JSON-RPC error of the server's that came in a file."""
+        redactor = self._means.redactor
+        told = f"Upstream {self.policy.name!r} refused {what}: {redactor.quote(message)} (error {code})."
+        return RefusedError(told, code, redactor.clean(message))
+
+    def present(self, client: Presented) -> None:
+        """Told before the start that one client alone is served: every connection is its own."""
+        self._solitary = True
+        self._trunk = Link(self._means, self._party(client.exchange), client.modes)
+
+    async def run(self) -> None:
+        """Connect, and keep connected; until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            self._held = HeldCalls(tasks, self._hold)
+            tasks.start_soon(self._trunk.run)
+            while True:
+                await anyio.sleep(_SWEEP)
+                self._sweep()
+
+    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
+        """Send a caller's request over the connection that is its own.
+
+        Args:
+            order: The request.
+            exchange: The way back to the caller.
+            again: The answers, where the caller makes the request again to bring them.
 
         Raises:
-            UpstreamError: It is not connected, the arguments are over its limit, or the call failed.
+            UpstreamError: It is not connected, the request is over its limit, or failed.
         """
-        self._check_size(sum(len(segment) for segment in arguments))
-        connection = await self._usable()
-        try:
-            return await connection.call_tool(tool, arguments, headers=headers, timeout=seconds)
-        except SessionLostError:
-            connection = await self._usable()
-        return await connection.call_tool(tool, arguments, headers=headers, timeout=seconds)
+        self._check_size(order.size)
+        if again is not None and "held" in again.state:
+            return await self._holding.resume(again, exchange)
+        link = await self.link_for(exchange)
+        if again is not None:
+            order = order.with_params(requestState=again.state.get("state"))
+            order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
+        modern = link.listing is None or link.listing.modern
+        if exchange.caller.modern and not modern and exchange.caller.can_be_asked:
+            return await self._holding.begin(exchange, lambda held: link.request(order, held))
+        arrival = await link.request(order, exchange)
+        asked = read_asked(arrival) if modern else None
+        if asked is None or exchange.caller.modern:
+            return asked or arrival
+        return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
+
+    async def link_for(self, exchange: Exchange) -> Link:
+        """The connection that a caller's requests take; made where there is none yet."""
+        key = self._key(exchange)
+        if key is None:
+            return self._trunk
+        lease = self._leases.get(key) or self._lease(key, exchange)
+        await lease.link.settled.wait()
+        if lease.link.listing is not None or not self._refuses_handshakes(lease):
+            return lease.link
+        self._modern_only = True
+        self.release(key)
+        return self._trunk
+
+    def release(self, key: Key) -> None:
+        """End a connection that was made for one client or principal."""
+        if lease := self._leases.pop(key, None):
+            lease.scope.cancel()
+
+    def _key(self, exchange: Exchange) -> Key | None:
+        """Whose connection a caller's requests take; None: everybody's."""
+        caller, scope = exchange.caller, self.policy.scope
+        if self._solitary or scope == "shared":
+            return None
+        if caller.session is not None and scope in (None, "session"):
+            return None if self._modern_only else session_key(caller.session)
+        if (self.listing is None or self.listing.modern) and scope is None:
+            return None
+        capabilities = json.dumps(caller.capabilities, sort_keys=True)
+        return ("principal", caller.namespace, capabilities) if caller.capabilities or scope else None
+
+    def _lease(self, key: Key, exchange: Exchange) -> _Lease:
+        assert self._tasks is not None  # noqa: S101  # requests come after the start
+        modes: Modes = ("auto", "legacy") if exchange.caller.modern else ("legacy",)
+        lease = self._leases[key] = _Lease(Link(self._means, self._party(exchange), modes))
+        self._tasks.start_soon(self._keep, lease)
+        return lease
+
+    async def _keep(self, lease: _Lease) -> None:
+        with lease.scope:
+            await lease.link.run()
+
+    def _refuses_handshakes(self, lease: _Lease) -> bool:
+        """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
+        return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
+
+    def _party(self, exchange: Exchange | None) -> Party:
+        home = exchange.home if exchange else None
+        session = home.caller.session if home else None
+
+        def changed(kind: str) -> None:
+            self._audience.on_change(kind, session)
+
+        def updated(uri: str, params: Mapping[str, Any]) -> None:
+            self._audience.on_update(self.policy.name, session, uri, params)
+
+        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {})
+
+    @property
+    def _holding(self) -> HeldCalls:
+        assert self._held is not None  # noqa: S101  # requests come after the start
+        return self._held
+
+    def _sweep(self) -> None:
+        before = anyio.current_time() - _IDLE
+        for key, lease in tuple(self._leases.items()):
+            if lease.link.last_used < before and not lease.link.under_way:
+                self.release(key)
 
     def _check_size(self, size: int) -> None:
         """Some servers end at a message that is too large for them: it is not sent."""
@@ -106,169 +237,97 @@ class Upstream:
                 "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
             )
 
-    def quote(self, message: str) -> str:
-        """The server's message as a part of a sentence of ours, without the secrets that it was given."""
-        return self._redactor.quote(message)
 
-    async def run(self, on_change: Callable[[], None]) -> NoReturn:
-        """Connect, serve, and connect again when it goes down; until cancelled."""
-        attempts = 0
-        while True:
-            self._wanted = anyio.Event()
-            began = anyio.current_time()
-            try:
-                await self._serve(on_change)
-            except UpstreamError as error:
-                if self._tries_the_other_era(error):
-                    continue
-                self._set_down(str(error))
-            attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
-            await anyio.sleep(_FIRST_PAUSE)
-            with anyio.move_on_after(min(_FIRST_PAUSE * 2**attempts, _LONGEST_PAUSE)):
-                await self._wanted.wait()
-
-    def _tries_the_other_era(self, error: UpstreamError) -> bool:
-        """Whether to try at once in the other way: some servers of the 2025 era die of a question that is newer."""
-        if self.status.state == "ready":
-            return False  # what has worked is kept
-        self._mode = "legacy" if self._mode == "auto" else "auto"
-        return self._mode == "legacy" and isinstance(error, EndedEarlyError)
-
-    async def _serve(self, on_change: Callable[[], None]) -> None:
-        last_words = LastWords(self._redactor)
-        try:
-            async with self._connected(self._transport(last_words)) as connection:
-                self._settle(connection)
-                on_change()
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._follow_changes, connection)
-                    tasks.start_soon(self._relist, connection, on_change)
-                    await connection.bypass.ended.wait()
-                    self._settle(None)
-                    raise UpstreamError("It ended the connection.")  # noqa: TRY301  # one way out for every end
-        except anyio.get_cancelled_exc_class():
-            await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
-            raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
-        except Exception as error:  # noqa: BLE001  # whatever a server can do must cost the others nothing
-            said = f" Its last words: {words}" if (words := str(last_words)) else ""
-            cause = _innermost(error)
-            kind = EndedEarlyError if is_closed(cause) else UpstreamError
-            raise kind(f"{_reason(cause, self._redactor)}{said}") from None
-        finally:
-            self._settle(None)
-
-    @asynccontextmanager
-    async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[Connection]:
-        policy = self.policy
-        with anyio.CancelScope() as scope:
-            scope.deadline = anyio.current_time() + policy.startup_timeout
-            opened = open_connection(
-                policy, transport.open, self._redactor, self._changed_now, self._client_info, self._mode
-            )
-            async with opened as connection:
-                self.listing = await connection.list_tools()
-                scope.deadline = float("inf")
-                yield connection
-        if scope.cancelled_caught:
-            raise UpstreamError(
-                f"It did not connect and list its tools within {policy.startup_timeout:g} s (`startup_timeout`)."
-            )
-
-    def _transport(self, last_words: LastWords) -> StdioTransport | HttpTransport:
-        endpoint, policy = self.policy.endpoint, self.policy
-        if isinstance(endpoint, HttpEndpoint):
-            return HttpTransport(endpoint, policy.timeout, self._spool)
-        return StdioTransport(policy.name, endpoint, self._spool, last_words)
-
-    def _settle(self, connection: Connection | None) -> None:
-        self._connection = connection
-        if connection is not None:
-            self.status = Status("ready")
-            self.settled.set()
-        self._tell_moved()
-
-    def _tell_moved(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
-
-    async def _usable(self) -> Connection:
-        """The connection; where there is none, it is tried for now and not only when its pause is over."""
-        failures = self._failures
-        self._wanted.set()
-        with anyio.move_on_after(_PATIENCE):
-            while self._is_away() and self._failures == failures:
-                await self._moved.wait()
-        if self._connection is None or self._is_away():
-            why = f": {self.status.detail}" if self.status.detail else "."
-            raise UpstreamError(f"Upstream {self.policy.name!r} is {self.status.state}{why} Try again in a moment.")
-        return self._connection
-
-    def _is_away(self) -> bool:
-        return self._connection is None or self._connection.bypass.ended.is_set()
-
-    def _changed_now(self) -> None:
-        self._changed.set()
-
-    async def _follow_changes(self, connection: Connection) -> None:
-        """Listen for announcements, again and again where the stream is lost."""
-        attempts = 0
-        while connection.announces_changes:
-            began = anyio.current_time()
-            try:
-                async for _ in connection.each_change():
-                    self._changed_now()
-            except MCPError as error:
-                if error.code in _NO_SUBSCRIPTION:
-                    log.warning("upstream %s takes no subscription (error %d)", self.policy.name, error.code)
-                    return
-            except (SubscriptionLost, TimeoutError):
-                pass
-            attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
-            await anyio.sleep(min(_RELIST_PAUSE * 2**attempts, _LONGEST_DEAFNESS))
-
-    async def _relist(self, connection: Connection, on_change: Callable[[], None]) -> None:
-        """List again after changes: however many were announced, once a second at most."""
-        while True:
-            await self._changed.wait()
-            self._changed = anyio.Event()
-            try:
-                self.listing = await connection.list_tools()
-            except UpstreamError as error:
-                log.warning("%s", error)
-            else:
-                on_change()
-            await anyio.sleep(_RELIST_PAUSE)
-
-    def _set_down(self, detail: str) -> None:
-        self._failures += self.status.state != "ready"
-        self.status = Status("down", detail)
-        self.settled.set()
-        self._tell_moved()
-        log.warning("upstream %s is down: %s", self.policy.name, detail)
+def session_key(session: str) -> Key:
+    """Whose connection it is that was made for one client's session."""
+    return ("session", session)
 
 
 class Upstreams:
     """All upstreams, side by side."""
 
-    def __init__(self, policies: Iterable[UpstreamPolicy], spool: Spool, client_info: types.Implementation) -> None:
-        self._all = {policy.name: Upstream(policy, spool, client_info) for policy in policies}
+    def __init__(
+        self,
+        policies: Iterable[UpstreamPolicy],
+        spool: Spool,
+        client_info: types.Implementation,
+        audience: Audience,
+        hold: float,
+    ) -> None:
+        """Make all that the configuration names; none is started."""
+        self._spool = spool
+        self._client_info = client_info
+        self._audience = audience
+        self._hold = hold
+        self._all = {policy.name: self._make(policy) for policy in policies}
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._tasks: TaskGroup | None = None
+        self._client: Presented | None = None
         self._started = float("inf")
 
     def __iter__(self) -> Iterator[Upstream]:
-        return iter(self._all.values())
+        return iter(tuple(self._all.values()))
 
     def __getitem__(self, name: str) -> Upstream:
-        return self._all[name]
+        try:
+            return self._all[name]
+        except KeyError:
+            raise UpstreamError(f"Upstream {name!r} has been taken out of the configuration.") from None
 
     @asynccontextmanager
-    async def running(self, on_change: Callable[[], None]) -> AsyncIterator[None]:
-        """Start every upstream at once; stop them all at the end. `on_change` is told of every new listing."""
+    async def running(self) -> AsyncIterator[None]:
+        """Be ready to start; stop all at the end."""
         async with anyio.create_task_group() as tasks:
-            self._started = anyio.current_time()
-            for upstream in self:
-                tasks.start_soon(upstream.run, on_change, name=f"upstream {upstream.policy.name}")
+            self._tasks = tasks
             yield
             tasks.cancel_scope.cancel()
+
+    def start(self, client: Presented | None = None) -> None:
+        """Start every upstream at once; on behalf of one client, where no other will be served."""
+        if self._started == float("inf"):
+            self._started = anyio.current_time()
+            self._client = client
+            for upstream in self:
+                self._start(upstream)
+
+    def replace(self, policies: Iterable[UpstreamPolicy]) -> None:
+        """Go on with these: what is not among them is stopped, what is new is started, what differs is started anew."""
+        wanted = {policy.name: policy for policy in policies}
+        before, self._all = self._all, {}
+        for name, policy in wanted.items():
+            known = before.pop(name, None)
+            if known is not None and known.policy == policy:
+                self._all[name] = known
+                continue
+            if known is not None:
+                self._stop(name)
+            self._all[name] = self._make(policy)
+            if self._started != float("inf"):
+                self._start(self._all[name])
+        for name in before:
+            self._stop(name)
+
+    def end_session(self, session: str) -> None:
+        """A client has gone: so do the connections that were made for it."""
+        for upstream in self:
+            upstream.release(session_key(session))
+
+    async def set_level(self, exchange: Exchange, level: str) -> None:
+        """A client of the 2025 era has said what it wants to be told of: its servers are told so."""
+        for upstream in self:
+            for link in upstream.links:
+                if link.session == exchange.caller.session and (connection := link.connection):
+                    try:
+                        await connection.set_level(level)
+                    except UpstreamError as error:
+                        log.warning("%s", error)
+
+    async def notify(self, session: str | None, method: str) -> None:
+        """Pass a client's notification on to the servers whose connections are its own."""
+        for upstream in self:
+            for link in upstream.links:
+                if link.session == session and (connection := link.connection) and not connection.modern:
+                    await connection.notify(method)
 
     async def settle(self, seconds: float) -> None:
         """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""
@@ -276,21 +335,23 @@ class Upstreams:
             for upstream in self:
                 await upstream.settled.wait()
 
+    def _make(self, policy: UpstreamPolicy) -> Upstream:
+        means = Means(policy, self._spool, self._client_info, Redactor(policy.endpoint))
+        return Upstream(means, self._audience, self._hold)
 
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    def _start(self, upstream: Upstream) -> None:
+        assert self._tasks is not None  # noqa: S101  # within `running`
+        if self._client is not None:
+            upstream.present(self._client)
+        self._scopes[upstream.policy.name] = anyio.CancelScope()
+        self._tasks.start_soon(
+            self._run, upstream, self._scopes[upstream.policy.name], name=f"upstream {upstream.policy.name}"
+        )
 
+    def _stop(self, name: str) -> None:
+        if scope := self._scopes.pop(name, None):
+            scope.cancel()
 
-def _reason(error: BaseException, redactor: Redactor) -> str:
-    """What went wrong, in a sentence that holds no header and no URL."""
-    if isinstance(error, MirrorError):
-        return redactor.clean(str(error))
-    if is_closed(error):
-        return "It ended the connection before it had answered."
-    if isinstance(error, MCPError):
-        return f"It refused to connect: {redactor.quote(error.error.message)} (error {error.error.code})."
-    if isinstance(error, httpx2.HTTPStatusError):
-        return f"It answered with HTTP status {error.response.status_code}."
-    return f"It failed with {type(error).__name__}."
+    async def _run(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
+        with scope:
+            await upstream.run()

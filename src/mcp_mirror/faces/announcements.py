@@ -1,0 +1,136 @@
+"""Word of changes to clients: to 2025-era sessions as notifications, to 2026-era ones on the streams they opened.
+
+However often a thing changes, a client that is slow to listen is told once.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp.shared.exceptions import MCPError
+
+from mcp_mirror.faces.exchange import Context, Session
+from mcp_mirror.faces.sessions import Sessions
+
+_TELLING: Final = 5.0
+"""Seconds that telling one session may take."""
+_MAX_STREAMS: Final = 1024
+UPDATED: Final = "notifications/resources/updated"
+
+Kind = str
+"""`tools`, `resources` or `prompts`."""
+
+
+class Stream:
+    """One `subscriptions/listen` stream of a client's."""
+
+    def __init__(self, wanted: types.SubscriptionFilter) -> None:
+        self.wanted = types.SubscriptionFilter(
+            tools_list_changed=wanted.tools_list_changed or None,
+            resources_list_changed=wanted.resources_list_changed or None,
+            prompts_list_changed=wanted.prompts_list_changed or None,
+            resource_subscriptions=list(wanted.resource_subscriptions) if wanted.resource_subscriptions else None,
+        )
+        self._pending: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._news = anyio.Event()
+        self._over = False
+
+    def post(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tell the client of it, once if it has not been told yet."""
+        self._pending[method, str(params.get("uri", ""))] = params
+        self._news.set()
+
+    def changed(self, kind: Kind) -> None:
+        """Tell the client that a list has changed, if it wants to know."""
+        if getattr(self.wanted, f"{kind}_list_changed"):
+            self.post(f"notifications/{kind}/list_changed", {})
+
+    def updated(self, uri: str, params: Mapping[str, Any]) -> None:
+        """Tell the client that a resource was updated."""
+        self.post(UPDATED, {**params, "uri": uri})
+
+    def end(self) -> None:
+        """Let the stream end, when all has been told."""
+        self._over = True
+        self._news.set()
+
+    async def serve(self, context: Context) -> types.SubscriptionsListenResult:
+        """Acknowledge, then pass on what comes, until the client leaves or the stream is ended."""
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: context.request_id}
+        params = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)  # type: ignore[call-arg]  # the alias
+        acknowledged = types.SubscriptionsAcknowledgedNotification(params=params)
+        await context.session.send_notification(acknowledged, related_request_id=context.request_id)
+        while not self._over or self._pending:
+            if not self._pending:
+                self._news = anyio.Event()
+                await self._news.wait()
+                continue
+            (method, _), told = self._pending.popitem()
+            stamped: Any = types.Notification[Any, str](
+                method=method, params={**told, "_meta": {**told.get("_meta", {}), **meta}}
+            )
+            await context.session.send_notification(stamped, related_request_id=context.request_id)
+        return types.SubscriptionsListenResult(_meta=meta)  # type: ignore[call-arg]  # the alias
+
+
+class Announcements:
+    """Tells clients of changes."""
+
+    def __init__(self, sessions: Sessions, tasks: TaskGroup) -> None:
+        self._sessions = sessions
+        self._tasks = tasks
+        self._streams: set[Stream] = set()
+        self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
+
+    def open(self, wanted: types.SubscriptionFilter) -> Stream:
+        """A stream for a client.
+
+        Raises:
+            MCPError: There are too many.
+        """
+        if len(self._streams) >= _MAX_STREAMS:
+            raise MCPError(types.INTERNAL_ERROR, f"{_MAX_STREAMS} streams are open; end one first.")
+        stream = Stream(wanted)
+        self._streams.add(stream)
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        """The client has left."""
+        self._streams.discard(stream)
+
+    def end_all(self) -> None:
+        """We are stopping: every stream ends in good order."""
+        for stream in self._streams:
+            stream.end()
+
+    def updated(self, session: Session, uri: str, params: Mapping[str, Any]) -> None:
+        """Tell one session of a resource's update, once if it has not been told yet."""
+        pending = self._updates.setdefault(session, {})
+        pending[uri] = {**params, "uri": uri}
+        if len(pending) == 1:
+            self._tasks.start_soon(self._tell_updates, session, pending)
+
+    async def announce(self, kind: Kind, session: str | None = None) -> None:
+        """Tell every client, or one session's, that a list has changed; a deaf one holds up no other."""
+        if session is None:
+            for stream in self._streams:
+                stream.changed(kind)
+        async with anyio.create_task_group() as tasks:
+            for one in self._sessions:
+                if session in (None, one.caller.session):
+                    tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
+
+    async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
+        while pending:
+            uri = next(iter(pending))
+            with anyio.move_on_after(_TELLING):
+                await session.tell(UPDATED, pending[uri])
+            del pending[uri]
+        self._updates.pop(session, None)
+
+    async def _tell(self, session: Session, method: str) -> None:
+        with anyio.move_on_after(_TELLING):
+            await session.tell(method, {})

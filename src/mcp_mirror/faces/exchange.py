@@ -1,0 +1,160 @@
+"""The ways back to a client: on the stream of a request, or on its session's own.
+
+What is passed on is passed on with all that the other side wrote; the SDK sees that it reaches the right stream.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mcp_mirror.callers import LEVELS, Caller, Exchange
+from mcp_mirror.errors import RefusedError
+
+Context = ServerRequestContext[Any, Any]
+
+_CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+_NOT_RELAYED: Final = frozenset({"tasks"})
+_EXTENSIONS_NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
+_LOG: Final = "notifications/message"
+_PROGRESS: Final = "notifications/progress"
+
+
+class _Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A connection of the 2025 era, which outlives its requests; the way to its client between them."""
+
+    caller: Caller
+    server_session: ServerSession
+    ready: anyio.Event
+    """Set when the client has said that it is: nothing is asked of it before."""
+    log_level: str | None = None
+    wants_progress: bool = False
+
+    @property
+    def home(self) -> Exchange | None:
+        """Itself."""
+        return self
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification on, on the session's own stream."""
+        if not is_wanted(method, params, self.log_level or LEVELS[0]):
+            return
+        try:
+            await self.server_session.send_notification(_notification(method, params))
+        except _CLOSED:
+            pass
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask on the session's own stream; see `Exchange.ask`."""
+        await self.ready.wait()
+        return await _ask(self.server_session, method, params, None)
+
+
+@dataclass(slots=True)
+class RequestExchange:
+    """The way back on one request's own stream."""
+
+    context: Context
+    caller: Caller
+    home: Exchange | None
+
+    @property
+    def log_level(self) -> str | None:
+        """What the request asks for, or what its session was told."""
+        if self.caller.modern:
+            level = meta_of(self.context).get(types.LOG_LEVEL_META_KEY)
+            return level if level in LEVELS else None
+        return self.home.log_level if self.home else None
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the request has a progress token."""
+        return self._token is not None
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification on, on the request's stream."""
+        if method == _PROGRESS:
+            params = {**params, "progressToken": self._token}
+        if not is_wanted(method, params, self.log_level or (None if self.caller.modern else LEVELS[0])):
+            return
+        try:
+            await self.context.session.send_notification(_notification(method, params), self.context.request_id)
+        except _CLOSED:
+            pass
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask on the request's stream; see `Exchange.ask`."""
+        return await _ask(self.context.session, method, params, self.context.request_id)
+
+    @property
+    def _token(self) -> Any:
+        return meta_of(self.context).get("progressToken")
+
+
+def meta_of(context: Context) -> Mapping[str, Any]:
+    """A request's `_meta`, as it came."""
+    meta = (context.params or {}).get("_meta")
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:
+    """Whether a client wants a notification: of log lines those from a level on, of the others all."""
+    if method != _LOG:
+        return True
+    severity = params.get("level")
+    return level is not None and severity in LEVELS and LEVELS.index(severity) >= LEVELS.index(level)
+
+
+def read_caller(context: Context, namespace: str, session: str | None) -> Caller:
+    """Who makes a request, from what it says, or what its connection began with."""
+    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    if modern:
+        said = meta_of(context).get(types.CLIENT_CAPABILITIES_META_KEY)
+    elif context.method == "initialize":
+        said = (context.params or {}).get("capabilities")
+    else:
+        declared = context.session.client_capabilities
+        said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else None
+    capabilities = dict(said) if isinstance(said, Mapping) else {}
+    return Caller(namespace, modern, None if modern else session, _relayed(capabilities))
+
+
+def _relayed(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a client's capabilities works through us."""
+    kept = {key: value for key, value in capabilities.items() if key not in _NOT_RELAYED}
+    extensions = kept.get("extensions")
+    if isinstance(extensions, Mapping):
+        kept["extensions"] = {key: value for key, value in extensions.items() if key not in _EXTENSIONS_NOT_RELAYED}
+    return kept
+
+
+def _notification(method: str, params: Mapping[str, Any]) -> Any:
+    return types.Notification[Any, str](method=method, params=dict(params))
+
+
+async def _ask(
+    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None
+) -> Mapping[str, Any]:
+    request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
+    metadata = None if request_id is None else ServerMessageMetadata(related_request_id=request_id)
+    try:
+        answer = await session.send_request(request, _Anything, metadata=metadata)
+    except MCPError as error:
+        raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
+    except ValidationError:
+        said = "The client answered with something that is not of the protocol's form."
+        raise RefusedError(said, types.INTERNAL_ERROR, said) from None
+    return answer.model_dump(mode="json")

@@ -1,0 +1,306 @@
+"""What clients may ask of us, method by method: each request to the part that answers it, and its answer to the SDK.
+
+The SDK gets a stub of every answer; what the answer holds goes past it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import mcp_types as types
+import msgspec
+from mcp.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
+
+from mcp_mirror.callers import Caller
+from mcp_mirror.catalog import Entry, join_cache_hints
+from mcp_mirror.contents import ContentCapture
+from mcp_mirror.directory import KINDS, Kind
+from mcp_mirror.errors import MirrorError, RefusedError, ToolError
+from mcp_mirror.faces.announcements import Announcements
+from mcp_mirror.faces.exchange import Context, RequestExchange, Session, meta_of, read_caller
+from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.faces.sessions import Sessions
+from mcp_mirror.gateway import Gateway, Reply, ToolCall, error_reply
+from mcp_mirror.memory_resources import TEMPLATE, list_values, read_value
+from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.paths import SCHEME
+from mcp_mirror.relay import Asking, Relay, not_found
+from mcp_mirror.rounds import read_round
+from mcp_mirror.subscriptions import Subscriptions
+from mcp_mirror.tools import OWN_TOOLS
+from mcp_mirror.upstreams.supervisor import Upstream
+from mcp_mirror.wire import MARK, array_of, join, open_array
+
+LOCAL: Final = "local"
+"""The namespace of the one user of an unauthenticated gateway."""
+
+STATUS_URI: Final = "mcp-mirror://upstreams"
+
+_STATUS: Final = {
+    "uri": STATUS_URI,
+    "name": "upstreams",
+    "title": "Upstream servers",
+    "description": "How each upstream server is: state, protocol version, tools, problems.",
+    "mimeType": "application/json",
+}
+_OURS: Final = frozenset(
+    {
+        MARK,
+        "progressToken",
+        types.PROTOCOL_VERSION_META_KEY,
+        types.CLIENT_INFO_META_KEY,
+        types.CLIENT_CAPABILITIES_META_KEY,
+        types.LOG_LEVEL_META_KEY,
+    }
+)
+"""Members of `_meta` that are between a client and us; what else it says there is for the upstream."""
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Answers requests."""
+
+    gateway: Gateway
+    relay: Relay
+    contents: ContentCapture
+    subscriptions: Subscriptions
+    announcements: Announcements
+    sessions: Sessions
+    postbox: Postbox
+
+    def register(self, server: Server[Any]) -> None:
+        """Answer what this server is asked."""
+        page = types.PaginatedRequestParams
+        for method, params, handler in (
+            ("tools/list", page, self._list_tools),
+            ("tools/call", types.CallToolRequestParams, self._call_tool),
+            ("resources/list", page, self._list_resources),
+            ("resources/templates/list", page, self._list_templates),
+            ("resources/read", types.ReadResourceRequestParams, self._read_resource),
+            ("resources/subscribe", types.SubscribeRequestParams, self._subscribe),
+            ("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe),
+            ("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen),
+            ("prompts/list", page, self._list_prompts),
+            ("prompts/get", types.GetPromptRequestParams, self._get_prompt),
+            ("completion/complete", types.CompleteRequestParams, self._complete),
+            ("logging/setLevel", types.SetLevelRequestParams, self._set_level),
+        ):
+            server.add_request_handler(method, params, _answering(handler))
+        server.add_notification_handler(
+            "notifications/roots/list_changed", types.NotificationParams, self._roots_changed
+        )
+
+    def exchange_of(self, context: Context) -> RequestExchange:
+        """The way back to whoever makes a request."""
+        home = self.sessions.of(context)
+        caller = home.caller if home else read_caller(context, LOCAL, None)
+        return RequestExchange(context, caller, home)
+
+    async def _list_tools(self, _context: Context, _params: object) -> dict[str, Any]:
+        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)
+        hints = [hint for one in self.gateway.upstreams if one.listing for hint in one.listing.hints]
+        ttl, scope = join_cache_hints(hints)
+        tools = [*(entry.advert for entry in self.gateway.catalog.entries.values()), *self._own_tools()]
+        stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
+        return self.postbox.stub(stub, {"tools": msgspec.json.encode(tools)})
+
+    def _own_tools(self) -> list[dict[str, Any]]:
+        return [] if self.gateway.mirror.is_transparent else [tool.advert for tool in OWN_TOOLS.values()]
+
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        meta = meta_of(context)
+        try:
+            given = self.postbox.params(meta, context.params)
+        except ToolError as error:
+            return self.postbox.stub({"content": []}, error_reply(str(error)), meta)
+        arguments = given.get("arguments", b"{}")
+        if (entry := self.gateway.catalog.entries.get(params.name)) and not entry.mirrored:
+            _check_headers(entry, arguments, context)
+        call = ToolCall(
+            self.exchange_of(context),
+            params.name,
+            arguments,
+            _passed_on(meta),
+            read_round(given.get("inputResponses"), params.request_state),
+        )
+        return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
+
+    async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        exchange = self.exchange_of(context)
+        cursor = params.cursor
+        members: dict[str, Buffer | Segments] = {}
+        listed = None if cursor else await self.relay.list_all("resources", exchange)
+        items: list[Segments] = list(listed.items) if listed else []
+        if not self.gateway.mirror.is_transparent:
+            items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
+            stored, more = await list_values(self.gateway.memory, exchange.caller.namespace, cursor)
+            items += [(one,) for one in stored]
+            members |= {"nextCursor": msgspec.json.encode(more)} if more else {}
+        hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
+        return self.postbox.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
+
+    async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
+        own = [] if self.gateway.mirror.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
+        return await self._list("templates", context, own)
+
+    async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
+        if not self.relay.offers("prompts"):
+            raise MCPError(types.METHOD_NOT_FOUND, "No upstream has prompts.")
+        return await self._list("prompts", context, [])
+
+    async def _list(self, kind: Kind, context: Context, own: list[Segments]) -> dict[str, Any]:
+        listed = await self.relay.list_all(kind, self.exchange_of(context))
+        member = KINDS[kind].member
+        stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
+        return self.postbox.stub(stub, {member: array_of([*listed.items, *own])})
+
+    async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
+        uri, asking = str(params.uri), self._asking(context, params.request_state)
+        own = not self.gateway.mirror.is_transparent
+        if own and uri == STATUS_URI:
+            text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox)}, indent=1)
+            content = {"uri": uri, "mimeType": "application/json", "text": text}
+            reply: Reply = {"contents": msgspec.json.encode([content])}
+        elif own and uri.startswith(SCHEME):
+            reply = await read_value(self.gateway.memory, asking.exchange.caller.namespace, uri)
+        elif not self.relay.offers("resources"):
+            raise not_found(uri, asking.exchange)
+        else:
+            relayed = await self.relay.read_resource(uri, asking)
+            reply = await self.contents.resource(relayed.members, asking.exchange.caller.namespace, relayed.place)
+        return self._stub({"contents": []}, reply, meta_of(context))
+
+    async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+        asking = self._asking(context, params.request_state)
+        relayed = await self.relay.get_prompt(params.name, asking)
+        reply = await self.contents.prompt(relayed.members, asking.exchange.caller.namespace, relayed.place)
+        return self._stub({"messages": []}, reply, meta_of(context))
+
+    async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
+        asking = self._asking(context, None)
+        reference = msgspec.json.decode(asking.params["ref"])
+        reply = await self.relay.complete(reference, asking)
+        return self._stub({"completion": {"values": []}}, reply, meta_of(context))
+
+    async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
+        if session := self.sessions.of(context):
+            uri = str(params.uri)
+            await self.subscriptions.subscribe(
+                self.exchange_of(context),
+                uri,
+                (session.caller.session, uri),
+                lambda name, told: self.announcements.updated(session, name, told),
+            )
+        return {}
+
+    async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> dict[str, Any]:
+        if session := self.sessions.of(context):
+            uri = str(params.uri)
+            await self.subscriptions.unsubscribe(self.exchange_of(context), uri, (session.caller.session, uri))
+        return {}
+
+    async def _listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        stream = self.announcements.open(params.notifications)
+        uris = tuple(stream.wanted.resource_subscriptions or ())
+        try:
+            for uri in uris:
+                await self._watch(context, uri, stream)
+            return await stream.serve(context)
+        finally:
+            self.announcements.close(stream)
+            for uri in uris:
+                self.subscriptions.forget((stream, uri))
+
+    async def _watch(self, context: Context, uri: str, stream: Any) -> None:
+        """A resource that nobody has, or that cannot be watched, is one that is never updated."""
+        try:
+            await self.subscriptions.subscribe(self.exchange_of(context), uri, (stream, uri), stream.updated)
+        except MirrorError:
+            return
+
+    async def _set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        if session := self.sessions.of(context):
+            session.log_level = params.level
+            await self.gateway.upstreams.set_level(session, params.level)
+        return {}
+
+    async def _roots_changed(self, context: Context, _params: object) -> None:
+        if session := self.sessions.of(context):
+            await self.gateway.upstreams.notify(session.caller.session, "notifications/roots/list_changed")
+
+    def _asking(self, context: Context, state: str | None) -> Asking:
+        meta = meta_of(context)
+        given = self.postbox.params(meta, context.params)
+        again = read_round(given.get("inputResponses"), state)
+        return Asking(self.exchange_of(context), given, _passed_on(meta), again)
+
+    def _stub(self, empty: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """The SDK's part of an answer; of one that asks for input all, for the SDK seals its state."""
+        own = {key: _parsed(reply[key]) for key in ("_meta", "ttlMs", "cacheScope") if key in reply}
+        if isinstance(own.get("_meta"), dict):  # who the upstream is; the server is us
+            own["_meta"] = {key: value for key, value in own["_meta"].items() if key != types.SERVER_INFO_META_KEY}
+        if "resultType" in reply and _parsed(reply["resultType"]) == "input_required":
+            members = ("resultType", "inputRequests", "requestState")
+            empty = {key: _parsed(reply[key]) for key in members if key in reply}
+        return self.postbox.stub({**empty, **{k: v for k, v in own.items() if v is not None}}, reply, meta)
+
+    def status(self) -> list[dict[str, Any]]:
+        """How each upstream is."""
+        return [_status(upstream) for upstream in self.gateway.upstreams]
+
+
+def _answering(handler: Any) -> Any:
+    """A handler whose errors are JSON-RPC's."""
+
+    async def answer(context: Context, params: Any) -> Any:
+        try:
+            return await handler(context, params)
+        except MirrorError as error:
+            _raise(error)
+
+    return answer
+
+
+def _raise(error: MirrorError) -> NoReturn:
+    """An error of ours as a JSON-RPC one; that of an upstream's is passed on as it was."""
+    if isinstance(error, RefusedError):
+        raise MCPError(error.code, error.said, error.data) from None
+    code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
+    raise MCPError(code, str(error)) from None
+
+
+def _check_headers(entry: Entry, arguments: Buffer, context: Context) -> None:
+    """The arguments that a 2026-era client mirrors into HTTP headers must be what the headers say."""
+    if not entry.headers or context.request is None or not read_caller(context, LOCAL, None).modern:
+        return
+    rejection = validate_mcp_param_headers(entry.schema, json.loads(bytes(arguments)), context.request.headers)
+    if isinstance(rejection, InboundLadderRejection):
+        raise MCPError(rejection.code, rejection.message, rejection.data)
+
+
+def _passed_on(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in meta.items() if key not in _OURS}
+
+
+def _parsed(member: Buffer | Segments) -> Any:
+    try:
+        return json.loads(join(member) if isinstance(member, tuple) else bytes(member))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _status(upstream: Upstream) -> dict[str, Any]:
+    listing = upstream.listing
+    said = {} if listing is None else {
+        "server": listing.server, "protocol_version": listing.protocol_version, "tools": len(listing.tools)
+    }  # fmt: skip
+    detail = {"detail": upstream.status.detail} if upstream.status.detail else {}
+    problems = {"problems": listing.problems} if listing and listing.problems else {}
+    connections = {"connections": len(upstream.links)} if len(upstream.links) > 1 else {}
+    state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}
+    return state | said | detail | problems | connections

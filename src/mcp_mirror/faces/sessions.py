@@ -1,0 +1,67 @@
+"""The 2025-era connections that clients hold with us."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import anyio
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcp_mirror.faces.exchange import Context, Session, read_caller
+
+STDIO: Final = "stdio"
+"""The one session of a gateway on standard input and output."""
+IDLE: Final = 1800.0
+"""Seconds after which the SDK ends an HTTP session that nobody uses."""
+_INITIALIZED: Final = "notifications/initialized"
+
+
+class Sessions:
+    """Remembers each, until it ends or nobody uses it any more."""
+
+    def __init__(self, clock: Callable[[], float], on_end: Callable[[str], None]) -> None:
+        """Know none yet.
+
+        Args:
+            clock: Seconds that only grow.
+            on_end: Told which session is over.
+        """
+        self._clock = clock
+        self._on_end = on_end
+        self._known: dict[str, tuple[Session, float]] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([session for session, _ in self._known.values()])
+
+    def of(self, context: Context) -> Session | None:
+        """The session of a request; None where requests stand alone."""
+        known = self._known.get(_key(context))
+        return known[0] if known and context.protocol_version not in MODERN_PROTOCOL_VERSIONS else None
+
+    def heard_from(self, context: Context, namespace: str) -> Session | None:
+        """Remember a session, or that it is in use; None where it has no name yet, as at the handshake over HTTP."""
+        now = self._clock()
+        self._forget_idle(now)
+        if not (key := _key(context)):
+            return None
+        session = self._known[key][0] if key in self._known else self._begin(context, namespace, key)
+        self._known[key] = (session, now)
+        if context.method == _INITIALIZED:
+            session.ready.set()
+        return session
+
+    def end(self, key: str) -> None:
+        """A client has ended its session."""
+        if self._known.pop(key, None):
+            self._on_end(key)
+
+    def _begin(self, context: Context, namespace: str, key: str) -> Session:
+        return Session(read_caller(context, namespace, key), context.session, anyio.Event())
+
+    def _forget_idle(self, now: float) -> None:
+        for key, (_, used) in tuple(self._known.items()):
+            if key != STDIO and now - used > IDLE:
+                self.end(key)
+
+
+def _key(context: Context) -> str:
+    return STDIO if context.request is None else str(context.request.headers.get("mcp-session-id", ""))

@@ -1,0 +1,88 @@
+"""Stored values as resources, so that a person can attach one in a client: `memory://<path>`."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.models import Buffer, Descriptor, Segments
+from mcp_mirror.notice import human_bytes
+from mcp_mirror.paths import SCHEME
+from mcp_mirror.recall import Recalled
+from mcp_mirror.spans import Miss, locate
+from mcp_mirror.tools import Memory, bring_back, text_of
+from mcp_mirror.wire import array_of, object_of
+
+PAGE: Final = 100
+"""Values on one page of a list."""
+
+TEMPLATE: Final[Mapping[str, Any]] = {
+    "uriTemplate": f"{SCHEME}{{+path}}",
+    "name": "memory",
+    "title": "Stored value",
+    "description": "A value in memory, or a part of it, by its memory path.",
+}
+
+_TYPES: Final = {"text": "text/plain", "binary": "application/octet-stream"}
+_BINARY: Final = (("data",), ("blob",), ("resource", "blob"))
+"""Where a content block keeps its base64."""
+
+
+async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
+    """A page of the caller's own values, the newest first.
+
+    Args:
+        memory: Where they are.
+        namespace: Whose they are.
+        after: The base of the last value of the page before; None for the first page.
+
+    Returns:
+        Resources, JSON text, and the base to go on after; None where there are no more.
+    """
+    stored = list(await memory.store.list(namespace))
+    bases = [descriptor.base for descriptor in stored]
+    begin = bases.index(after) + 1 if after in bases else 0
+    page = stored[begin : begin + PAGE]
+    more = len(stored) > begin + PAGE
+    return [msgspec.json.encode(_resource(one)) for one in page], page[-1].base if more else None
+
+
+def _resource(descriptor: Descriptor) -> dict[str, Any]:
+    made = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    source = descriptor.provenance
+    return {
+        "uri": f"{SCHEME}{descriptor.base}",
+        "name": descriptor.base,
+        "title": f"{source.tool} ({human_bytes(descriptor.size)})",
+        "description": f"{descriptor.kind} from {source.tool} of {source.upstream}",
+        "mimeType": descriptor.media_type or _TYPES.get(descriptor.kind, "application/json"),
+        "size": descriptor.size,
+        "annotations": {"lastModified": made},
+    }
+
+
+async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, Buffer | Segments]:
+    """The `resources/read` result of a stored value.
+
+    Raises:
+        ToolError: There is none under this path, or it is over `answer_budget`.
+    """
+    recalled = await bring_back(memory, namespace, unquote(uri.removeprefix(SCHEME)))
+    content = {"uri": msgspec.json.encode(uri), **_content_of(recalled)}
+    return {"contents": array_of([object_of(content)])}
+
+
+def _content_of(recalled: Recalled) -> dict[str, Buffer]:
+    if recalled.kind != "binary":
+        media_type = _TYPES.get(recalled.kind, "application/json")
+        return {"mimeType": msgspec.json.encode(media_type), "text": text_of(recalled)}
+    for tokens in _BINARY:
+        if not isinstance(span := locate(recalled.blob, tokens), Miss):
+            media = locate(recalled.blob, (*tokens[:-1], "mimeType"))
+            blob = memoryview(recalled.blob)
+            named: dict[str, Buffer] = {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
+            return {**named, "blob": blob[span.start : span.stop]}
+    raise ToolError("This value holds no content that can be shown; give its path to a tool instead.")

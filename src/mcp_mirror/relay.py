@@ -1,0 +1,245 @@
+"""Resources, prompts and completions of the upstreams, handed on to clients as they are.
+
+Lists are asked for anew each time, over the caller's own connections; what was listed last tells whose a name is.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+import msgspec
+from mcp.shared.uri_template import UriTemplate
+
+from mcp_mirror.callers import Exchange
+from mcp_mirror.catalog import join_cache_hints
+from mcp_mirror.directory import KINDS, Kind, Place, alias, merge, scheme_of
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.rounds import asked_reply, checked
+from mcp_mirror.spool import SpooledFrame, discarding
+from mcp_mirror.upstreams.base import Outgoing, Page
+from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.questions import Asked, Round
+from mcp_mirror.upstreams.supervisor import Upstream, Upstreams
+from mcp_mirror.wire import open_message
+
+_CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
+_OURS: Final = frozenset({"_meta", "requestState", "inputResponses"})
+"""Parameters that are not passed on as they came."""
+_NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002, 0})
+"""How servers say that they do not have a resource."""
+
+log = logging.getLogger(__name__)
+
+Members = Mapping[str, Buffer | Segments]
+"""A result, its members JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One request of a client's for something that an upstream has."""
+
+    exchange: Exchange
+    params: Mapping[str, Buffer]
+    """As they came."""
+    meta: Mapping[str, Any]
+    again: Round | None = None
+
+
+class Relayed(NamedTuple):
+    """A result, and what it came from."""
+
+    members: Members
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list for a client."""
+
+    items: tuple[Segments, ...]
+    ttl_ms: int
+    cache_scope: str
+
+
+@dataclass(slots=True)
+class Relay:
+    """Hands requests for resources, prompts and completions on."""
+
+    upstreams: Upstreams
+    _places: dict[Kind, Mapping[str, Place]] = field(default_factory=dict)
+    """What was listed last, by the names that clients know."""
+
+    def offers(self, capability: str, detail: str = "") -> bool:
+        """Whether any upstream has a capability."""
+        return any(upstream.offers(capability, detail) for upstream in self.upstreams)
+
+    async def list_all(self, kind: Kind, exchange: Exchange) -> Listed:
+        """What all upstreams have of a kind; one that fails is left out.
+
+        Raises:
+            UpstreamError: All failed.
+        """
+        offering = [upstream for upstream in self.upstreams if upstream.offers(_CAPABILITY[kind])]
+        pages: dict[str, Page] = {}
+        failures: list[UpstreamError] = []
+
+        async def list_one(upstream: Upstream) -> None:
+            try:
+                connection = await (await upstream.link_for(exchange)).usable()
+                pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], exchange)
+            except UpstreamError as error:
+                failures.append(error)
+                log.warning("%s", error)
+
+        async with anyio.create_task_group() as tasks:
+            for upstream in offering:
+                tasks.start_soon(list_one, upstream)
+        if failures and not pages:
+            raise failures[0]
+        present = [(one.policy.name, pages[one.policy.name]) for one in offering if one.policy.name in pages]
+        merged = merge(kind, ((name, page.items) for name, page in present))
+        self._places[kind] = merged.places
+        return Listed(merged.items, *join_cache_hints(hint for _, page in present for hint in page.hints))
+
+    async def read_resource(self, uri: str, asking: Asking) -> Relayed:
+        """The contents of a resource, as its upstream gives them.
+
+        Raises:
+            RefusedError: No upstream has it, or the one that does refused.
+            UpstreamError: It failed.
+        """
+        places = await self._places_of(uri, asking.exchange)
+        for place in places[:-1]:
+            try:
+                return await self._request("resources/read", "uri", place, asking)
+            except RefusedError as error:
+                if error.code not in _NOT_FOUND:
+                    raise
+        if not places:
+            raise not_found(uri, asking.exchange)
+        return await self._request("resources/read", "uri", places[-1], asking)
+
+    async def get_prompt(self, name: str, asking: Asking) -> Relayed:
+        """A prompt, as its upstream gives it.
+
+        Raises:
+            RefusedError: No upstream has it, or the one that does refused.
+            UpstreamError: It failed.
+        """
+        return await self._request("prompts/get", "name", await self._prompt(name, asking.exchange), asking)
+
+    async def complete(self, ref: Mapping[str, Any], asking: Asking) -> Members:
+        """Completions for an argument of a prompt or of a resource template.
+
+        Raises:
+            RefusedError: No upstream has it, or the one that does refused.
+            UpstreamError: It failed.
+        """
+        if ref.get("type") == "ref/prompt":
+            key, place = "name", await self._prompt(str(ref.get("name")), asking.exchange)
+        else:
+            key = "uri"
+            places = await self._places_of(str(ref.get("uri")), asking.exchange)
+            if not places:
+                raise not_found(str(ref.get("uri")), asking.exchange)
+            place = places[0]
+        renamed = {**asking.params, "ref": msgspec.json.encode({**ref, key: place.key})}
+        order = _order("completion/complete", {}, Asking(asking.exchange, renamed, asking.meta))
+        return await self._send(place.upstream, order, asking.exchange, None)
+
+    async def place_of(self, uri: str, exchange: Exchange) -> Place:
+        """Whose a resource is, as well as can be told.
+
+        Raises:
+            RefusedError: Nobody's.
+        """
+        places = await self._places_of(uri, exchange)
+        if not places:
+            raise not_found(uri, exchange)
+        return places[0]
+
+    def name_of(self, place: Place) -> str:
+        """The URI under which clients know a resource."""
+        other = alias("resources", place.upstream, place.key)
+        return other if self._places.get("resources", {}).get(other) == place else place.key
+
+    async def _prompt(self, name: str, exchange: Exchange) -> Place:
+        if name not in self._places.get("prompts", {}):
+            await self.list_all("prompts", exchange)
+        if place := self._places["prompts"].get(name):
+            return place
+        offering = [upstream for upstream in self.upstreams if upstream.offers("prompts")]
+        if len(offering) == 1:  # it may know prompts that it does not list
+            return Place(offering[0].policy.name, name)
+        said = f"There is no prompt {name[:200]!r}; see prompts/list."
+        raise RefusedError(said, types.INVALID_PARAMS, said)
+
+    async def _places_of(self, uri: str, exchange: Exchange) -> Sequence[Place]:
+        """Where a resource may be, the likeliest first."""
+        offering = [upstream.policy.name for upstream in self.upstreams if upstream.offers("resources")]
+        for kind in ("resources", "templates") if len(offering) > 1 else ():
+            if self._known(uri) is None and kind not in self._places:
+                await self.list_all(kind, exchange)  # type: ignore[arg-type]  # of the tuple above
+        if known := self._known(uri):
+            return (known,)
+        for name in offering:
+            scheme, _, rest = uri.partition("+")
+            if rest and scheme == scheme_of(name):
+                return (Place(name, rest),)
+        return tuple(Place(name, uri) for name in offering)
+
+    def _known(self, uri: str) -> Place | None:
+        if place := self._places.get("resources", {}).get(uri) or self._places.get("templates", {}).get(uri):
+            return place
+        for template, place in self._places.get("templates", {}).items():
+            if _matches(template, uri):
+                return Place(place.upstream, uri.removeprefix(template.removesuffix(place.key)))
+        return None
+
+    async def _request(self, method: str, key: str, place: Place, asking: Asking) -> Relayed:
+        order = _order(method, {key: place.key}, asking)
+        arguments = asking.params.get("arguments", b"{}")
+        again = checked(asking.again, arguments)
+        return Relayed(await self._send(place.upstream, order, asking.exchange, again, arguments), place)
+
+    async def _send(
+        self, upstream: str, order: Outgoing, exchange: Exchange, again: Round | None, arguments: Buffer = b"{}"
+    ) -> Members:
+        arrival = await self.upstreams[upstream].request(order, exchange, again)
+        if isinstance(arrival, Asked):
+            return asked_reply(arrival, arguments)
+        with discarding(arrival):
+            return await _members(arrival)
+
+
+async def _members(arrival: Arrival) -> Members:
+    """A result's members; of a large one in a file, mapped from there."""
+    if not isinstance(arrival, SpooledFrame):
+        return arrival
+    message = await anyio.to_thread.run_sync(open_message, arrival.view)
+    return {key: memoryview(raw) for key, raw in message.result.items()} if isinstance(message.result, dict) else {}
+
+
+def _order(method: str, shown: Mapping[str, str], asking: Asking) -> Outgoing:
+    kept: dict[str, Segments] = {key: (raw,) for key, raw in asking.params.items() if key not in _OURS}
+    renamed: dict[str, Segments] = {key: (msgspec.json.encode(value),) for key, value in shown.items()}
+    return Outgoing(method, {**kept, **renamed}, shown, asking.meta)
+
+
+def _matches(template: str, uri: str) -> bool:
+    try:
+        return UriTemplate.parse(template).match(uri) is not None
+    except ValueError:
+        return False
+
+
+def not_found(uri: str, exchange: Exchange) -> RefusedError:
+    """There is no such resource: the eras say it with different codes."""
+    said = "Resource not found"
+    code = types.INVALID_PARAMS if exchange.caller.modern else -32002
+    return RefusedError(f"{said}: {uri[:200]}", code, said, {"uri": uri})

@@ -1,0 +1,130 @@
+"""Who wants to be told of which resource's updates, and how each upstream is asked to tell.
+
+An upstream of the 2025 era is subscribed to with a request; one of the 2026 era with a stream that is kept open.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import MCPError
+
+from mcp_mirror.callers import Exchange
+from mcp_mirror.directory import Place
+from mcp_mirror.errors import UpstreamError
+from mcp_mirror.relay import Relay
+from mcp_mirror.upstreams.base import Connection, Outgoing
+from mcp_mirror.upstreams.link import Link
+from mcp_mirror.upstreams.supervisor import Upstreams
+
+_PAUSE: Final = 1.0
+"""Seconds before a subscription that was lost is made again."""
+
+Watcher = Callable[[str, Mapping[str, Any]], None]
+"""Told of an update: the URI as clients know it, and the notification's parameters."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One resource over one connection, and all who watch it."""
+
+    place: Place
+    link: Link
+    watchers: dict[Hashable, Watcher] = field(default_factory=dict)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Subscriptions:
+    """The resources that clients watch."""
+
+    def __init__(self, upstreams: Upstreams, relay: Relay, tasks: TaskGroup) -> None:
+        """Watch nothing yet; streams are kept open in `tasks`."""
+        self._upstreams = upstreams
+        self._relay = relay
+        self._tasks = tasks
+        self._watches: dict[tuple[Place, str | None], _Watch] = {}
+
+    async def subscribe(self, exchange: Exchange, uri: str, who: Hashable, watcher: Watcher) -> None:
+        """Tell `watcher` of each update of a resource from now on.
+
+        Raises:
+            UpstreamError: Its upstream refused, or is away.
+        """
+        place = await self._relay.place_of(uri, exchange)
+        link = await self._upstreams[place.upstream].link_for(exchange)
+        watch = self._watches.get(key := (place, link.session))
+        if watch is None:
+            watch = _Watch(place, link)
+            connection = await link.usable()
+            if not connection.modern:
+                await connection.request(_order("resources/subscribe", place), exchange)
+            self._watches[key] = watch
+            self._tasks.start_soon(self._keep, watch, connection)
+        watch.watchers[who] = watcher
+
+    async def unsubscribe(self, exchange: Exchange, uri: str, who: Hashable) -> None:
+        """Tell nobody under this name any more.
+
+        Raises:
+            UpstreamError: Its upstream refused.
+        """
+        place = await self._relay.place_of(uri, exchange)
+        for key, watch in tuple(self._watches.items()):
+            if watch.place == place and watch.watchers.pop(who, None) and not watch.watchers:
+                del self._watches[key]
+                watch.scope.cancel()
+                if (connection := watch.link.connection) and not connection.modern:
+                    await connection.request(_order("resources/unsubscribe", place), exchange)
+
+    def forget(self, who: Hashable) -> None:
+        """A client has gone."""
+        for key, watch in tuple(self._watches.items()):
+            if watch.watchers.pop(who, None) and not watch.watchers:
+                del self._watches[key]
+                watch.scope.cancel()
+
+    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
+        """Told by an upstream, over the connection of a session or over one for all, that a resource was updated."""
+        for watch in tuple(self._watches.values()):
+            if watch.place.upstream == upstream and watch.link.session == session and _covers(watch.place.key, uri):
+                self._tell(watch, uri, params)
+
+    def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:
+        name = self._relay.name_of(Place(watch.place.upstream, uri))
+        for watcher in tuple(watch.watchers.values()):
+            watcher(name, params)
+
+    async def _keep(self, watch: _Watch, connection: Connection) -> None:
+        """Stay subscribed over connections that come and go; what may have been missed counts as an update."""
+        subscribed: Connection | None = None if connection.modern else connection
+        with watch.scope:
+            while True:
+                try:
+                    await self._follow(watch, connection, is_subscribed=subscribed is connection)
+                except (UpstreamError, MCPError):
+                    pass
+                await anyio.sleep(_PAUSE)
+                try:
+                    connection = await watch.link.usable()
+                except UpstreamError:
+                    continue
+                self._tell(watch, watch.place.key, {"uri": watch.place.key})
+
+    async def _follow(self, watch: _Watch, connection: Connection, *, is_subscribed: bool) -> None:
+        if connection.modern:
+            await connection.listen(resourceSubscriptions=[watch.place.key])
+            return
+        if not is_subscribed:
+            await connection.request(_order("resources/subscribe", watch.place))
+        await connection.bypass.ended.wait()
+
+
+def _order(method: str, place: Place) -> Outgoing:
+    return Outgoing(method, {}, {"uri": place.key})
+
+
+def _covers(watched: str, updated: str) -> bool:
+    """Whether an update is one of what is watched: the resource itself, or one below it."""
+    return updated == watched or updated.startswith(f"{watched.rstrip('/')}/")

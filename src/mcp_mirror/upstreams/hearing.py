@@ -1,0 +1,245 @@
+"""What a server says of its own accord: progress, log lines, changes, and questions to the user.
+
+Each is passed on to the caller whose request it is about, in the order in which it came; what cannot be attributed
+goes to the one client whose connection this is, if it is one client's alone. How it reaches a client is not known here.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.shared.dispatcher import as_request_id
+from mcp.shared.message import SessionMessage
+
+from mcp_mirror.callers import CAPABILITY_OF, Exchange
+from mcp_mirror.errors import RefusedError
+from mcp_mirror.pipes import MessageSink
+from mcp_mirror.upstreams.bypass import Said
+from mcp_mirror.wire import RequestId
+
+_DELIVERY: Final = 5.0
+"""Seconds that passing one notification on may take."""
+_ANY_URI: Final = ""
+
+CHANGES: Final[Mapping[str, str]] = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/resources/list_changed": "resources",
+    "notifications/prompts/list_changed": "prompts",
+}
+"""What is announced to have changed, by the announcement."""
+
+log = logging.getLogger(__name__)
+
+
+class Clock:
+    """How long a request may still take. It stands still while a person is asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self._left = 0.0
+        self._pauses = 0
+
+    def restart(self) -> None:
+        """All the time again: the server is at work."""
+        if not self._pauses:
+            self.scope.deadline = anyio.current_time() + self.seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop it meanwhile."""
+        if not self._pauses:
+            self._left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = float("inf")
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                self.scope.deadline = anyio.current_time() + self._left
+
+
+class Courier:
+    """Passes notifications on to one client, one after another."""
+
+    def __init__(self, exchange: Exchange, tasks: TaskGroup) -> None:
+        self.exchange = exchange
+        self._tasks = tasks
+        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._idle: anyio.Event | None = None
+
+    def post(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass it on when those before it have been."""
+        self._queue.append((method, params))
+        if self._idle is None:
+            self._idle = anyio.Event()
+            self._tasks.start_soon(self._carry, self._idle)
+
+    async def drain(self) -> None:
+        """Wait until all has been passed on."""
+        if self._idle is not None:
+            await self._idle.wait()
+
+    async def _carry(self, idle: anyio.Event) -> None:
+        try:
+            while self._queue:
+                with anyio.move_on_after(_DELIVERY):
+                    await self.exchange.tell(*self._queue.popleft())
+        finally:
+            self._idle = None
+            idle.set()
+
+
+@dataclass(slots=True)
+class Attendance:
+    """One request under way, and its caller."""
+
+    courier: Courier
+    clock: Clock
+    resets: bool
+    """Progress gives it all its time again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """For whom a connection is made, and who is told of what the server announces."""
+
+    on_change: Callable[[str], None]
+    """Which list has changed."""
+    on_update: Callable[[str, Mapping[str, Any]], None]
+    """Which resource was updated, and the notification's parameters."""
+    home: Exchange | None = None
+    """The one client whose connection it is; None where several share it."""
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    """What the handshake says that the client can do."""
+
+
+class Hearing:
+    """Hears one server."""
+
+    def __init__(self, tasks: TaskGroup, party: Party) -> None:
+        """Begin to hear; what is passed on is passed on in tasks of the connection's."""
+        self._tasks = tasks
+        self._party = party
+        self.sink = MessageSink()
+        """Takes our answers; the transport's, once it is there."""
+        self._home = Courier(party.home, tasks) if party.home else None
+        self._attended: dict[str, Attendance] = {}
+        self._questions: dict[RequestId, anyio.CancelScope] = {}
+        self._subscribed = False
+
+    @contextmanager
+    def attending(self, token: str, exchange: Exchange, clock: Clock, *, resets: bool) -> Iterator[Attendance]:
+        """While a request is under way, what the server says about it goes to its caller."""
+        attendance = self._attended[token] = Attendance(Courier(exchange, self._tasks), clock, resets)
+        try:
+            yield attendance
+        finally:
+            del self._attended[token]
+
+    def hear(self, said: Said) -> None:
+        """Take what the server says."""
+        if said.id is None:
+            _HEARD.get(said.method, Hearing._pass_on)(self, said)
+        else:
+            self._tasks.start_soon(self._answer, said, said.id)
+
+    def _progress(self, said: Said) -> None:
+        attendance = self._attended.get(str(said.params.get("progressToken")))
+        if attendance is None:
+            return
+        if attendance.resets:
+            attendance.clock.restart()
+        if attendance.courier.exchange.wants_progress:
+            attendance.courier.post(said.method, said.params)
+
+    def _pass_on(self, said: Said) -> None:
+        if courier := self._courier_for(said):
+            courier.post(said.method, said.params)
+
+    def _change(self, said: Said) -> None:
+        self._party.on_change(CHANGES[said.method])
+
+    def _update(self, said: Said) -> None:
+        self._party.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
+
+    def _cancel(self, said: Said) -> None:
+        identity = as_request_id(said.params.get("requestId"))
+        if identity is not None and (scope := self._questions.get(identity)):
+            scope.cancel()
+
+    def _acknowledged(self, _said: Said) -> None:
+        """It tells us from now on; what changed since it last did, it has not told."""
+        kinds = CHANGES.values() if self._subscribed else ("tools",)
+        self._subscribed = True
+        for kind in kinds:
+            self._party.on_change(kind)
+
+    def _ignore(self, said: Said) -> None:
+        log.debug("%s is not passed on", said.method)
+
+    def _attendance_for(self, said: Said) -> Attendance | None:
+        """The request that it is about: that on whose stream it came, else the first under way of the one caller's."""
+        if said.about is not None:
+            return self._attended.get(said.about)
+        callers = {attendance.courier.exchange.caller.identity for attendance in self._attended.values()}
+        return next(iter(self._attended.values())) if len(callers) == 1 else None
+
+    def _courier_for(self, said: Said) -> Courier | None:
+        attendance = self._attendance_for(said)
+        return attendance.courier if attendance else self._home
+
+    async def _answer(self, said: Said, identity: RequestId) -> None:
+        """Answer a request of the server's, with what its caller answers."""
+        with anyio.CancelScope() as scope:
+            self._questions[identity] = scope
+            try:
+                result = await self._asked(said)
+                answer: types.JSONRPCResponse | types.JSONRPCError = types.JSONRPCResponse(
+                    jsonrpc="2.0", id=identity, result=dict(result)
+                )
+            except RefusedError as error:
+                wrong = types.ErrorData(code=error.code, message=error.said, data=error.data)
+                answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
+            finally:
+                del self._questions[identity]
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self.sink.send(SessionMessage(answer))
+
+    async def _asked(self, said: Said) -> Mapping[str, Any]:
+        if said.method == "ping":
+            return {}
+        if said.method not in CAPABILITY_OF:
+            raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
+        attendance, courier = self._attendance_for(said), self._courier_for(said)
+        if courier is None:
+            raise _refused(types.INVALID_REQUEST, "It cannot be told whose request this is about: nobody is asked.")
+        if not courier.exchange.caller.can_answer(said.method):
+            raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
+        await courier.drain()  # what the server said before comes before
+        if attendance is None:
+            return await courier.exchange.ask(said.method, said.params)
+        with attendance.clock.paused():
+            return await courier.exchange.ask(said.method, said.params)
+
+
+_HEARD: Final[Mapping[str, Callable[[Hearing, Said], None]]] = {
+    **dict.fromkeys(CHANGES, Hearing._change),  # noqa: SLF001  # its own table
+    "notifications/progress": Hearing._progress,  # noqa: SLF001
+    "notifications/resources/updated": Hearing._update,  # noqa: SLF001
+    "notifications/cancelled": Hearing._cancel,  # noqa: SLF001
+    "notifications/subscriptions/acknowledged": Hearing._acknowledged,  # noqa: SLF001
+    "notifications/tasks/status": Hearing._ignore,  # noqa: SLF001
+}
+"""What is done with each notification; all others are passed on as they are."""
+
+
+def _refused(code: int, said: str) -> RefusedError:
+    return RefusedError(said, code, said)

@@ -1,0 +1,325 @@
+"""One kept connection to an upstream: made again when it ends, more and more slowly where it cannot be made.
+
+A request waits for the connection a little while it is being made. Where it failed again and again, requests fail at
+once and at most one a second tries it: the upstream has a word in the error, and no caller waits for nothing.
+"""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NoReturn
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import mcp_types as types
+from mcp import MCPError
+
+from mcp_mirror.callers import Exchange
+from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
+from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.spool import Spool
+from mcp_mirror.upstreams.base import (
+    Connection,
+    Listing,
+    Mode,
+    Outgoing,
+    SessionLostError,
+    is_closed,
+    open_connection,
+)
+from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.hearing import Party
+from mcp_mirror.upstreams.http import HttpTransport
+from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
+
+_FIRST_PAUSE: Final = 0.25
+_LONGEST_PAUSE: Final = 60.0
+_JITTER: Final = 0.2
+"""Share of a pause by which it varies: what went down together does not come back together."""
+_STEADY: Final = 10.0
+"""Seconds after which what ended had worked: it is begun again at once."""
+_PATIENCE: Final = 5.0
+"""Seconds that a call waits for an upstream that is being connected."""
+_BREAKER: Final = 5
+"""Failures in a row after which calls fail at once."""
+_HALF_OPEN: Final = 1.0
+"""Seconds between two attempts that calls bring about once they fail at once."""
+_LONGEST_DEAFNESS: Final = 4.0
+"""Seconds between two attempts to subscribe to an upstream's announcements."""
+_NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
+_RELIST_PAUSE: Final = 1.0
+"""Seconds between two listings of an upstream that keeps announcing changes."""
+
+State = Literal["starting", "ready", "down"]
+
+Modes = tuple[Mode, ...]
+"""The ways to connect, in the order in which they are tried."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an upstream is."""
+
+    state: State
+    detail: str = ""
+    """Why it is down, a sentence for an operator."""
+
+
+class EndedEarlyError(UpstreamError):
+    """The server ended the connection before it had answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What every connection to one upstream is made with."""
+
+    policy: UpstreamPolicy
+    spool: Spool
+    client_info: types.Implementation
+    redactor: Redactor
+
+    def transport(self, last_words: LastWords) -> StdioTransport | HttpTransport:
+        """A transport, single use."""
+        endpoint = self.policy.endpoint
+        if isinstance(endpoint, HttpEndpoint):
+            return HttpTransport(endpoint, self.policy.timeout, self.spool)
+        return StdioTransport(self.policy.name, endpoint, self.spool, last_words)
+
+
+class Link:
+    """A connection for one party, kept."""
+
+    def __init__(self, means: Means, party: Party, modes: Modes = ("auto", "legacy")) -> None:
+        self.means = means
+        self.party = replace(party, on_change=self._changed_now)
+        self.status = Status("starting")
+        self.listing: Listing | None = None
+        """The last there was: a server that is away for a while keeps its tools, and others keep their names."""
+        self.settled = anyio.Event()
+        """Set once the first attempt to connect has ended, well or not."""
+        self.failure: UpstreamError | None = None
+        """Why the last attempt failed; None while it is connected, or before the first."""
+        self.last_used = anyio.current_time()
+        self._announce = party.on_change
+        self._connection: Connection | None = None
+        self._moved = anyio.Event()
+        self._changed: set[str] = set()
+        self._change = anyio.Event()
+        self._wanted = anyio.Event()
+        self._tried = -_HALF_OPEN
+        self._failures = 0
+        self._modes = modes
+        self._mode: Mode = modes[0]
+
+    @property
+    def under_way(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._connection.bypass) if self._connection else 0
+
+    @property
+    def session(self) -> str | None:
+        """Whose it is; None where it is everybody's or a principal's."""
+        return self.party.home.caller.session if self.party.home else None
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection of now; None while there is none."""
+        return None if self._is_away() else self._connection
+
+    async def request(self, order: Outgoing, exchange: Exchange | None) -> Arrival:
+        """Send a request; see `Connection.request`."""
+        with self._in_use():
+            connection = await self.usable()
+            try:
+                return await connection.request(order, exchange)
+            except SessionLostError:
+                connection = await self.usable()
+            return await connection.request(order, exchange)
+
+    async def usable(self) -> Connection:
+        """The connection; where there is none, it is tried for now and not only when its pause is over.
+
+        Raises:
+            UpstreamError: It cannot be made.
+        """
+        if self._connection is not None and not self._is_away():
+            return self._connection
+        failures = self._failures
+        if failures < _BREAKER or anyio.current_time() >= self._tried + _HALF_OPEN:
+            self._tried = anyio.current_time()
+            self._wanted.set()
+            with anyio.move_on_after(_PATIENCE):
+                while self._is_away() and self._failures == failures:
+                    await self._moved.wait()
+        if self._connection is None or self._is_away():
+            why = f": {self.status.detail}" if self.status.detail else "."
+            name = self.means.policy.name
+            raise UpstreamError(f"Upstream {name!r} is {self.status.state}{why} Try again in a moment.")
+        return self._connection
+
+    async def run(self) -> NoReturn:
+        """Connect, serve, and connect again when it goes down; until cancelled."""
+        attempts = 0
+        while True:
+            self._wanted = anyio.Event()
+            began = anyio.current_time()
+            try:
+                await self._serve()
+            except UpstreamError as error:
+                self.failure = error
+                if self._tries_the_other_way(error):
+                    continue
+                self._set_down(str(error))
+            attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
+            await anyio.sleep(_FIRST_PAUSE)
+            pause = min(_FIRST_PAUSE * 2**attempts, _LONGEST_PAUSE) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
+            with anyio.move_on_after(pause):
+                await self._wanted.wait()
+
+    def _tries_the_other_way(self, error: UpstreamError) -> bool:
+        """Whether to try the next way at once: servers of one era die of a question of the other's, or refuse it."""
+        if self.status.state == "ready":
+            return False  # what has worked is kept
+        mode, following = self._mode, self._modes.index(self._mode) + 1
+        self._mode = self._modes[following % len(self._modes)]
+        of_the_other_era = mode == "legacy" and isinstance(error, RefusedError)
+        return following < len(self._modes) and (isinstance(error, EndedEarlyError) or of_the_other_era)
+
+    async def _serve(self) -> None:
+        last_words = LastWords(self.means.redactor)
+        try:
+            async with self._connected(self.means.transport(last_words)) as connection:
+                self._settle(connection)
+                self._announce("tools")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._follow_changes, connection)
+                    tasks.start_soon(self._relist, connection)
+                    await connection.bypass.ended.wait()
+                    self._settle(None)
+                    raise UpstreamError("It ended the connection.")  # noqa: TRY301  # one way out for every end
+        except anyio.get_cancelled_exc_class():
+            await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
+            raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
+        except Exception as error:  # noqa: BLE001  # whatever a server can do must cost the others nothing
+            raise self._ended(_innermost(error), last_words) from None
+        finally:
+            self._settle(None)
+
+    def _ended(self, cause: BaseException, last_words: LastWords) -> UpstreamError:
+        said = f" Its last words: {words}" if (words := str(last_words)) else ""
+        message = f"{_reason(cause, self.means.redactor)}{said}"
+        if isinstance(cause, MCPError) and not is_closed(cause):
+            return RefusedError(message, cause.error.code, message)
+        return EndedEarlyError(message) if is_closed(cause) else UpstreamError(message)
+
+    @asynccontextmanager
+    async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[Connection]:
+        means, seconds = self.means, self.means.policy.startup_timeout
+        with anyio.CancelScope() as scope:
+            scope.deadline = anyio.current_time() + seconds
+            opened = open_connection(
+                means.policy, transport.open, means.redactor, self.party, means.client_info, self._mode
+            )
+            async with opened as connection:
+                self.listing = await connection.list_tools()
+                scope.deadline = float("inf")
+                yield connection
+        if scope.cancelled_caught:
+            raise UpstreamError(f"It did not connect and list its tools within {seconds:g} s (`startup_timeout`).")
+
+    def _settle(self, connection: Connection | None) -> None:
+        self._connection = connection
+        if connection is not None:
+            self._failures = 0
+            self.failure = None
+            self.status = Status("ready")
+            self.settled.set()
+        self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.failure: UpstreamError | None = None
+        """Why the last attempt failed; None while it is connected, or before the first."""
+        self.last_used = anyio.current_time()
+
+    def _is_away(self) -> bool:
+        return self._connection is None or self._connection.bypass.ended.is_set()
+
+    def _changed_now(self, kind: str) -> None:
+        """However many announcements come: it is noted which lists changed, and nothing is spawned."""
+        self._changed.add(kind)
+        self._change.set()
+
+    async def _follow_changes(self, connection: Connection) -> None:
+        """Listen for announcements, again and again where the stream is lost."""
+        wanted = {
+            f"{kind}ListChanged": True
+            for kind in ("tools", "resources", "prompts")
+            if connection.offers(kind, "list_changed")
+        }
+        attempts = 0
+        while connection.modern and wanted:
+            began = anyio.current_time()
+            try:
+                await connection.listen(**wanted)
+            except MCPError as error:
+                if error.code in _NO_SUBSCRIPTION:
+                    log.warning("upstream %s takes no subscription (error %d)", connection.name, error.code)
+                    return
+            attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
+            await anyio.sleep(min(_RELIST_PAUSE * 2**attempts, _LONGEST_DEAFNESS))
+
+    async def _relist(self, connection: Connection) -> None:
+        """Follow changes: however many were announced, once a second at most."""
+        while True:
+            await self._change.wait()
+            self._change = anyio.Event()
+            changed, self._changed = self._changed, set()
+            try:
+                if "tools" in changed:
+                    self.listing = await connection.list_tools()
+            except UpstreamError as error:
+                log.warning("%s", error)
+                changed.discard("tools")
+            for kind in sorted(changed):
+                self._announce(kind)
+            await anyio.sleep(_RELIST_PAUSE)
+
+    def _set_down(self, detail: str) -> None:
+        self._failures += self.status.state != "ready"
+        self.status = Status("down", detail)
+        self.settled.set()
+        self._tell_moved()
+        log.warning("upstream %s is down: %s", self.means.policy.name, detail)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _reason(error: BaseException, redactor: Redactor) -> str:
+    """What went wrong, in a sentence that holds no header and no URL."""
+    if isinstance(error, MirrorError):
+        return redactor.clean(str(error))
+    if is_closed(error):
+        return "It ended the connection before it had answered."
+    if isinstance(error, MCPError):
+        return f"It refused to connect: {redactor.quote(error.error.message)} (error {error.error.code})."
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"It answered with HTTP status {error.response.status_code}."
+    return f"It failed with {type(error).__name__}."

@@ -1,0 +1,284 @@
+"""A server's questions to the user, between the eras.
+
+A 2025-era server asks while a call is under way; a 2026-era one answers the call with what it needs and is called
+again with the answers. A client of either era can be before a server of either: what one asks live is held until the
+other comes back with the answer, and what one wants answered with a new call is asked of the other live.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+import msgspec
+from anyio.abc import TaskGroup
+
+from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.models import Buffer
+from mcp_mirror.spool import SpooledFrame
+from mcp_mirror.upstreams.base import Outgoing
+from mcp_mirror.upstreams.bypass import Arrival
+
+ROUNDS: Final = 10
+"""Times that a server may ask within one call."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 0.25
+_MAX_HELD: Final = 1000
+"""Calls that wait for an answer at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a server needs of the user before it can answer."""
+
+    requests: Mapping[str, Any]
+    """By keys of the server's: each a `method` and its `params`."""
+    state: Mapping[str, str] | None
+    """What it, or we, must have back with the answers."""
+    raw: Buffer | None = None
+    """The requests as the server wrote them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a client brings when it comes back with answers."""
+
+    answers: Buffer
+    """By the keys of the requests, a JSON object."""
+    state: Mapping[str, str]
+
+
+def read_asked(arrival: Arrival) -> Asked | None:
+    """The questions in a result; None where it is one.
+
+    Raises:
+        UpstreamError: They cannot be read.
+    """
+    if not isinstance(arrival, Mapping) or bytes(arrival.get("resultType", b"")) != b'"input_required"':
+        return None
+    try:
+        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, dict[str, Any]])
+        state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
+    return Asked(requests, None if state is None else {"state": state}, arrival.get("inputRequests"))
+
+
+async def ask_live(
+    asked: Asked, order: Outgoing, exchange: Exchange, send: Callable[[Outgoing], Awaitable[Arrival]]
+) -> Arrival:
+    """Ask a client of the 2025 era all that a server wants to know, and call the server again, until it answers.
+
+    Raises:
+        RefusedError: The client cannot answer, or has answered with an error.
+        UpstreamError: The server goes on asking.
+    """
+    pause = _FIRST_PAUSE
+    questions: Asked | None = asked
+    for _ in range(ROUNDS):
+        assert questions is not None  # noqa: S101  # the loop's condition
+        if questions.requests:
+            answers: dict[str, Any] | None = await _answers_of(questions.requests, exchange)
+        else:
+            answers = None
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        state = (questions.state or {}).get("state")
+        arrival = await send(order.with_params(inputResponses=answers, requestState=state))
+        if (questions := read_asked(arrival)) is None:
+            return arrival
+    raise UpstreamError(f"The server asked for input more than {ROUNDS} times in one call.")
+
+
+async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    failed: list[RefusedError] = []
+
+    async def ask(key: str, request: Mapping[str, Any]) -> None:
+        try:
+            method = str(request.get("method"))
+            check_capability(exchange.caller, method)
+            answers[key] = dict(await exchange.ask(method, request.get("params") or {}))
+        except RefusedError as error:
+            failed.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for key, request in requests.items():
+            tasks.start_soon(ask, key, request)
+    if failed:
+        raise failed[0]
+    return answers
+
+
+def check_capability(caller: Caller, method: str) -> None:
+    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes this request."""
+    if not caller.can_answer(method):
+        needed = CAPABILITY_OF.get(method, method)
+        said = f"The tool needs a client that has the capability `{needed}`."
+        data = {"requiredCapabilities": {needed: {}}}
+        raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
+
+
+@dataclass(slots=True)
+class _Question:
+    method: str
+    params: Mapping[str, Any]
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: Mapping[str, Any] | None = None
+
+
+class HeldCall:
+    """A call under way that outlives the request which began it: to the server it is the client."""
+
+    def __init__(self, exchange: Exchange, seconds: float) -> None:
+        self.id = secrets.token_urlsafe(16)
+        self.scope = anyio.CancelScope()
+        self.taken = anyio.Event()
+        """Set once the client has the outcome."""
+        self.caller = exchange.caller
+        self.log_level = exchange.log_level
+        self.wants_progress = exchange.wants_progress
+        self.home = exchange.home
+        self._seconds = seconds
+        self._present: Exchange | None = exchange
+        self._open: dict[str, _Question] = {}
+        self._asked = 0
+        self._outcome: Arrival | UpstreamError | None = None
+        self._news = anyio.Event()
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification on to the request that waits now; while none does, it is dropped."""
+        if self._present is not None:
+            await self._present.tell(method, params)
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Wait until the client has come back with the answer.
+
+        Raises:
+            RefusedError: It has not, in time.
+        """
+        self._asked += 1
+        key, question = f"question-{self._asked}", _Question(method, params)
+        self._open[key] = question
+        self._news.set()
+        try:
+            with anyio.move_on_after(self._seconds):
+                await question.answered.wait()
+        finally:
+            self._open.pop(key, None)
+        if question.answer is None:
+            self.scope.cancel()
+            said = f"The client has not answered within {self._seconds:g} s."
+            raise RefusedError(said, types.REQUEST_TIMEOUT, said)
+        return question.answer
+
+    def answer(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give the server the answers that a client has brought."""
+        for key, answer in answers.items():
+            if question := self._open.pop(key, None):
+                question.answer = answer
+                question.answered.set()
+
+    def finish(self, outcome: Arrival | UpstreamError) -> None:
+        """The server has answered the call, or failed."""
+        self._outcome = outcome
+        self._news.set()
+
+    def discard(self) -> None:
+        """Nobody has come back for the result."""
+        if isinstance(self._outcome, SpooledFrame):
+            self._outcome.discard()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come."""
+        return self._outcome is not None
+
+    async def wait(self, exchange: Exchange) -> Arrival | Asked:
+        """What comes next: the result, or questions. A caller that leaves before takes the call with it."""
+        self._present = exchange
+        try:
+            while self._outcome is None and not self._open:
+                self._news = anyio.Event()
+                await self._news.wait()
+        except anyio.get_cancelled_exc_class():
+            self.scope.cancel()
+            raise
+        finally:
+            self._present = None
+        if isinstance(self._outcome, UpstreamError):
+            raise self._outcome
+        if self._outcome is not None:
+            return self._outcome
+        requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
+        return Asked(requests, {"held": self.id})
+
+
+class HeldCalls:
+    """The calls to one upstream that wait for a client's answers."""
+
+    def __init__(self, tasks: TaskGroup, seconds: float) -> None:
+        """Hold none yet.
+
+        Args:
+            tasks: Held calls run in tasks of its own.
+            seconds: How long a question waits for its answer.
+        """
+        self._tasks = tasks
+        self._seconds = seconds
+        self._calls: dict[str, HeldCall] = {}
+
+    async def begin(self, exchange: Exchange, send: Callable[[Exchange], Awaitable[Arrival]]) -> Arrival | Asked:
+        """Call a server that may ask while the call is under way.
+
+        Raises:
+            UpstreamError: The call failed, or too many are held.
+        """
+        if len(self._calls) >= _MAX_HELD:
+            raise UpstreamError(f"{_MAX_HELD} calls wait for answers of users already. Try again later.")
+        call = HeldCall(exchange, self._seconds)
+        self._calls[call.id] = call
+        self._tasks.start_soon(self._run, call, send)
+        return await self._wait(call, exchange)
+
+    async def resume(self, again: Round, exchange: Exchange) -> Arrival | Asked:
+        """Go on with a call whose client has come back.
+
+        Raises:
+            RefusedError: There is no such call (any more), or the answers cannot be read.
+        """
+        call = self._calls.get(again.state.get("held", ""))
+        if call is None or call.caller.namespace != exchange.caller.namespace:
+            said = "The call that this answers is over, or is held by another server. Make the call anew."
+            raise RefusedError(said, types.INVALID_PARAMS, said, {"reason": "invalid_request_state"})
+        try:
+            call.answer(msgspec.json.decode(again.answers, type=dict[str, dict[str, Any]]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = "`inputResponses` must be an object with an object for each request that was made."
+            raise RefusedError(said, types.INVALID_PARAMS, said) from None
+        return await self._wait(call, exchange)
+
+    async def _wait(self, call: HeldCall, exchange: Exchange) -> Arrival | Asked:
+        try:
+            return await call.wait(exchange)
+        finally:
+            if call.is_over:
+                call.taken.set()
+
+    async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
+        with call.scope:
+            try:
+                call.finish(await send(call))
+            except UpstreamError as error:
+                call.finish(error)
+        if not call.is_over:
+            call.finish(UpstreamError("The call was given up: its question was not answered in time."))
+        with anyio.move_on_after(self._seconds):
+            await call.taken.wait()
+        del self._calls[call.id]
+        if not call.taken.is_set():
+            call.discard()
