@@ -1,4 +1,4 @@
-"""All tools that we serve, by the names under which clients see them.
+"""All tools that we serve, by the names under which clients see them; and how long a client may keep lists of ours.
 
 A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
 """
@@ -15,7 +15,11 @@ from pydantic import ValidationError
 from mcp_mirror.capture import WRAPPER, CaptureRules
 from mcp_mirror.paths import tool_label
 from mcp_mirror.policies import MirrorPolicy, ToolPolicy, UpstreamPolicy
-from mcp_mirror.schema import Schema, compile_check, fit_name, header_locations, twin_of
+from mcp_mirror.schema import EXECUTION, Schema, compile_check, fit_name, header_locations, twin_of
+
+_APP: Final = "ui"
+_OLD_APP: Final = "ui/resourceUri"
+"""What in a tool's `_meta` says that a view of an MCP App shows its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Entry:
     """Where the arguments stand that are mirrored into HTTP headers."""
     check: Callable[[Any], str | None] = field(repr=False)
     mirrored: bool = True
-    """False: the original itself, listed beside its twin; nothing is resolved and nothing captured."""
+    """False: the original itself, beside its twin or instead of it; nothing is resolved and nothing captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,14 @@ class Catalog:
     """The tool labels with which paths of ours begin."""
     problems: tuple[str, ...] = ()
     """What is wrong with tools, a sentence each, for an operator."""
+
+    def header_schema(self, name: str) -> Schema | None:
+        """The schema that says which arguments of a call stand in HTTP headers as well; None if none do.
+
+        Twins mirror none: clients would put memory paths there.
+        """
+        entry = self.entries.get(name)
+        return entry.advert["inputSchema"] if entry and entry.headers and not entry.mirrored else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +74,27 @@ class _Found:
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any]]]]
 
 
-def build_catalog(listings: Listings, mirror: MirrorPolicy, reserved: Collection[str]) -> Catalog:
+def build_catalog(
+    listings: Listings, mirror: MirrorPolicy, reserved: Collection[str], *, transparent: bool = False
+) -> Catalog:
     """The catalog of these listings.
 
     Args:
         listings: Each upstream that is connected, with its tools as it lists them.
         mirror: How twins look.
         reserved: Names of our own tools, which no upstream's can take.
+        transparent: List the originals alone, under their own names where no two are the same.
     """
     problems: list[str] = []
     found = [one for policy, tools in listings for one in _admitted(policy, tools, problems)]
     shared = {name for name, times in Counter(one.name for one in found).items() if times > 1}
     entries: dict[str, Entry] = {}
-    for mirrored in (True, False) if mirror.expose_originals and mirror.suffix else (True,):
+    own = {one.name for one in found} - shared - set(reserved) if transparent else set()
+    kinds = (True, False) if mirror.expose_originals and mirror.suffix else (True,)
+    for mirrored in (False,) if transparent else kinds:
         for one in found:
-            name = _free_name(one, mirror.suffix if mirrored else "", one.name in shared, (entries, reserved))
+            suffix, taken = mirror.suffix if mirrored else "", (entries, reserved, own)
+            name = one.name if one.name in own else _free_name(one, suffix, one.name in shared, taken)
             entries[name] = _entry(one, name, mirror, mirrored=mirrored)
     return Catalog(entries, frozenset(tool_label(one.name) for one in found), tuple(problems))
 
@@ -147,7 +165,8 @@ def _free_name(one: _Found, suffix: str, shared: bool, taken: tuple[Collection[s
 def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> Entry:
     policy = one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**one.raw, **described, "name": name, "inputSchema": _ANY | one.schema}
+    original = {**one.raw, **described, "name": name, "inputSchema": _own_schema(one)}
+    original.pop(EXECUTION, None)
     return Entry(
         name=name,
         upstream=one.policy.name,
@@ -162,14 +181,25 @@ def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> E
     )
 
 
+def _own_schema(one: _Found) -> Schema:
+    """As the upstream wrote it, wherever clients take it: some drop the whole list for one without an object's type."""
+    schema = one.raw.get("inputSchema")
+    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | one.schema
+
+
 def _rules(one: _Found, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
     output = one.raw.get("outputSchema")
     return CaptureRules(
-        mode=policy.capture or mirror.capture,
+        mode=policy.capture or ("never" if _is_app(one.raw.get("_meta")) else mirror.capture),
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
         wrapped=isinstance(output, dict) and _wraps(output, one.name),
     )
+
+
+def _is_app(meta: object) -> bool:
+    """Whether a view shows the results, which needs them themselves."""
+    return isinstance(meta, Mapping) and bool(meta.get(_APP) or meta.get(_OLD_APP))
 
 
 def _wraps(output: Schema, tool: str) -> bool:
@@ -179,3 +209,17 @@ def _wraps(output: Schema, tool: str) -> bool:
     """
     sdk = output.get("title") == f"{tool}Output" and output.get("required") == ["result"]
     return output.get(WRAPPER) is True or (sdk and list(output.get("properties") or ()) == ["result"])
+
+
+def join_cache_hints(hints: Iterable[tuple[int | None, str | None]]) -> tuple[int, str]:
+    """How long a list that is put together from several may be kept, and by whom: no longer than any of them.
+
+    Args:
+        hints: The milliseconds (`ttlMs`) and the scope (`cacheScope`) of each, as far as it says them.
+
+    Returns:
+        The shortest time, where none or a negative one is 0; `public` if all say so, else `private`.
+    """
+    said = tuple(hints)
+    shortest = min((max(time or 0, 0) for time, _ in said), default=0)
+    return shortest, "public" if said and all(scope == "public" for _, scope in said) else "private"

@@ -101,6 +101,11 @@ class UpstreamPolicy:
             fnmatchcase(tool, glob) for glob in self.deny
         )
 
+    @property
+    def may_capture(self) -> bool:
+        """Whether an override has results stored, whatever the mirror says."""
+        return any(policy.capture not in (None, "never") for _, policy in self.overrides)
+
     def tool_policy(self, tool: str) -> ToolPolicy:
         """The overrides whose globs match `tool`, joined."""
         joined: dict[str, object] = {}
@@ -121,6 +126,7 @@ class MirrorPolicy:
     """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
 
     suffix: str = "_mirrored"
+    """Empty: twins have their tools' own names."""
     capture: CaptureMode = "auto"
     inline_budget: int = 800
     """A result up to this size is shown to the model."""
@@ -190,3 +196,12 @@ class Config:
     limits: WirePolicy = field(default_factory=WirePolicy)
     warnings: tuple[str, ...] = ()
     """What was read but has no effect here, a sentence each, for the operator."""
+
+    @property
+    def is_transparent(self) -> bool:
+        """Whether nothing is renamed and nothing stored: clients see the upstreams' own tools, and nothing of ours."""
+        return (
+            not self.mirror.suffix
+            and self.mirror.capture == "never"
+            and not any(upstream.may_capture for upstream in self.upstreams)
+        )

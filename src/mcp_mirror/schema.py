@@ -8,16 +8,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import jsonschema_rs
 
 from mcp_mirror.models import Location
+from mcp_mirror.references import ANCHORS, REFERENCES, ROOT_COMBINATORS, References, settle, without
 
 Schema = dict[str, Any]
 
 HEADER: Final = "x-mcp-header"
 """Marks an argument that the client mirrors into an HTTP header."""
+
+EXECUTION: Final = "execution"
+"""Says that a tool can run as a task, which is not relayed."""
 
 MAX_NAME: Final = 64
 """Characters that OpenAI takes; `[A-Za-z0-9_-]` alone."""
@@ -25,7 +28,12 @@ SHORT_NAME: Final = 45
 """Characters that leave room for what clients put before a name (Cursor: 60 with the server's)."""
 
 _ARGUMENT_HINT: Final = "Takes memory paths."
+_MAX_DESCRIPTION: Final = 1024
+"""Characters past which OpenAI refuses a description, and with it the whole request."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
+_STARTS: Final = re.compile(r"[A-Za-z_]")
+"""What a name begins with for Gemini."""
 _HASH: Final = 6
 _MAX_SUFFIX: Final = MAX_NAME - _HASH - 2
 _MAX_SAID: Final = 300
@@ -34,14 +42,11 @@ _PATH: Final[Schema] = {"type": "string"}
 
 _LIMITS: Final = frozenset(
     ("enum", "const", "pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType", "allOf",
-     "not", "if", "$ref", "$dynamicRef", "$recursiveRef")
+     "not", "if", *REFERENCES)
 )  # fmt: skip
 """Keywords that would bind a path as well as the literal."""
 _ANNOTATIONS: Final = ("title", "description", "default", "examples", "deprecated")
 """Keywords that say something of the argument, not of one alternative."""
-_ROOT_COMBINATORS: Final = frozenset(
-    ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$ref", "unevaluatedProperties")
-)
 _UNIONS: Final = ("anyOf", "oneOf")
 _MAX_DEPTH: Final = 64
 
@@ -49,9 +54,12 @@ _MAX_DEPTH: Final = 64
 def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
     """A tool name that every client takes, the same each time.
 
-    One that must be shortened, or that loses letters of another script, gets a hash of the whole.
+    One that must be shortened, or that loses letters of another script, gets a hash of the whole. One to which nothing
+    is added keeps what providers take.
     """
-    whole = f"{prefix}_{name}" if prefix else name
+    if not suffix and not prefix and _SAFE.fullmatch(name):
+        return name
+    whole = f"{'' if _STARTS.match(prefix) else '_'}{prefix}_{name}" if prefix else name
     safe, suffix = _UNSAFE.sub("_", whole), _UNSAFE.sub("_", suffix)[:_MAX_SUFFIX]
     room = max(SHORT_NAME - len(suffix), _HASH + 2)
     if 0 < len(safe) <= room and whole.isascii():
@@ -63,10 +71,11 @@ def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
 def twin_of(tool: Mapping[str, Any], name: str, schema: Schema, description: str | None) -> Schema:
     """The advert of a tool's twin: all that the tool's has, but for the name, the input and the output schema."""
     said = description if description is not None else str(tool.get("description") or "")
-    advert = {key: value for key, value in tool.items() if key not in ("outputSchema", "execution")}
+    advert = {key: value for key, value in tool.items() if key not in ("outputSchema", EXECUTION)}
     widened = admit_paths(schema)
-    if widened.get("properties"):
-        said = f"{_ended(said.rstrip())} {_ARGUMENT_HINT}".lstrip()
+    hinted = f"{_ended(said.rstrip())} {_ARGUMENT_HINT}".lstrip()
+    if widened.get("properties") and not len(said) <= _MAX_DESCRIPTION < len(hinted):
+        said = hinted
     return advert | {"name": name, "description": said, "inputSchema": widened}
 
 
@@ -77,7 +86,7 @@ def _ended(sentence: str) -> str:
 
 def admit_paths(schema: Schema) -> Schema:
     """The input schema in which each argument, nested ones too, may also be a memory path."""
-    widened: Schema = _inside(_flattened(schema), 0)
+    widened: Schema = _inside(_flattened(settle(schema)), 0)
     return {"type": "object"} | widened | {"type": "object"}
 
 
@@ -86,11 +95,12 @@ def types_at(schema: Schema, location: Location) -> frozenset[str]:
 
     `number` stands for `integer` too.
     """
+    references = References(schema)
     here: list[Any] = [schema]
     for token in location:
-        here = [below for part in here for branch in _branches(schema, part, {}) for below in _below(branch, token)]
+        here = [below for part in here for branch in _branches(references, part) for below in _below(branch, token)]
     seen: dict[int, frozenset[str]] = {}
-    kinds = frozenset[str]().union(*(_admitted(schema, part, seen) for part in here))
+    kinds = frozenset[str]().union(*(_admitted(references, part, seen) for part in here))
     if kinds == _EVERY_TYPE:
         return frozenset()
     return kinds - {"integer"} if "number" in kinds else kinds
@@ -163,51 +173,44 @@ def _flattened(schema: Schema) -> Schema:
 
     Their properties stay known: what holds in any case as it is, what holds in one of several cases as one of several.
     """
-    if _ROOT_COMBINATORS.isdisjoint(schema):
+    if ROOT_COMBINATORS.isdisjoint(schema):
         return schema
-    parts = list(_parts(schema, schema, {}, certain=True))
+    parts = list(_parts(References(schema), schema, {}, certain=True))
     properties: dict[str, Any] = {}
     for part in (part for part, certain in parts if certain):
-        properties = {**_mapping(part.get("properties")), **properties}
+        properties = {**_arguments(part, schema), **properties}
     cases: dict[str, list[Any]] = {}
     for part in (part for part, certain in parts if not certain):
-        for name, value in _mapping(part.get("properties")).items():
+        for name, value in _arguments(part, schema).items():
             known = cases.setdefault(name, [])
             known += [value] if value not in known else []
     either = {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in cases.items()}
     named = [name for part, certain in parts if certain for name in _sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
-    kept = {key: value for key, value in schema.items() if key not in _ROOT_COMBINATORS}
+    kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
 
 
-def _parts(root: Schema, part: Any, seen: dict[int, Any], *, certain: bool) -> Iterator[tuple[Schema, bool]]:
+def _arguments(part: Schema, root: Schema) -> Mapping[str, Any]:
+    own = _mapping(part.get("properties"))
+    return own if part is root else {name: without(value, ANCHORS) for name, value in own.items()}
+
+
+def _parts(references: References, part: Any, seen: dict[int, Any], *, certain: bool) -> Iterator[tuple[Schema, bool]]:
     """The schemas that apply at the place of `part`, and whether each does so in any case."""
     if not isinstance(part, dict) or id(part) in seen:
         return
     seen[id(part)] = part
     yield part, certain
-    if "$ref" in part:
-        yield from _parts(root, _target(root, part["$ref"]), seen, certain=certain)
-    for below in _sequence(part.get("allOf")):
-        yield from _parts(root, below, seen, certain=certain)
+    for below in (*references.targets(part), *_sequence(part.get("allOf"))):
+        yield from _parts(references, below, seen, certain=certain)
     for word in _UNIONS:
         for below in _sequence(part.get(word)):
-            yield from _parts(root, below, seen, certain=False)
+            yield from _parts(references, below, seen, certain=False)
 
 
-def _branches(root: Schema, part: Any, seen: dict[int, Any]) -> Iterator[Schema]:
-    return (branch for branch, _ in _parts(root, part, seen, certain=True))
-
-
-def _target(root: Schema, reference: Any) -> Any:
-    """What a local `$ref` points to; anything at all for another."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return {}
-    found: Any = root
-    for token in reference.split("/")[1:]:
-        found = _mapping(found).get(unquote(token).replace("~1", "/").replace("~0", "~"), {})
-    return found
+def _branches(references: References, part: Any) -> Iterator[Schema]:
+    return (branch for branch, _ in _parts(references, part, {}, certain=True))
 
 
 def _inside(schema: Any, depth: int) -> Any:
@@ -225,6 +228,11 @@ def _inside(schema: Any, depth: int) -> Any:
 
 def _kept(value: Any, _depth: int) -> Any:
     return value
+
+
+def _bare(value: Any, _depth: int) -> Any:
+    """What excludes or chooses: widened it would exclude and choose others."""
+    return without(value, (HEADER,))
 
 
 def _each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
@@ -245,14 +253,16 @@ def _one_or_each(value: Any, depth: int) -> Any:
 def _widened(schema: Any, depth: int) -> Any:
     """The schema, which a memory path satisfies too: in the cheapest form that every provider's subset has.
 
-    A list of types would cost less, but Gemini's function declarations take one type alone.
+    A list of types would cost less, but Gemini's function declarations take one type alone; and beside alternatives
+    Vertex AI takes nothing else, so what is said of an argument stays with its first. A reference stands alone.
     """
     if not isinstance(schema, dict):
         return schema
     inner: Schema = _inside(schema, depth)
     kinds = _names(inner.get("type"))
     if (kinds and "string" not in kinds) or not _LIMITS.isdisjoint(inner):
-        said = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner}
+        refers = not inner.keys().isdisjoint(REFERENCES)
+        said = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if refers else {}
         return said | {"anyOf": [inner, _PATH]}
     alternatives = _sequence(inner.get("anyOf"))
     if not alternatives or any(_admits_text(part) for part in alternatives):
@@ -272,6 +282,7 @@ _BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
     **dict.fromkeys(("properties", "patternProperties", "prefixItems"), _each(_widened)),
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "$defs", "definitions", "dependentSchemas"), _each(_inside)),
     **dict.fromkeys(("then", "else"), _inside),
+    **dict.fromkeys(("not", "if", "propertyNames", "contentSchema"), _bare),
 }
 """How the schemas under a keyword are treated; what stands for an argument or an item is widened."""
 
@@ -279,9 +290,9 @@ _BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
 def _below(branch: Schema, token: str | int) -> Iterator[Any]:
     """What a schema says of what stands one step below it."""
     if isinstance(token, int):
-        items = branch.get("items", {})
+        items = branch.get("items")
         prefix = [*_sequence(branch.get("prefixItems")), *_sequence(items)]
-        yield prefix[token] if token < len(prefix) else _mapping(items)
+        yield from prefix[token : token + 1] or ([items] if isinstance(items, dict) else [])
     elif token in (properties := _mapping(branch.get("properties"))):
         yield properties[token]
     elif "additionalProperties" in branch and "patternProperties" not in branch:
@@ -291,7 +302,7 @@ def _below(branch: Schema, token: str | int) -> Iterator[Any]:
 _EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def _admitted(root: Schema, part: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
+def _admitted(references: References, part: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
     """The types that satisfy a schema, `integer` beside each `number`."""
     if not isinstance(part, dict):
         return _EVERY_TYPE
@@ -299,13 +310,11 @@ def _admitted(root: Schema, part: Any, known: dict[int, frozenset[str]]) -> froz
         return known[id(part)]
     known[id(part)] = _EVERY_TYPE
     kinds = _declared(part)
-    if "$ref" in part:
-        kinds &= _admitted(root, _target(root, part["$ref"]), known)
-    for below in _sequence(part.get("allOf")):
-        kinds &= _admitted(root, below, known)
+    for below in (*references.targets(part), *_sequence(part.get("allOf"))):
+        kinds &= _admitted(references, below, known)
     for word in _UNIONS:
         if cases := _sequence(part.get(word)):
-            kinds &= _any_of(_admitted(root, below, known) for below in cases)
+            kinds &= _any_of(_admitted(references, below, known) for below in cases)
     known[id(part)] = kinds
     return kinds
 

@@ -56,6 +56,13 @@ def test_a_description_says_that_arguments_may_be_paths(
     assert twin_of(tool, "x", schema, description)["description"] == said
 
 
+def test_a_description_is_not_made_longer_than_openai_takes() -> None:
+    schema = {"properties": {"a": TEXT}}
+    for length, hinted in ((1003, True), (1004, True), (1005, False), (1024, False), (1025, True), (5000, True)):
+        said = twin_of({"description": "x" * (length - 1) + "."}, "x", schema, None)["description"]
+        assert (len(said), said.endswith("Takes memory paths.")) == (length + 20 * hinted, hinted)
+
+
 def described(**arguments: Schema) -> Schema:
     return {"type": "object", "properties": arguments, "required": list(arguments)[:1]}
 
@@ -131,7 +138,7 @@ SAFE = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 @example("\ud800", "_m", "")
 def test_a_name_is_one_that_every_client_takes(name: str, suffix: str, prefix: str) -> None:
     fitted = fit_name(name, suffix, prefix)
-    assert 1 <= len(fitted) <= (45 if len(suffix) <= 37 else 64)
+    assert 1 <= len(fitted) <= (45 if len(suffix) <= 37 and (suffix or prefix) else 64)
     assert set(fitted) <= SAFE
     assert fitted == fit_name(name, suffix, prefix)
 
@@ -144,6 +151,10 @@ def test_a_name_is_one_that_every_client_takes(name: str, suffix: str, prefix: s
         ("files.read/all", "_mirrored", "", "files_read_all_mirrored"),
         ("x" * 36, "_mirrored", "", "x" * 36 + "_mirrored"),
         ("git_log", "", "", "git_log"),
+        ("x" * 64, "", "", "x" * 64),
+        ("get", "_mirrored", "2nd", "_2nd_get_mirrored"),
+        ("get", "", "-a", "_-a_get"),
+        ("2nd", "", "", "2nd"),
     ],
 )
 def test_a_name_that_fits_is_kept(name: str, suffix: str, prefix: str, fitted: str) -> None:

@@ -40,6 +40,13 @@ SCHEMA: Schema = {
         "everything": {"type": ["string", "number", "boolean", "object", "array", "null"]},
         "outside": {"$ref": "https://x.example/s"},
         "anchor": {"$ref": "#point"},
+        "dynamic": {"$dynamicRef": "#node"},
+        "recursive": {"$recursiveRef": "#"},
+        "same document": {"$ref": ""},
+        "deep": {"$ref": "#/properties/optional/anyOf/0"},
+        "past the end": {"$ref": "#/properties/optional/anyOf/2"},
+        "no anchor": {"$ref": "#nobody"},
+        "half an anchor": {"$ref": "#point/x"},
         "nowhere": {"$ref": "#/$defs/none"},
         "loop": {"$ref": "#/$defs/Loop"},
         "broken": {"type": 5, "anyOf": 5, "enum": "x", "$ref": 7},
@@ -47,6 +54,9 @@ SCHEMA: Schema = {
     "$defs": {
         "Point": {"type": "object", "properties": {"x": {"type": "number"}, "next": {"$ref": "#/$defs/Point"}}},
         "a/b%": {"type": "null"},
+        "Named": {"$anchor": "point", "type": "object", "properties": {"x": {"type": "number"}}},
+        "Node": {"$dynamicAnchor": "node", "type": "array", "items": {"$dynamicRef": "#node"}},
+        "Apart": {"$id": "https://x.example/apart", "$anchor": "nobody", "type": "null"},
         "Loop": {"$ref": "#/$defs/Loop"},
     },
 }
@@ -88,7 +98,17 @@ SCHEMA: Schema = {
         (("yes",), set()),
         (("everything",), set()),
         (("outside",), set()),
-        (("anchor",), set()),
+        (("anchor",), {"object"}),
+        (("anchor", "x"), {"number"}),
+        (("dynamic",), {"array"}),
+        (("dynamic", 0, 0), {"array"}),
+        (("recursive",), {"object"}),
+        (("recursive", "text"), {"string"}),
+        (("same document", "text"), {"string"}),
+        (("deep",), {"integer"}),
+        (("past the end",), set()),
+        (("no anchor",), set()),
+        (("half an anchor",), set()),
         (("nowhere",), set()),
         (("loop",), set()),
         (("loop", "x"), set()),
@@ -98,6 +118,20 @@ SCHEMA: Schema = {
 )
 def test_the_types_of_an_argument_are_what_the_schema_admits_there(location: Location, kinds: set[str]) -> None:
     assert types_at(SCHEMA, location) == kinds
+
+
+def test_the_address_of_a_schema_before_a_reference_is_its_own() -> None:
+    schema = {
+        "$id": "https://x.example/s#",
+        "properties": {
+            "own": {"$ref": "https://x.example/s#/$defs/D"},
+            "whole": {"$ref": "https://x.example/s"},
+            "other": {"$ref": "https://x.example/other#/$defs/D"},
+        },
+        "$defs": {"D": {"type": "null"}},
+    }
+    assert [types_at(schema, (name,)) for name in ("own", "other")] == [{"null"}, set()]
+    assert types_at(schema, ("whole", "own")) == {"null"}
 
 
 def test_types_are_found_soon_in_a_schema_that_refers_to_itself_many_times() -> None:

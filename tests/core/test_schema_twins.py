@@ -35,11 +35,11 @@ ARGUMENTS: dict[str, tuple[Any, Any]] = {
     "a list of types with text": ({"type": ["null", "string"]}, {"type": ["null", "string"]}),
     "an enumeration": (
         {"enum": ["a"], "title": "T", "default": "a"},
-        {"title": "T", "default": "a", "anyOf": [{"enum": ["a"]}, TEXT]},
+        wide({"enum": ["a"], "title": "T", "default": "a"}),
     ),
     "a pattern": (
         {"type": "string", "pattern": "^a$", "description": "D"},
-        {"description": "D", "anyOf": [{"type": "string", "pattern": "^a$"}, TEXT]},
+        wide({"type": "string", "pattern": "^a$", "description": "D"}),
     ),
     "a length": ({"type": "string", "maxLength": 3}, {"anyOf": [{"type": "string", "maxLength": 3}, TEXT]}),
     "a constant": ({"const": 5}, {"anyOf": [{"const": 5}, TEXT]}),
@@ -108,6 +108,28 @@ ARGUMENTS: dict[str, tuple[Any, Any]] = {
         {"properties": {"x": wide({"type": "null"})}},
     ),
     "a header": ({"type": "string", "x-mcp-header": "Region"}, TEXT),
+    "a header in what is excluded or chosen": (
+        {
+            "type": "object",
+            "not": {"properties": {"x": {"type": "number", "x-mcp-header": "A"}}},
+            "if": {"x-mcp-header": "B"},
+            "propertyNames": {"maxLength": 3, "x-mcp-header": "C"},
+            "properties": {"x-mcp-header": TEXT},
+        },
+        wide(
+            {
+                "type": "object",
+                "not": {"properties": {"x": {"type": "number"}}},
+                "if": {},
+                "propertyNames": {"maxLength": 3},
+                "properties": {"x-mcp-header": TEXT},
+            }
+        ),
+    ),
+    "what is not known": (
+        {"type": "number", "$comment": "C", "$anchor": "n", "x-order": [1], "unit": {"type": "m"}},
+        wide({"type": "number", "$comment": "C", "$anchor": "n", "x-order": [1], "unit": {"type": "m"}}),
+    ),
     "yes": (True, True),
     "no": (False, False),
     "what is no schema": (5, 5),

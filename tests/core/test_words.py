@@ -4,7 +4,7 @@ import pytest
 
 from mcp_mirror import errors
 from mcp_mirror.models import Span
-from mcp_mirror.policies import Config, HttpEndpoint, StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.policies import Config, HttpEndpoint, MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 ENDPOINT = StdioEndpoint("server", ("--token", "canary"), {"KEY": "canary"})
 
@@ -58,6 +58,27 @@ def test_every_error_is_of_the_one_tree() -> None:
     assert all(issubclass(kind, errors.MirrorError) for kind in kinds)
     assert all(kind.__doc__ for kind in kinds)
     assert all(kind.__name__ in str(errors.__doc__) for kind in kinds)
+
+
+BARE = MirrorPolicy(suffix="", capture="never")
+TRANSPARENT = [
+    (BARE, (), True),
+    (MirrorPolicy(suffix="", capture="never", inline_budget=0, expose_originals=True), (), True),
+    (MirrorPolicy(), (), False),
+    (MirrorPolicy(suffix=""), (), False),
+    (MirrorPolicy(capture="never"), (), False),
+    (BARE, (("*", ToolPolicy(timeout=5)), ("x", ToolPolicy(capture="never"))), True),
+    (BARE, (("x", ToolPolicy(capture="auto")),), False),
+    (BARE, (("x", ToolPolicy(capture="always")), ("*", ToolPolicy(capture="never"))), False),
+]
+
+
+@pytest.mark.parametrize(("mirror", "overrides", "transparent"), TRANSPARENT)
+def test_a_gateway_is_transparent_where_nothing_is_renamed_and_nothing_can_be_stored(
+    mirror: MirrorPolicy, overrides: tuple[tuple[str, ToolPolicy], ...], transparent: object
+) -> None:
+    upstreams = (UpstreamPolicy("plain", ENDPOINT), UpstreamPolicy("up", ENDPOINT, overrides=overrides))
+    assert Config(upstreams, mirror).is_transparent is transparent
 
 
 LIMITS = [

@@ -111,6 +111,27 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mirror", "suffix", "transparent"),
+    [
+        ('{suffix: ""}', "", False),
+        ("{suffix: '', expose_originals: false}", "", False),
+        ('{suffix: "${NONE:-}", capture: never}', "", True),
+        ("{suffix: -x, capture: never}", "-x", False),
+    ],
+)
+def test_a_suffix_may_be_empty(load: Load, mirror: str, suffix: str, transparent: object) -> None:
+    config = load(f"upstreams: {{a: {{command: x}}}}\nmirror: {mirror}", {})
+    assert (config.mirror.suffix, config.is_transparent) == (suffix, transparent)
+
+
+def test_originals_may_be_listed_where_twins_have_a_suffix(load: Load) -> None:
+    text = "upstreams:\nmirror: {suffix: '${SUFFIX}', expose_originals: true}"
+    assert load(text, {"SUFFIX": "_twin"}).mirror.expose_originals
+    with pytest.raises(ConfigError, match=r"mirror\.expose_originals: without a suffix"):
+        load(text, {"SUFFIX": ""})
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "upstreams: {}",

@@ -111,10 +111,19 @@ def test_a_mistake_names_file_line_key_and_what_was_wanted(
     assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {told}"]
 
 
+SUFFIX = 'mirror.suffix: wanted up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
+
 BAD_SECTIONS = [
     ("mirror: 5", "mirror: wanted a mapping, got a whole number"),
-    ("mirror: {suffix: ''}", "mirror.suffix: wanted 1 to 32 of A-Z, a-z, 0-9, _ and -, got empty text"),
-    ("mirror: {suffix: a b}", "mirror.suffix: wanted 1 to 32 of A-Z, a-z, 0-9, _ and -, got text"),
+    ("mirror: {suffix: a b}", f"{SUFFIX} text"),
+    ("mirror: {suffix: ' '}", f"{SUFFIX} text"),
+    ("mirror: {suffix:}", f"{SUFFIX} nothing"),
+    ("mirror: {suffix: 5}", f"{SUFFIX} a whole number"),
+    (f"mirror: {{suffix: {'x' * 33}}}", f"{SUFFIX} text"),
+    (
+        "mirror: {suffix: '', expose_originals: true}",
+        "mirror.expose_originals: without a suffix twins have the originals' names; set 'suffix', or remove this",
+    ),
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
     ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),

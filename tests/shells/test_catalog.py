@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.catalog import Catalog, build_catalog, join_cache_hints
 from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 OWN = ("retrieve_final_answer_from_memory",)
@@ -59,6 +59,110 @@ def test_without_a_suffix_twins_take_the_tools_names() -> None:
     assert all(entry.mirrored for entry in catalog.entries.values())
 
 
+FULL = tool(
+    "files.read all",
+    title="Read",
+    description="Reads. ",
+    inputSchema={
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "n": {"$ref": "#/$defs/N"}},
+        "$defs": {"N": {"$anchor": "n", "type": "integer"}},
+        "anyOf": [{"required": ["n"]}],
+        "x-order": ["n"],
+    },
+    outputSchema={"type": "object"},
+    annotations={"readOnlyHint": True},
+    icons=[{"src": "data:x"}],
+    _meta={"a/b": 1},
+    **{"x-unknown": [1]},
+)
+
+
+def transparent(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]]) -> Catalog:
+    return build_catalog(listings, MirrorPolicy(suffix="", capture="never"), (), transparent=True)
+
+
+def test_a_transparent_catalog_is_what_the_upstreams_list() -> None:
+    catalog = transparent((policy("up"), [FULL, tool("n" * 100)]), (policy("two"), [tool(OWN[0])]))
+    assert [entry.advert for entry in catalog.entries.values()] == [FULL, tool("n" * 100), tool(OWN[0])]
+    assert list(catalog.entries) == ["files.read all", "n" * 100, OWN[0]]
+    assert not any(entry.mirrored for entry in catalog.entries.values())
+    assert all(entry.rules.mode == "never" for entry in catalog.entries.values())
+
+
+def test_in_a_transparent_catalog_only_tools_of_one_name_are_renamed() -> None:
+    listings = [
+        (policy("a"), [tool("get"), tool("b_get")]),
+        (policy("b"), [tool("get")]),
+        (policy("c"), [tool("a_get"), tool("b")]),
+    ]
+    entries = transparent(*listings).entries
+    assert len(entries) == 5
+    assert {name: (entry.upstream, entry.tool) for name, entry in entries.items() if entry.tool != "get"} == {
+        "b_get": ("a", "b_get"),
+        "a_get": ("c", "a_get"),
+        "b": ("c", "b"),
+    }
+
+
+def test_a_task_is_offered_neither_by_a_twin_nor_by_an_original() -> None:
+    listing = [tool("x", execution={"taskSupport": "optional"}), tool("y", execution={"taskSupport": "required"})]
+    for catalog in (build((policy("up"), listing), expose_originals=True), transparent((policy("up"), listing))):
+        assert not any("execution" in entry.advert for entry in catalog.entries.values())
+    assert "execution" in listing[0]
+
+
+def test_only_an_original_stands_in_headers() -> None:
+    listing = [FULL, tool("x"), tool("odd", inputSchema={"properties": {"a": {"x-mcp-header": "A"}}})]
+    both = build((policy("up"), listing), expose_originals=True)
+    assert both.header_schema("files_read_all_mirrored") is None
+    assert both.header_schema("x") is None
+    assert both.header_schema("none such") is None
+    assert both.header_schema("files_read_all") == FULL["inputSchema"]
+    assert both.header_schema("odd") == listing[2]["inputSchema"] | {"type": "object"}
+    assert transparent((policy("up"), listing)).header_schema(FULL["name"]) == FULL["inputSchema"]
+
+
+def test_an_original_is_listed_with_a_schema_that_clients_take() -> None:
+    schemas: list[Any] = [{"type": "object", "properties": 5}, {"type": "string"}, {"properties": {}}, [], None]
+    listing = [tool(f"t{at}", inputSchema=schema) for at, schema in enumerate(schemas)]
+    adverts = [entry.advert["inputSchema"] for entry in transparent((policy("up"), listing)).entries.values()]
+    object_alone = {"type": "object"}
+    assert adverts == [schemas[0], object_alone, {"type": "object", "properties": {}}, object_alone, object_alone]
+
+
+@pytest.mark.parametrize("meta", [{"ui": {"resourceUri": "ui://x"}}, {"ui/resourceUri": "ui://x"}])
+def test_a_tool_with_a_view_is_not_captured_unless_it_is_named(meta: dict[str, Any]) -> None:
+    overrides = (("kept", ToolPolicy(capture="auto")), ("late", ToolPolicy(timeout=5)))
+    listing = [tool(name, _meta=meta) for name in ("view", "late", "kept")]
+    listing += [tool("plain", _meta={"ui": None, "other": 1}), tool("none")]
+    for capture in ("auto", "always"):
+        entries = build((policy("up", overrides=overrides), listing), capture=capture).entries
+        modes = [entry.rules.mode for entry in entries.values()]
+        assert modes == ["never", "never", "auto", capture, capture]
+        assert all(entry.mirrored for entry in entries.values())
+        assert entries["view_mirrored"].advert["_meta"] == meta
+
+
+@pytest.mark.parametrize(
+    ("hints", "joined"),
+    [
+        ([], (0, "private")),
+        ([(5000, "public")], (5000, "public")),
+        ([(5000, "public"), (300, "public")], (300, "public")),
+        ([(5000, "public"), (300, "private")], (300, "private")),
+        ([(5000, "public"), (None, "public")], (0, "public")),
+        ([(5000, "public"), (-1, None)], (0, "private")),
+        ([(5000, "shared")], (5000, "private")),
+    ],
+)
+def test_a_list_from_several_is_kept_no_longer_and_by_no_more_than_any(
+    hints: list[tuple[int | None, str | None]], joined: tuple[int, str]
+) -> None:
+    assert join_cache_hints(iter(hints)) == joined
+
+
 def test_only_what_is_allowed_and_not_denied_is_served() -> None:
     listing = [tool("read_a"), tool("read_b"), tool("write_a"), tool("Read_c")]
     assert list(build((policy("up", allow=("read_*",), deny=("*_b",)), listing)).entries) == ["read_a_mirrored"]
@@ -98,8 +202,8 @@ def test_what_the_tools_labels_are_is_known_for_telling_paths_from_text() -> Non
 def test_ten_thousand_tools_that_share_a_name_are_no_matter_of_minutes() -> None:
     same = [tool(f"a{'.' * index}b") for index in range(60)]
     many = [tool(f"tool_{index}") for index in range(10_000)]
-    catalog = build((policy("one"), many + same), (policy("two"), many))
-    assert len(catalog.entries) == 20_060
+    listings = ((policy("one"), many + same), (policy("two"), many))
+    assert len(build(*listings).entries) == len(transparent(*listings).entries) == 20_060
 
 
 def test_problems_name_the_upstream_and_the_tool() -> None:

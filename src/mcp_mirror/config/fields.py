@@ -139,6 +139,13 @@ def _matching(pattern: str) -> Callable[[Scalar], str | None]:
     return read
 
 
+_SUFFIX: Final = r"[A-Za-z0-9_-]{0,32}"
+
+
+def _read_suffix(scalar: Scalar) -> str | None:
+    return scalar.text if scalar.kind in ("text", "expanded") and re.fullmatch(_SUFFIX, scalar.text) else None
+
+
 def _scalar(wanted: str, read: Callable[[Scalar], object]) -> BeforeValidator:
     """A field that reads a scalar by `read`, which gives None for what it does not want."""
 
@@ -183,7 +190,11 @@ def _measure(unit: str, example: str) -> WithJsonSchema:
 
 Text = Annotated[str, _scalar("text that is not empty", _read_text)]
 Command = Annotated[str, _scalar("the name or path of a program", _read_text)]
-Suffix = Annotated[str, _scalar("1 to 32 of A-Z, a-z, 0-9, _ and -", _matching(r"[A-Za-z0-9_-]{1,32}"))]
+Suffix = Annotated[
+    str,
+    _scalar('up to 32 of A-Z, a-z, 0-9, _ and - ("" for none)', _read_suffix),
+    _or_variable(type="string", pattern=f"^{_SUFFIX}$"),
+]
 UrlPath = Annotated[str, _scalar("a path such as /mcp", _matching(r"/[A-Za-z0-9._~/-]*"))]
 Url = Annotated[str, _scalar("an address such as https://example.com/mcp", _read_url)]
 Written = Annotated[

@@ -83,6 +83,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     upstreams = _upstream_tables(live)
     for name, table in upstreams.items():
         _check_upstream(name, table, findings)
+    _check_mirror(live.members.get("mirror"), findings)
     file = _validate(live, findings)
     _check_keys(disabled, findings)
     findings.raise_problems()
@@ -192,6 +193,14 @@ def _check_transport(transport: Node | None, kind: str, findings: Findings) -> N
     elsewhere = {name for key, names in fits.items() if key != kind for name in names}
     if isinstance(transport, Scalar) and transport.text in elsewhere:
         findings.problem(transport.place, f"with '{kind}' wanted {' or '.join(fits[kind])}; or leave it out")
+
+
+def _check_mirror(mirror: Node | None, findings: Findings) -> None:
+    keys = mirror.members if isinstance(mirror, Table) else {}
+    suffix, switch = keys.get("suffix"), keys.get("expose_originals")
+    bare = isinstance(suffix, Scalar) and suffix.kind in ("text", "expanded") and not suffix.text
+    if bare and isinstance(switch, Scalar) and read_boolean(switch):
+        findings.problem(switch.place, "without a suffix twins have the originals' names; set 'suffix', or remove this")
 
 
 def _validate(root: Table, findings: Findings) -> ConfigFile | None:

@@ -134,7 +134,11 @@ class UpstreamSection(_Section):
 class MirrorSection(_Section):
     """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
 
-    suffix: Suffix = Field(default=_MIRROR.suffix, description="What a twin's name adds to its tool's name.")
+    suffix: Suffix = Field(
+        default=_MIRROR.suffix,
+        description="What a twin's name adds to its tool's name. With \"\" and `capture: never` nothing is changed "
+        "at all: clients see the upstreams' own tools, and nothing of this gateway's.",
+    )
     capture: Capture = Field(
         default=_MIRROR.capture,
         description="Which results are stored. auto: objects and results over the inline budget; always; never.",
@@ -150,7 +154,7 @@ class MirrorSection(_Section):
     )
     notice: Notice = Field(default=_MIRROR.notice, description="What the model reads instead of a stored result.")
     expose_originals: Flag = Field(
-        default=_MIRROR.expose_originals, description="List each original tool beside its twin."
+        default=_MIRROR.expose_originals, description="List each original tool beside its twin, which needs a suffix."
     )
     startup_wait: Pause = Field(
         default=_MIRROR.startup_wait,
