@@ -50,12 +50,15 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 
 
 def make_example(schema: Mapping[str, Any]) -> Any:
-    """A value that fits a schema: its default, else its first choice, else one of its type."""
+    """A value that fits a schema: its default, else its first choice, else one of its type, or of the first of them."""
     if "default" in schema:
         return schema["default"]
     if choices := schema.get("enum"):
         return choices[0]
-    return _EXAMPLES.get(str(schema.get("type", "string")), "text")
+    if alternatives := schema.get("anyOf") or schema.get("oneOf"):
+        return alternatives[0].get("const", make_example(alternatives[0]))
+    kind = schema.get("type", "string")
+    return _EXAMPLES.get(kind[0] if isinstance(kind, list) else kind)
 
 
 def make_arguments(tool: Tool) -> dict[str, Any]:
@@ -155,21 +158,23 @@ async def _reach(url: str, flags: set[str]) -> AsyncIterator[str | StdioServerPa
             yield StdioServerParameters(command=command, args=arguments)
 
 
+def connect(server: str | StdioServerParameters, mode: str) -> Client:
+    """A client that answers whatever it is asked."""
+    return Client(
+        server,
+        mode=mode,
+        read_timeout_seconds=_BOUND,
+        elicitation_callback=accept,
+        sampling_callback=answer,
+        list_roots_callback=list_roots,
+    )
+
+
 async def drive(url: str, flags: set[str]) -> None:
     """Do what the scenario expects of a client."""
     modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] in MODERN_PROTOCOL_VERSIONS
     play = PLAYS.get(os.environ["MCP_CONFORMANCE_SCENARIO"], call_tools)
-    async with (
-        _reach(url, flags) as server,
-        Client(
-            server,
-            mode="auto" if modern else "legacy",
-            read_timeout_seconds=_BOUND,
-            elicitation_callback=accept,
-            sampling_callback=answer,
-            list_roots_callback=list_roots,
-        ) as client,
-    ):
+    async with _reach(url, flags) as server, connect(server, "auto" if modern else "legacy") as client:
         await play(client)
 
 

@@ -9,12 +9,16 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from suite import REVISIONS, Report, Scenario, require, run_client, run_server, tell_missing
 from under_test import HANDSHAKE_ONLY, fixture_on_http, gateway_before
+
+_WIDE: Final = 160
+"""Columns where there is no terminal."""
 
 
 @asynccontextmanager
@@ -46,7 +50,10 @@ def _mark(scenario: Scenario) -> str:
 
 def draw(report: Report) -> Table:
     """One run as a table."""
-    table = Table("scenario", "", "why", title=f"{report.title}: {report.score}", title_justify="left", box=box.SIMPLE)
+    table = Table(title=f"{report.title}: {report.score}", title_justify="left", box=box.SIMPLE)
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("why", overflow="fold")
     for scenario in report.scenarios:
         why = "" if scenario.passed or not scenario.scored else "\n".join(scenario.complaints)[:1000]
         table.add_row(scenario.name, _mark(scenario), why)
@@ -55,7 +62,7 @@ def draw(report: Report) -> Table:
 
 async def main(flags: set[str]) -> int:
     """Run everything; how many runs did not pass."""
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDE)
     failed = 0
     for attempt in (_try_server, _try_client):
         for revision in REVISIONS:
@@ -68,4 +75,7 @@ async def main(flags: set[str]) -> int:
 if __name__ == "__main__":
     if missing := tell_missing():
         sys.exit(missing)
-    sys.exit(asyncio.run(main(set(sys.argv[1:]))))
+    try:
+        sys.exit(asyncio.run(main(set(sys.argv[1:]))))
+    except RuntimeError as unstarted:
+        sys.exit(str(unstarted))

@@ -1,5 +1,6 @@
 """The official conformance suite: the gateway as a server and as a client, in both revisions, with no exceptions."""
 
+import asyncio
 import os
 import shlex
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client import connect
+from mcp import StdioServerParameters
+from mcp_types import TextContent
 from suite import REVISIONS, require, run_client, run_server, tell_missing
 from under_test import HANDSHAKE_ONLY, fixture_on_http, fixture_on_stdio, gateway_before
 
@@ -37,6 +41,10 @@ SCENARIOS = {
 EACH = [(name, revision) for revision in REVISIONS for name in SCENARIOS[revision]]
 
 
+def name_era(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "of-2025" if value else "of-both"
+
+
 async def assert_whole(url: str, revision: str, title: str) -> None:
     report = await run_server(url, revision, title)
     assert (report.exit_code, report.score) == (0, SCORES[revision]), report.explain()
@@ -48,10 +56,25 @@ async def assert_client_passes(scenario: str, revision: str, *flags: str) -> Non
     assert (report.exit_code, report.score) == (0, "1/1"), report.explain()
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_fixture_alone_passes_the_suite(revision: str) -> None:
-    async with fixture_on_http() as url:
+@pytest.mark.parametrize(
+    ("revision", "era"),
+    [("2025-11-25", ()), ("2025-11-25", HANDSHAKE_ONLY), ("2026-07-28", ())],
+    ids=name_era,
+)
+async def test_the_fixture_alone_passes_the_suite(revision: str, era: tuple[str, ...]) -> None:
+    async with fixture_on_http(*era) as url:
         await assert_whole(url, revision, f"The fixture, {revision}")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", [(), HANDSHAKE_ONLY], ids=name_era)
+async def test_the_fixture_speaks_its_eras_on_stdio(mode: str, era: tuple[str, ...]) -> None:
+    modern = mode == "auto" and not era
+    async with asyncio.timeout(30), connect(StdioServerParameters(**fixture_on_stdio(*era)), mode) as client:
+        result = await client.call_tool("test_elicitation_sep1034_defaults")
+        assert client.protocol_version == ("2026-07-28" if modern else "2025-11-25")
+        assert isinstance(result.content[0], TextContent)
+        assert '"name": "John Doe"' in result.content[0].text
 
 
 @pytest.mark.parametrize(
@@ -64,7 +87,7 @@ async def test_the_fixture_alone_passes_the_suite(revision: str) -> None:
         ("2026-07-28", "http", ()),
         ("2026-07-28", "stdio", ()),
     ],
-    ids=lambda value: "of-2025" if value == HANDSHAKE_ONLY else value or "of-2026",
+    ids=name_era,
 )
 async def test_a_gateway_passes_the_suite_as_a_server(revision: str, transport: str, era: tuple[str, ...]) -> None:
     async with AsyncExitStack() as stack:
