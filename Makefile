@@ -7,10 +7,10 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz node lock clean
+.PHONY: help run test check format bench fuzz conformance node lock clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
 
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
@@ -37,6 +37,9 @@ bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one ru
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
+
+conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
+	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 

@@ -1,0 +1,113 @@
+"""The official conformance suite: the gateway as a server and as a client, in both revisions, with no exceptions."""
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client import connect
+from mcp import StdioServerParameters
+from mcp_types import TextContent
+from suite import REVISIONS, require, run_client, run_server, tell_missing
+from under_test import HANDSHAKE_ONLY, fixture_on_http, fixture_on_stdio, gateway_before
+
+pytestmark = [
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(
+        bool(tell_missing()) and os.environ.get("CI", "").lower() != "true",
+        reason=tell_missing() or "With CI=true nothing may be missing.",
+    ),
+]
+
+SCORES = {"2025-11-25": "30/30", "2026-07-28": "37/37"}
+CLIENT = Path(__file__).with_name("client.py")
+SCENARIOS = {
+    "2025-11-25": ("initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"),
+    "2026-07-28": (
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "json-schema-ref-no-deref",
+    ),
+}
+EACH = [(name, revision) for revision in REVISIONS for name in SCENARIOS[revision]]
+
+
+def name_era(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "of-2025" if value else "of-both"
+
+
+async def assert_whole(url: str, revision: str, title: str) -> None:
+    report = await run_server(url, revision, title)
+    assert (report.exit_code, report.score) == (0, SCORES[revision]), report.explain()
+
+
+async def assert_client_passes(scenario: str, revision: str, *flags: str) -> None:
+    command = shlex.join([sys.executable, str(CLIENT), *flags])
+    report = await run_client(command, scenario, revision)
+    assert (report.exit_code, report.score) == (0, "1/1"), report.explain()
+
+
+@pytest.mark.parametrize(
+    ("revision", "era"),
+    [("2025-11-25", ()), ("2025-11-25", HANDSHAKE_ONLY), ("2026-07-28", ())],
+    ids=name_era,
+)
+async def test_the_fixture_alone_passes_the_suite(revision: str, era: tuple[str, ...]) -> None:
+    async with fixture_on_http(*era) as url:
+        await assert_whole(url, revision, f"The fixture, {revision}")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", [(), HANDSHAKE_ONLY], ids=name_era)
+async def test_the_fixture_speaks_its_eras_on_stdio(mode: str, era: tuple[str, ...]) -> None:
+    modern = mode == "auto" and not era
+    async with asyncio.timeout(30), connect(StdioServerParameters(**fixture_on_stdio(*era)), mode) as client:
+        result = await client.call_tool("test_elicitation_sep1034_defaults")
+        assert client.protocol_version == ("2026-07-28" if modern else "2025-11-25")
+        assert isinstance(result.content[0], TextContent)
+        assert '"name": "John Doe"' in result.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("revision", "transport", "era"),
+    [
+        ("2025-11-25", "http", ()),
+        ("2025-11-25", "stdio", ()),
+        ("2025-11-25", "http", HANDSHAKE_ONLY),
+        ("2025-11-25", "stdio", HANDSHAKE_ONLY),
+        ("2026-07-28", "http", ()),
+        ("2026-07-28", "stdio", ()),
+    ],
+    ids=name_era,
+)
+async def test_a_gateway_passes_the_suite_as_a_server(revision: str, transport: str, era: tuple[str, ...]) -> None:
+    async with AsyncExitStack() as stack:
+        upstream: Mapping[str, Any] = fixture_on_stdio(*era)
+        if transport == "http":
+            upstream = {"url": await stack.enter_async_context(fixture_on_http(*era))}
+        url = await stack.enter_async_context(gateway_before(upstream))
+        await assert_whole(url, revision, f"The gateway before an upstream over {transport}, {revision}")
+
+
+@pytest.mark.parametrize(("scenario", "revision"), EACH)
+async def test_the_driver_alone_passes_the_suite_as_a_client(scenario: str, revision: str) -> None:
+    await assert_client_passes(scenario, revision, "--direct")
+
+
+@pytest.mark.parametrize(("scenario", "revision"), EACH)
+async def test_a_gateway_passes_the_suite_as_a_client(scenario: str, revision: str) -> None:
+    await assert_client_passes(scenario, revision)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_no_scenario_that_a_client_must_pass_is_left_out(revision: str) -> None:
+    assert require("client", revision) == list(SCENARIOS[revision])
