@@ -3,11 +3,11 @@
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import anyio
@@ -16,19 +16,29 @@ import uvicorn
 
 from mcp_mirror import __version__
 from mcp_mirror.catalog import build_catalog
+from mcp_mirror.contents import LABELS, ContentCapture
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.faces.announcements import Announcements
+from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
+from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway
+from mcp_mirror.keeper import Keeper
 from mcp_mirror.policies import Config
+from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Upstreams
+from mcp_mirror.upstreams.supervisor import Audience, Upstreams
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_SPREAD_PAUSE: Final = 1.0
+"""Seconds between two announcements to clients, however often something changes."""
 _FAREWELL: Final = 1
 """Seconds that open HTTP responses get when we stop."""
 
@@ -101,56 +111,99 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def open_application(config: Config) -> AsyncIterator[Application]:
-    """Start everything that a config names; stop it at the end."""
+async def open_application(config: Config, *, awaits_client: bool = False) -> AsyncIterator[Application]:
+    """Start everything that a config names; stop it at the end.
+
+    Args:
+        config: What to serve.
+        awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
+    """
     folder = Path(config.store.path) if config.store.path else None
     with Spool(config.limits, folder) as spool:
-        async with aclosing(Scanner()) as scanner:
+        async with aclosing(Scanner()) as scanner, anyio.create_task_group() as tasks:
+            news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
-            upstreams = Upstreams(config.upstreams, spool, client_info)
+            audience = Audience(news.changed, news.updated)
+            upstreams = Upstreams(config.upstreams, spool, client_info, audience, config.server.answer_timeout)
+            store = _STORES[config.store.kind](config.store, time.time, lambda: spool.directory)
             gateway = Gateway(
                 upstreams=upstreams,
-                store=_STORES[config.store.kind](config.store, time.time, lambda: spool.directory),
+                keeper=Keeper(store, config.store, time.time, news.kept),
                 scanner=scanner,
                 mirror=config.mirror,
-                lifetime=config.store,
                 limits=config.limits,
-                clock=time.time,
                 new_id=uuid4,
+                is_transparent=config.is_transparent,
             )
-            server = MirrorServer(gateway, config.server, spool, __version__, time.monotonic)
-            news = _News(gateway, server, config)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(news.spread)
-                async with upstreams.running(news.changed):
-                    yield Application(config, gateway, server, upstreams)
-                tasks.cancel_scope.cancel()
+            relay = Relay(upstreams)
+            sessions = Sessions(time.monotonic, upstreams.end_session)
+            handlers = Handlers(
+                gateway=gateway,
+                relay=relay,
+                contents=ContentCapture(gateway.keeper, config.mirror, config.limits, uuid4),
+                subscriptions=Subscriptions(upstreams, relay, tasks),
+                announcements=Announcements(sessions, tasks),
+                sessions=sessions,
+                postbox=Postbox(),
+            )
+            news.reach(handlers, config)
+            tasks.start_soon(news.spread)
+            async with upstreams.running():
+                if not awaits_client:
+                    upstreams.start()
+                server = MirrorServer(handlers, config.server, spool, __version__)
+                yield Application(config, gateway, server, upstreams)
+            tasks.cancel_scope.cancel()
 
 
 class _News:
-    """Follows the upstreams' listings: a new catalog at once, and word of it to clients."""
+    """Follows what upstreams announce: a new catalog at once, and word of it to clients."""
 
-    def __init__(self, gateway: Gateway, server: MirrorServer, config: Config) -> None:
-        self._gateway = gateway
-        self._server = server
-        self._config = config
-        self._pending = anyio.Event()
+    def __init__(self) -> None:
+        self._handlers: Handlers | None = None
+        self._config = Config()
+        self._pending: dict[tuple[str, str | None], None] = {}
+        self._wake = anyio.Event()
 
-    def changed(self) -> None:
-        """Put the catalog together anew."""
-        listed = ((one.policy, one.listing.tools) for one in self._gateway.upstreams if one.listing)
-        catalog = build_catalog(listed, self._config.mirror, OWN_TOOLS)
+    def reach(self, handlers: Handlers, config: Config) -> None:
+        """Who is told, and by which rules catalogs are made."""
+        self._handlers, self._config = handlers, config
+
+    def changed(self, kind: str, session: str | None) -> None:
+        """Of a session's connection or of everybody's a list has changed."""
+        if kind != "tools" or self._remake():
+            self._pending[kind, session if kind != "tools" else None] = None
+            self._wake.set()
+
+    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
+        """A resource was updated."""
+        if self._handlers:
+            self._handlers.subscriptions.updated(upstream, session, uri, params)
+
+    def kept(self) -> None:
+        """A value was stored: it is a resource of ours."""
+        self._pending["resources", None] = None
+        self._wake.set()
+
+    def _remake(self) -> bool:
+        """Put the catalog together anew; whether clients see a difference."""
+        assert self._handlers is not None  # noqa: S101  # before the start
+        gateway, config = self._handlers.gateway, self._config
+        listed = ((one.policy, one.listing.tools) for one in gateway.upstreams if one.listing)
+        catalog = build_catalog(listed, config.mirror, OWN_TOOLS, transparent=config.is_transparent)
+        before = gateway.catalog
         # What a tool that has gone once stored is still ours to find, or to miss.
-        catalog = replace(catalog, labels=catalog.labels | self._gateway.catalog.labels)
-        if catalog.entries.keys() != self._gateway.catalog.entries.keys() or any(
-            entry.advert != self._gateway.catalog.entries[name].advert for name, entry in catalog.entries.items()
-        ):
-            self._pending.set()
-        self._gateway.catalog = catalog
+        gateway.catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS)
+        adverts = {name: entry.advert for name, entry in catalog.entries.items()}
+        return adverts != {name: entry.advert for name, entry in before.entries.items()}
 
     async def spread(self) -> None:
         """Tell clients, however many changes there were meanwhile, once."""
         while True:
-            await self._pending.wait()
-            self._pending = anyio.Event()
-            await self._server.announce_tools()
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            pending, self._pending = self._pending, {}
+            for kind, session in pending:
+                if self._handlers:
+                    await self._handlers.announcements.announce(kind, session)
+            await anyio.sleep(_SPREAD_PAUSE)

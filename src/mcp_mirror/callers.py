@@ -92,6 +92,7 @@ class Silent:
         """Drop it."""
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Raises `RefusedError`."""
-        said = "The client cannot be asked now."
+        """Refuse; see `Exchange.ask`."""
+        del params
+        said = f"The client cannot be asked {method} now."
         raise RefusedError(said, _INVALID_REQUEST, said)

@@ -18,9 +18,10 @@ from rich.table import Table
 
 from mcp_mirror import __version__
 from mcp_mirror.app import Application, open_application
+from mcp_mirror.callers import Caller, Silent
 from mcp_mirror.config import config_json_schema, find_config, load_config
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.faces.server import LOCAL
+from mcp_mirror.faces.handlers import LOCAL
 from mcp_mirror.gateway import Reply, ToolCall
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import Config
@@ -95,7 +96,7 @@ def serve(
     address = _address(http) if http else None
 
     async def run() -> None:
-        async with open_application(loaded) as application:
+        async with open_application(loaded, awaits_client=not address) as application:
             if address:
                 await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"))
             else:
@@ -159,7 +160,7 @@ def call(
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _until_served(application, tool)
             arguments = _read_arguments(given, _schema_of(application, tool))
-            replies.append(await application.gateway.call_tool(ToolCall(LOCAL, tool, arguments)))
+            replies.append(await application.gateway.call_tool(ToolCall(Silent(Caller(LOCAL)), tool, arguments)))
 
     _run(run())
     result = {key: _parsed(replies[0][key]) for key in ("content", "isError") if key in replies[0]}

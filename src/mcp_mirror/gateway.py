@@ -27,13 +27,13 @@ from mcp_mirror.paths import new_base
 from mcp_mirror.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
+from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema import types_at
 from mcp_mirror.spans import Miss, locate
 from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS, Content, Memory
-from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.questions import Asked, Round
@@ -82,6 +82,8 @@ class Gateway:
     limits: WirePolicy
     new_id: Callable[[], UUID]
     """UUID version 4."""
+    is_transparent: bool = False
+    """Nothing is stored: our own tools have nothing to work on."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
 
     async def call_tool(self, call: ToolCall) -> Reply:
@@ -91,7 +93,7 @@ class Gateway:
             RefusedError: The upstream's own error is for the client and not for the model.
         """
         try:
-            if (own := OWN_TOOLS.get(call.name)) and not self.mirror.is_transparent:
+            if (own := OWN_TOOLS.get(call.name)) and not self.is_transparent:
                 return _content(await own.run(self.memory, call.namespace, own.read_arguments(call.arguments)))
             entry = await self._route(call.name)
             return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))

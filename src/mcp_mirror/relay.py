@@ -184,7 +184,7 @@ class Relay:
         offering = [upstream.policy.name for upstream in self.upstreams if upstream.offers("resources")]
         for kind in ("resources", "templates") if len(offering) > 1 else ():
             if self._known(uri) is None and kind not in self._places:
-                await self.list_all(kind, exchange)  # type: ignore[arg-type]  # of the tuple above
+                await self.list_all(kind, exchange)
         if known := self._known(uri):
             return (known,)
         for name in offering:

@@ -3,6 +3,7 @@
 An upstream of the 2025 era is subscribed to with a request; one of the 2026 era with a stream that is kept open.
 """
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -72,8 +73,7 @@ class Subscriptions:
         """
         place = await self._relay.place_of(uri, exchange)
         for key, watch in tuple(self._watches.items()):
-            if watch.place == place and watch.watchers.pop(who, None) and not watch.watchers:
-                del self._watches[key]
+            if watch.place == place and self._leave(key, watch, who):
                 watch.scope.cancel()
                 if (connection := watch.link.connection) and not connection.modern:
                     await connection.request(_order("resources/unsubscribe", place), exchange)
@@ -81,9 +81,18 @@ class Subscriptions:
     def forget(self, who: Hashable) -> None:
         """A client has gone."""
         for key, watch in tuple(self._watches.items()):
-            if watch.watchers.pop(who, None) and not watch.watchers:
-                del self._watches[key]
+            if self._leave(key, watch, who):
                 watch.scope.cancel()
+
+    def _leave(self, key: tuple[Place, str | None], watch: _Watch, who: Hashable) -> bool:
+        """Whether nobody watches any more."""
+        if who not in watch.watchers:
+            return False
+        del watch.watchers[who]
+        if watch.watchers:
+            return False
+        del self._watches[key]
+        return True
 
     def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """Told by an upstream, over the connection of a session or over one for all, that a resource was updated."""
@@ -101,10 +110,8 @@ class Subscriptions:
         subscribed: Connection | None = None if connection.modern else connection
         with watch.scope:
             while True:
-                try:
+                with contextlib.suppress(UpstreamError, MCPError):
                     await self._follow(watch, connection, is_subscribed=subscribed is connection)
-                except (UpstreamError, MCPError):
-                    pass
                 await anyio.sleep(_PAUSE)
                 try:
                     connection = await watch.link.usable()

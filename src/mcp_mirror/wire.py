@@ -7,7 +7,7 @@ to it. Who keeps the payloads, and where bytes come from and go to, is not known
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final

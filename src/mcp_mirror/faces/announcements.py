@@ -60,7 +60,7 @@ class Stream:
     async def serve(self, context: Context) -> types.SubscriptionsListenResult:
         """Acknowledge, then pass on what comes, until the client leaves or the stream is ended."""
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: context.request_id}
-        params = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)  # type: ignore[call-arg]  # the alias
+        params = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)
         acknowledged = types.SubscriptionsAcknowledgedNotification(params=params)
         await context.session.send_notification(acknowledged, related_request_id=context.request_id)
         while not self._over or self._pending:
@@ -73,7 +73,7 @@ class Stream:
                 method=method, params={**told, "_meta": {**told.get("_meta", {}), **meta}}
             )
             await context.session.send_notification(stamped, related_request_id=context.request_id)
-        return types.SubscriptionsListenResult(_meta=meta)  # type: ignore[call-arg]  # the alias
+        return types.SubscriptionsListenResult(_meta=meta)
 
 
 class Announcements:

@@ -3,6 +3,7 @@
 What is passed on is passed on with all that the other side wrote; the SDK sees that it reaches the right stream.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,10 +53,8 @@ class Session:
         """Pass a notification on, on the session's own stream."""
         if not is_wanted(method, params, self.log_level or LEVELS[0]):
             return
-        try:
+        with contextlib.suppress(_CLOSED):
             await self.server_session.send_notification(_notification(method, params))
-        except _CLOSED:
-            pass
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the session's own stream; see `Exchange.ask`."""
@@ -90,10 +89,8 @@ class RequestExchange:
             params = {**params, "progressToken": self._token}
         if not is_wanted(method, params, self.log_level or (None if self.caller.modern else LEVELS[0])):
             return
-        try:
+        with contextlib.suppress(_CLOSED):
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)
-        except _CLOSED:
-            pass
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the request's stream; see `Exchange.ask`."""

@@ -4,7 +4,7 @@ The SDK gets a stub of every answer; what the answer holds goes past it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -13,14 +13,14 @@ import msgspec
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_mirror.callers import Caller
-from mcp_mirror.catalog import Entry, join_cache_hints
+from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.contents import ContentCapture
 from mcp_mirror.directory import KINDS, Kind
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError
 from mcp_mirror.faces.announcements import Announcements
-from mcp_mirror.faces.exchange import Context, RequestExchange, Session, meta_of, read_caller
+from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, read_caller
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway, Reply, ToolCall, error_reply
@@ -29,10 +29,11 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.relay import Asking, Relay, not_found
 from mcp_mirror.rounds import read_round
+from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.supervisor import Upstream
-from mcp_mirror.wire import MARK, array_of, join, open_array
+from mcp_mirror.wire import MARK, array_of, join
 
 LOCAL: Final = "local"
 """The namespace of the one user of an unauthenticated gateway."""
@@ -108,7 +109,7 @@ class Handlers:
         return self.postbox.stub(stub, {"tools": msgspec.json.encode(tools)})
 
     def _own_tools(self) -> list[dict[str, Any]]:
-        return [] if self.gateway.mirror.is_transparent else [tool.advert for tool in OWN_TOOLS.values()]
+        return [] if self.gateway.is_transparent else [tool.advert for tool in OWN_TOOLS.values()]
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta = meta_of(context)
@@ -117,8 +118,8 @@ class Handlers:
         except ToolError as error:
             return self.postbox.stub({"content": []}, error_reply(str(error)), meta)
         arguments = given.get("arguments", b"{}")
-        if (entry := self.gateway.catalog.entries.get(params.name)) and not entry.mirrored:
-            _check_headers(entry, arguments, context)
+        if schema := self.gateway.catalog.header_schema(params.name):
+            _check_headers(schema, arguments, context)
         call = ToolCall(
             self.exchange_of(context),
             params.name,
@@ -134,7 +135,7 @@ class Handlers:
         members: dict[str, Buffer | Segments] = {}
         listed = None if cursor else await self.relay.list_all("resources", exchange)
         items: list[Segments] = list(listed.items) if listed else []
-        if not self.gateway.mirror.is_transparent:
+        if not self.gateway.is_transparent:
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
             stored, more = await list_values(self.gateway.memory, exchange.caller.namespace, cursor)
             items += [(one,) for one in stored]
@@ -143,7 +144,7 @@ class Handlers:
         return self.postbox.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
-        own = [] if self.gateway.mirror.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
+        own = [] if self.gateway.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class Handlers:
             raise MCPError(types.METHOD_NOT_FOUND, "No upstream has prompts.")
         return await self._list("prompts", context, [])
 
-    async def _list(self, kind: Kind, context: Context, own: list[Segments]) -> dict[str, Any]:
+    async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         listed = await self.relay.list_all(kind, self.exchange_of(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
@@ -159,7 +160,7 @@ class Handlers:
 
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
-        own = not self.gateway.mirror.is_transparent
+        own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
             text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox)}, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
@@ -274,11 +275,11 @@ def _raise(error: MirrorError) -> NoReturn:
     raise MCPError(code, str(error)) from None
 
 
-def _check_headers(entry: Entry, arguments: Buffer, context: Context) -> None:
+def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
     """The arguments that a 2026-era client mirrors into HTTP headers must be what the headers say."""
-    if not entry.headers or context.request is None or not read_caller(context, LOCAL, None).modern:
+    if context.request is None or context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return
-    rejection = validate_mcp_param_headers(entry.schema, json.loads(bytes(arguments)), context.request.headers)
+    rejection = validate_mcp_param_headers(schema, json.loads(bytes(arguments)), context.request.headers)
     if isinstance(rejection, InboundLadderRejection):
         raise MCPError(rejection.code, rejection.message, rejection.data)
 

@@ -1,6 +1,6 @@
 """The MCP server that clients see: who connects, what we say of ourselves, and the two transports, in both eras."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp.server import CacheHint, NotificationOptions, Server
@@ -51,7 +51,7 @@ class MirrorServer:
         self._server: Server[Any] = Server(
             policy.name,
             version=version,
-            cache_hints={method: CacheHint(ttl_ms=0, scope="private") for method in _LISTS},  # type: ignore[misc]  # literals
+            cache_hints={method: CacheHint(ttl_ms=0, scope="private") for method in _LISTS},
             get_tool_input_schema=lambda _name: None,  # what headers must say is checked where arguments are known
         )
         handlers.register(self._server)
@@ -103,7 +103,7 @@ class MirrorServer:
 
     def _capabilities(self) -> Mapping[str, Any]:
         """What we and our upstreams can do, together."""
-        relay, transparent = self.handlers.relay, self.handlers.gateway.mirror.is_transparent
+        relay, transparent = self.handlers.relay, self.handlers.gateway.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
         if not transparent or relay.offers("resources"):
             offered["resources"] = {"listChanged": True, "subscribe": relay.offers("resources", "subscribe")}
@@ -125,10 +125,10 @@ class MirrorServer:
 
     def instructions(self) -> str:
         """Ours, and what each upstream says of itself, bounded."""
-        mirror, upstreams = self.handlers.gateway.mirror, self.handlers.gateway.upstreams
-        which = f"whose name ends with {mirror.suffix}" if mirror.suffix else "here"
-        own = "" if mirror.is_transparent else _OWN_INSTRUCTIONS.format(which=which)
-        parts = [self._policy.instructions or "", own, *(_introduce(one) for one in upstreams)]
+        gateway = self.handlers.gateway
+        which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
+        own = "" if gateway.is_transparent else _OWN_INSTRUCTIONS.format(which=which)
+        parts = [self._policy.instructions or "", own, *(_introduce(one) for one in gateway.upstreams)]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
 
 

@@ -6,10 +6,10 @@ once and at most one a second tries it: the upstream has a word in the error, an
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -251,9 +251,7 @@ class Link:
         try:
             yield
         finally:
-            self.failure: UpstreamError | None = None
-        """Why the last attempt failed; None while it is connected, or before the first."""
-        self.last_used = anyio.current_time()
+            self.last_used = anyio.current_time()
 
     def _is_away(self) -> bool:
         return self._connection is None or self._connection.bypass.ended.is_set()

@@ -119,7 +119,7 @@ def check_capability(caller: Caller, method: str) -> None:
     if not caller.can_answer(method):
         needed = CAPABILITY_OF.get(method, method)
         said = f"The tool needs a client that has the capability `{needed}`."
-        data = {"requiredCapabilities": {needed: {}}}
+        data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
         raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
 
 
