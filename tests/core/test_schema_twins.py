@@ -265,11 +265,17 @@ SIMPLE: st.SearchStrategy[tuple[Any, Any]] = st.sampled_from(
             ({}, [1, {"a": 2}]),
         ),
         *(({"type": "integer", "enum": [1, 2]}, 2), (True, {"a": 1}), ({"$ref": "#/$defs/D"}, {"d": [4]})),
+        *(({"$ref": "#/$defs/D/properties/d"}, [4]), ({"$ref": "#dee"}, {"d": []}), ({"$dynamicRef": "#items"}, 4)),
         *(({"type": "string", "pattern": "^x+$"}, "xx"), ({"not": {"type": "string"}}, 7)),
     ]
 )
 DEFS = {
-    "D": {"type": "object", "properties": {"d": {"type": "array", "items": {"type": "integer"}}}, "required": ["d"]}
+    "D": {
+        "$anchor": "dee",
+        "type": "object",
+        "properties": {"d": {"type": "array", "items": {"$dynamicAnchor": "items", "type": "integer"}}},
+        "required": ["d"],
+    }
 }
 
 
