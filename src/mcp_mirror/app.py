@@ -19,6 +19,7 @@ from mcp_mirror.catalog import build_catalog
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.gateway import Gateway
+from mcp_mirror.leash import Leash
 from mcp_mirror.policies import Config
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
@@ -104,8 +105,8 @@ def _listening(host: str, port: int) -> socket.socket:
 async def open_application(config: Config) -> AsyncIterator[Application]:
     """Start everything that a config names; stop it at the end."""
     folder = Path(config.store.path) if config.store.path else None
-    with Spool(config.limits, folder) as spool:
-        async with aclosing(Scanner()) as scanner:
+    with Spool(config.limits, folder) as spool, Leash() as leash:
+        async with aclosing(Scanner(leash)) as scanner:
             client_info = types.Implementation(name=config.server.name, version=__version__)
             upstreams = Upstreams(config.upstreams, spool, client_info)
             gateway = Gateway(

@@ -1,0 +1,120 @@
+"""The processes that we start, and what they start: none is left, however we or they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Speak
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+SOON = 2.0
+"""Seconds after which nothing may be left."""
+SCANNER = "mcp_mirror.scanner"
+WATCHDOG = "/bin/sh"
+
+
+def stat_of(pid: int) -> tuple[str, int]:
+    """A process's state and parent; of one that is gone, nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[1])
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def offspring(pid: int) -> dict[int, str]:
+    """All descendants of a process with their command lines."""
+    parents = {int(path.name): stat_of(int(path.name))[1] for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    found, new = set[int](), {pid}
+    while new := {child for child, parent in parents.items() if parent in new} - found:
+        found |= new
+    return {child: command_of(child) for child in sorted(found)}
+
+
+async def survivors(pids: dict[int, str], *, zombies: bool = False) -> dict[int, str]:
+    """Those that live still after a while; what nobody has waited for yet counts only where that is asked."""
+    gone = ("",) if zombies else ("", "Z", "X")
+    deadline = time.monotonic() + SOON
+    while left := {pid: command for pid, command in pids.items() if stat_of(pid)[0] not in gone}:
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)  # what other processes do can only be looked at again
+    return left
+
+
+def one_of(pids: dict[int, str], words: str) -> int:
+    (found,) = (pid for pid, command in pids.items() if words in command)
+    return found
+
+
+async def test_a_gateway_that_is_killed_leaves_no_process(configured: Configured, speak: Speak, raw: Any) -> None:
+    upstreams = {name: raw(name, "--name", name) for name in ("brood", "stubborn", "deaf", "ok")}
+    async with speak(configured(upstreams)) as client:
+        await client.greet()
+        started = offspring(client.process.pid)
+        assert len(started) >= 6, started  # four, a grandchild, a watchdog
+        client.process.kill()
+        assert await survivors(started) == {}
+
+
+async def test_a_process_that_is_stopped_is_not_left_either(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()}, limits={"spool_bytes": 1024})) as client:
+        await client.greet()
+        large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
+        assert "Stored in memory" in await client.text("say_mirrored", {"result": large})
+        started = offspring(client.process.pid)
+        for words in (SCANNER, "raw.py"):
+            os.kill(one_of(started, words), signal.SIGSTOP)
+        client.process.kill()
+        assert await survivors(started) == {}
+
+
+@pytest.mark.parametrize("way", ["leaves", signal.SIGTERM, signal.SIGINT])
+async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"one": raw()})) as client:
+        await client.greet()
+        started = offspring(client.process.pid)
+        assert one_of(started, WATCHDOG)
+        if isinstance(way, signal.Signals):
+            client.process.send_signal(way)
+        else:
+            assert client.process.stdin is not None
+            client.process.stdin.close()
+        async with asyncio.timeout(SOON):
+            assert await client.process.wait() == (130 if way == signal.SIGINT else 0)
+        assert await survivors(started, zombies=True) == {}
+        assert client.stderr == []
+
+
+async def test_one_that_ends_by_itself_fails_its_calls_at_once_and_leaves_nothing(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:
+        await client.greet()
+        before = offspring(client.process.pid)
+        child = one_of(before, "raw.py brood")
+        (grandchild,) = offspring(child)
+        began = time.monotonic()
+        assert "'brood' closed the connection" in await client.text("brood_die_mirrored")
+        assert time.monotonic() - began < 1  # though the grandchild holds its pipes
+        assert await survivors({child: before[child]}, zombies=True) == {}
+        assert await survivors({grandchild: before[grandchild]}) == {}
+        assert "again" in await client.text("brood_hear_mirrored", {"text": "again"})
+        client.process.kill()
+        assert await survivors(before) == {}
