@@ -17,6 +17,7 @@ import uvicorn
 from mcp_mirror import __version__
 from mcp_mirror.catalog import build_catalog
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.leash import Leash
@@ -30,8 +31,6 @@ from mcp_mirror.upstreams.supervisor import Upstreams
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_FAREWELL: Final = 1
-"""Seconds that open HTTP responses get when we stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,14 @@ class Application:
     server: MirrorServer
     upstreams: Upstreams
 
-    async def serve_http(self, host: str, port: int, announce: Callable[[str], None]) -> None:
-        """Serve Streamable HTTP until cancelled.
+    async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
+        """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
 
         Args:
             host: A loopback address.
             port: 0 for any that is free.
             announce: Told the URL as soon as clients can connect to it.
+            leaving: Set by who wants us to end in good order.
 
         Raises:
             MirrorError: The address is not a loopback one (everybody who reaches it would share one memory) or taken.
@@ -57,38 +57,40 @@ class Application:
         if host not in _LOOPBACK:
             raise MirrorError(f"{host!r} is not a loopback address. Serve on 127.0.0.1, behind a proxy that you trust.")
         settings = uvicorn.Config(
-            self.server.http_app(host),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_FAREWELL,
+            Farewell(self.server.http_app(host), leaving), log_config=None, access_log=False, lifespan="on"
         )
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
-            await _HttpServer(settings).serve_until_cancelled(listening)
+            await _HttpServer(settings).serve_until(leaving, listening)
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to who runs us, and says goodbye to its clients when it is cancelled."""
+    """Leaves signals to who runs us, and says goodbye to its clients when we leave or it is cancelled."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def serve_until_cancelled(self, listening: socket.socket) -> None:
+    async def serve_until(self, leaving: anyio.Event, listening: socket.socket) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stop_when_cancelled)
+            tasks.start_soon(self._leave, leaving)
             with anyio.CancelScope(shield=True):
                 await self.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
-    async def _stop_when_cancelled(self) -> None:
+    async def _leave(self, leaving: anyio.Event) -> None:
+        """Stop in good order when we leave; cut off what is open still when cancelled."""
         try:
+            await leaving.wait()
+            self.should_exit = True
             await anyio.sleep_forever()
         finally:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports each stream that we cut off
+            leaving.set()
             self.should_exit = True
+            for request in tuple(self.server_state.tasks):
+                request.cancel()
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -157,6 +157,8 @@ class ServerPolicy:
     """Put before our own instructions."""
     path: str = "/mcp"
     """Path of the Streamable HTTP endpoint."""
+    drain: float = 10.0
+    """Seconds that calls in flight get to end when we are told to stop. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
