@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 SOON = 2.0
 """Seconds after which nothing may be left."""
+BOUND = 20.0
 SCANNER = "mcp_mirror.scanner"
 WATCHDOG = "/bin/sh"
 
@@ -96,7 +97,7 @@ async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Conf
         else:
             assert client.process.stdin is not None
             client.process.stdin.close()
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(BOUND):
             assert await client.process.wait() == (130 if way == signal.SIGINT else 0)
         assert await survivors(started, zombies=True) == {}
         assert client.stderr == []
