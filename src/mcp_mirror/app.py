@@ -19,12 +19,14 @@ from mcp_mirror.catalog import build_catalog
 from mcp_mirror.contents import LABELS, ContentCapture
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.announcements import Announcements
+from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.keeper import Keeper
+from mcp_mirror.leash import Leash
 from mcp_mirror.policies import Config
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
@@ -33,14 +35,12 @@ from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Audience, Upstreams
+from mcp_mirror.upstreams.supervisor import Audience, Equipment, Upstreams
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SPREAD_PAUSE: Final = 1.0
 """Seconds between two announcements to clients, however often something changes."""
-_FAREWELL: Final = 1
-"""Seconds that open HTTP responses get when we stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,14 @@ class Application:
     server: MirrorServer
     upstreams: Upstreams
 
-    async def serve_http(self, host: str, port: int, announce: Callable[[str], None]) -> None:
-        """Serve Streamable HTTP until cancelled.
+    async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
+        """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
 
         Args:
             host: A loopback address.
             port: 0 for any that is free.
             announce: Told the URL as soon as clients can connect to it.
+            leaving: Set by who wants us to end in good order.
 
         Raises:
             MirrorError: The address is not a loopback one (everybody who reaches it would share one memory) or taken.
@@ -66,38 +67,40 @@ class Application:
         if host not in _LOOPBACK:
             raise MirrorError(f"{host!r} is not a loopback address. Serve on 127.0.0.1, behind a proxy that you trust.")
         settings = uvicorn.Config(
-            self.server.http_app(host),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_FAREWELL,
+            Farewell(self.server.http_app(host), leaving), log_config=None, access_log=False, lifespan="on"
         )
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
-            await _HttpServer(settings).serve_until_cancelled(listening)
+            await _HttpServer(settings).serve_until(leaving, listening)
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to who runs us, and says goodbye to its clients when it is cancelled."""
+    """Leaves signals to who runs us, and says goodbye to its clients when we leave or it is cancelled."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def serve_until_cancelled(self, listening: socket.socket) -> None:
+    async def serve_until(self, leaving: anyio.Event, listening: socket.socket) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stop_when_cancelled)
+            tasks.start_soon(self._leave, leaving)
             with anyio.CancelScope(shield=True):
                 await self.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
-    async def _stop_when_cancelled(self) -> None:
+    async def _leave(self, leaving: anyio.Event) -> None:
+        """Stop in good order when we leave; cut off what is open still when cancelled."""
         try:
+            await leaving.wait()
+            self.should_exit = True
             await anyio.sleep_forever()
         finally:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports each stream that we cut off
+            leaving.set()
             self.should_exit = True
+            for request in tuple(self.server_state.tasks):
+                request.cancel()
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -119,12 +122,13 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
         awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
     """
     folder = Path(config.store.path) if config.store.path else None
-    with Spool(config.limits, folder) as spool:
-        async with aclosing(Scanner()) as scanner, anyio.create_task_group() as tasks:
+    with Spool(config.limits, folder) as spool, Leash() as leash:
+        async with aclosing(Scanner(leash)) as scanner, anyio.create_task_group() as tasks:
             news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
             audience = Audience(news.changed, news.updated)
-            upstreams = Upstreams(config.upstreams, spool, client_info, audience, config.server.answer_timeout)
+            equipment = Equipment(spool, leash, client_info, audience, config.server.answer_timeout)
+            upstreams = Upstreams(config.upstreams, equipment)
             store = _STORES[config.store.kind](config.store, time.time, lambda: spool.directory)
             gateway = Gateway(
                 upstreams=upstreams,

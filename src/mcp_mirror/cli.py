@@ -94,15 +94,16 @@ def serve(
     loaded = _load(config)
     _tell_warnings(loaded)
     address = _address(http) if http else None
+    leaving = anyio.Event()
 
     async def run() -> None:
         async with open_application(loaded, awaits_client=not address) as application:
             if address:
-                await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"))
+                await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"), leaving)
             else:
-                await application.server.serve_stdio()
+                await application.server.serve_stdio(leaving)
 
-    _run(run())
+    _run(run(), leaving, loaded.server.drain)
 
 
 @app.command()
@@ -205,14 +206,20 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end or to a signal; either way everything that was opened is closed."""
+def _run(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = None, drain: float = 0) -> None:
+    """Run to the end or to a signal; either way everything that was opened is closed.
+
+    Args:
+        main: What runs.
+        leaving: Set at the first signal: what runs takes nothing new and ends when what is under way has ended.
+        drain: Seconds that it gets for that.
+    """
     stopped: list[signal.Signals] = []
 
     async def run() -> None:
         async with anyio.create_task_group() as tasks:
             if sys.platform != "win32":
-                tasks.start_soon(_cancel_on_signal, tasks.cancel_scope, stopped)
+                tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, leaving if drain else None, drain)
             await main
             tasks.cancel_scope.cancel()
 
@@ -223,16 +230,21 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     except (MirrorError, BaseExceptionGroup) as error:
         _fail(error)
     if stopped:
-        raise typer.Exit(_INTERRUPTED if stopped == [signal.SIGINT] else 0)
+        raise typer.Exit(_INTERRUPTED if stopped[0] == signal.SIGINT else 0)
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope, stopped: list[signal.Signals]) -> None:
-    """The first signal stops us in good order; a second one at once."""
+async def _stop_on_signal(
+    scope: anyio.CancelScope, stopped: list[signal.Signals], leaving: anyio.Event | None, drain: float
+) -> None:
+    """The first signal lets what is under way end; where nothing may, and at a second one, all is closed at once."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             stopped.append(number)
-            scope.cancel()
-            return
+            if leaving is None or leaving.is_set():
+                scope.cancel()
+                return
+            leaving.set()
+            scope.deadline = anyio.current_time() + drain
 
 
 def _fail(error: BaseException) -> NoReturn:

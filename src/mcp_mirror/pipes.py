@@ -36,6 +36,8 @@ class LineSource:
         self._collector = collector
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
+        self._ended = False
+        self._waiting = anyio.CancelScope()
         self._pollable = sys.platform != "win32"
         self._buffer = bytearray(PIPE_BYTES if self._pollable else 0)
         """Reused: fresh memory for each read of a large message costs as much as reading it."""
@@ -50,12 +52,24 @@ class LineSource:
             await self._read()
         return self._ready.popleft()
 
+    def end(self) -> None:
+        """Read no more: who waits for a message hears of the end."""
+        self._ended = True
+        self._waiting.cancel()
+
     def close(self) -> None:
         """Drop what came of an unfinished message, and the descriptor."""
         self._collector.close()
         os.close(self._descriptor)
 
     async def _read(self) -> None:
+        with anyio.CancelScope() as self._waiting:
+            if not self._ended:
+                await self._read_some()
+        if self._ended and not self._ready:
+            raise anyio.EndOfStream
+
+    async def _read_some(self) -> None:
         if sys.platform == "win32":
             data = await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
             self._take(data, len(data))

@@ -183,6 +183,8 @@ class ServerPolicy:
     state_keys: tuple[str, ...] = field(default=(), repr=False)
     """Secrets that seal what clients keep for us between two rounds: the first seals, all open. None: of this process
     alone."""
+    drain: float = 10.0
+    """Seconds that calls in flight get to end when we are told to stop. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

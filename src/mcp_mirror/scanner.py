@@ -19,6 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.leash import Leash
 from mcp_mirror.models import Buffer, Draft, FileSpan, Span
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
@@ -51,7 +52,8 @@ class _Scanned:
 class Scanner:
     """Starts the process when it is first needed and keeps it; one that dies is started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, leash: Leash) -> None:
+        self._leash = leash
         self._process: Process | None = None
         self._answers: BufferedByteReceiveStream | None = None
         self._turn = anyio.Lock()
@@ -83,6 +85,7 @@ class Scanner:
                 process.kill()
             with anyio.CancelScope(shield=True):
                 await process.aclose()
+            self._leash.release(process.pid)
 
     async def _ask(self, question: _Scan | _Locate) -> Any:
         async with self._turn:
@@ -98,8 +101,11 @@ class Scanner:
 
     async def _exchange(self, question: bytes) -> Any:
         if self._process is None or self._answers is None or self._process.returncode is not None:
+            await self.aclose()
             argv = [sys.executable, "-c", f"from {__name__} import main; main()"]
-            self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL)
+            # In a session of its own: a Ctrl-C in the terminal leaves it to the calls that are answered still.
+            self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+            self._leash.hold(self._process.pid)
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
         assert self._process.stdin is not None  # noqa: S101  # opened with pipes

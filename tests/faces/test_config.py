@@ -76,7 +76,7 @@ mirror:
   capture: never
   startup_wait: 0
 store: {kind: disk, path: kept, max_bytes: 1.5GiB, ttl: 2h}
-server: {name: gate, instructions: Be brief., path: /x/mcp}
+server: {name: gate, instructions: Be brief., path: /x/mcp, drain: 0}
 limits: {max_message_bytes: 5MB, spool_bytes: 1KiB, max_key_bytes: 100}
 """
 
@@ -105,7 +105,7 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
         ),
         mirror=MirrorPolicy("_twin", "never", 1, 2, 3, "paper", expose_originals=True, startup_wait=0),
         store=StorePolicy("disk", str(tmp_path / "kept"), 3 << 29, 7200),
-        server=ServerPolicy("gate", "Be brief.", "/x/mcp"),
+        server=ServerPolicy("gate", "Be brief.", "/x/mcp", drain=0),
         limits=WirePolicy(5_000_000, 1024, 100),
     )
 

@@ -13,6 +13,7 @@ import pytest
 from mcp_mirror.capture import CaptureRules
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.leash import Leash
 from mcp_mirror.models import FileSpan, Span
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss
@@ -32,9 +33,10 @@ def order(**changes: Any) -> Order:
 
 @pytest.fixture
 async def scanner() -> AsyncIterator[Scanner]:
-    scanner = Scanner()
-    yield scanner
-    await scanner.aclose()
+    with Leash() as leash:
+        scanner = Scanner(leash)
+        yield scanner
+        await scanner.aclose()
 
 
 def frame_of(folder: Path, message: object) -> SpooledFrame:

@@ -171,9 +171,9 @@ class Lines:
 
 
 @asynccontextmanager
-async def _speak(config: Path, *more: str) -> AsyncIterator[Lines]:
+async def _speak(config: Path, *more: str, **keys: Any) -> AsyncIterator[Lines]:
     process = await asyncio.create_subprocess_exec(
-        COMMAND, "serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 26
+        COMMAND, "serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 26, **keys
     )
     lines = Lines(process)
     reading = asyncio.create_task(_drain(process.stderr, lines.stderr))

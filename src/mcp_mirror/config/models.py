@@ -192,6 +192,10 @@ class ServerSection(_Section):
     name: Text = Field(default=_SERVER.name, description="The name that clients see.")
     instructions: Text | None = Field(default=None, description="Text for the model, put before the gateway's own.")
     path: UrlPath = Field(default=_SERVER.path, description="Path of the HTTP endpoint.")
+    drain: Pause = Field(
+        default=_SERVER.drain,
+        description="Seconds that calls in flight get to end when the gateway is told to stop. 0: none.",
+    )
 
 
 class LimitsSection(_Section):

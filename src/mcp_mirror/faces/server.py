@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import anyio
 from mcp.server import CacheHint, NotificationOptions, Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -61,10 +62,10 @@ class MirrorServer:
         # The SDK's own spans cost a small call more than its work.
         self._server.middleware[:] = [self._observe, RequestStateBoundary(security, default_audience=policy.name)]
 
-    async def serve_stdio(self) -> None:
-        """Serve the one client on standard input and output until it leaves; upstreams start when it has come."""
+    async def serve_stdio(self, leaving: anyio.Event) -> None:
+        """Serve the one client on standard streams until it leaves, or we do; upstreams start when it has come."""
         self._waits_for_client = True
-        async with stdio_streams(self.handlers.postbox, self._spool) as (read, write):
+        async with stdio_streams(self.handlers.postbox, self._spool, leaving) as (read, write):
             await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
 
     def http_app(self, host: str) -> ASGIApp:

@@ -1,7 +1,8 @@
 """Our face on standard input and output: JSON-RPC lines, bytes only.
 
-A line that is no message is answered with a JSON-RPC error, and the connection goes on. While we serve, whatever
-else writes to standard output goes to standard error instead.
+A line that is no message is answered with a JSON-RPC error, and the connection goes on. When we leave, requests that
+are under way are answered, new ones are refused, and the connection ends. While we serve, whatever else writes to
+standard output goes to standard error instead.
 """
 
 import os
@@ -22,45 +23,54 @@ from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.spool import Frame, Spool, SpooledFrame, identity_of
 from mcp_mirror.wire import RequestId
 
+_SUBSCRIPTION: Final = "subscriptions/listen"
+_CANCELLED: Final = "notifications/cancelled"
 _LINGER: Final = 1.0
 """Seconds after the end of the input that what was asked on it may still be answered."""
 
 
 @asynccontextmanager
-async def stdio_streams(postbox: Postbox, spool: Spool) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
-    """What the SDK reads and writes on this process's standard streams."""
+async def stdio_streams(
+    postbox: Postbox, spool: Spool, leaving: anyio.Event
+) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
+    """What the SDK reads and writes on this process's standard streams; `leaving` is set when we are to end."""
     with _claimed_streams() as (descriptor_in, descriptor_out):
         sink = LineSink(descriptor_out)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
-            session = _Session(postbox, sink)
-            yield _Incoming(session, LineSource(descriptor_in, spool.collector())), _Outgoing(session)
+            session = _Session(postbox, sink, leaving)
+            source = LineSource(descriptor_in, spool.collector())
+            tasks.start_soon(_end_when_left, session, source)
+            yield _Incoming(session, source), _Outgoing(session)
             tasks.cancel_scope.cancel()
 
 
 class _Session:
     """What both directions of the one connection share: the way out, and which requests wait for an answer."""
 
-    def __init__(self, postbox: Postbox, sink: LineSink) -> None:
+    def __init__(self, postbox: Postbox, sink: LineSink, leaving: anyio.Event) -> None:
         self.postbox = postbox
         self.sink = sink
+        self.leaving = leaving
         self._open_requests: set[RequestId] = set()
         self._answered = anyio.Event()
 
     def note(self, message: types.JSONRPCMessage) -> None:
-        """Keep count of the requests that wait for an answer; a subscription's answer is its end."""
-        if isinstance(message, types.JSONRPCRequest) and message.method != "subscriptions/listen":
+        """Keep count of the requests that wait for an answer; a subscription and a cancelled one get none."""
+        if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self._open_requests.add(message.id)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
+            if isinstance(cancelled := (message.params or {}).get("requestId"), RequestId):
+                self._open_requests.discard(cancelled)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self._open_requests.discard(message.id)
         self._answered.set()
         self._answered = anyio.Event()
 
     async def all_answered(self) -> None:
-        """Wait until no request waits, or should have been answered."""
-        with anyio.move_on_after(_LINGER):
-            while self._open_requests:
-                await self._answered.wait()
+        """Wait until no request waits."""
+        while self._open_requests:
+            await self._answered.wait()
 
 
 class _Incoming(MessageStream):
@@ -76,15 +86,20 @@ class _Incoming(MessageStream):
                 if (message := await self._open(await self._source.receive())) is not None:
                     self._session.note(message.message)
                     return message
-        except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will
-            await self._session.all_answered()
+        except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will, or we leave
+            with anyio.move_on_after(_LINGER):
+                await self._session.all_answered()
             raise anyio.EndOfStream from None
 
     async def _open(self, frame: Frame) -> SessionMessage | None:
         token = None
         try:
             stub, token = self._session.postbox.inbound(_bytes_of(frame))
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
+            message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
+            if not (self._session.leaving.is_set() and isinstance(message, types.JSONRPCRequest)):
+                return SessionMessage(message)
+            self._session.postbox.discard(token)
+            await self._refuse(types.INTERNAL_ERROR, "The gateway is stopping: it takes no new requests.", message.id)
         except WireError as error:
             await self._refuse(types.PARSE_ERROR, str(error), identity_of(frame))
         except ValueError:
@@ -96,6 +111,13 @@ class _Incoming(MessageStream):
     async def _refuse(self, code: int, reason: str, identity: RequestId | None) -> None:
         error = types.JSONRPCError(jsonrpc="2.0", id=identity, error=types.ErrorData(code=code, message=reason))
         await self._session.sink.send((error.model_dump_json(exclude_unset=True).encode(),))
+
+
+async def _end_when_left(session: _Session, source: LineSource) -> None:
+    """What is under way may need the client still, for its answers and cancellations: so we read until it is done."""
+    await session.leaving.wait()
+    await session.all_answered()
+    source.end()
 
 
 class _Outgoing(MessageSink):

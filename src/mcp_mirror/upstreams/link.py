@@ -19,6 +19,7 @@ from mcp import MCPError
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
+from mcp_mirror.leash import Leash
 from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import (
@@ -81,6 +82,7 @@ class Means:
 
     policy: UpstreamPolicy
     spool: Spool
+    leash: Leash
     client_info: types.Implementation
     redactor: Redactor
 
@@ -89,7 +91,7 @@ class Means:
         endpoint = self.policy.endpoint
         if isinstance(endpoint, HttpEndpoint):
             return HttpTransport(endpoint, self.policy.timeout, self.spool)
-        return StdioTransport(self.policy.name, endpoint, self.spool, last_words)
+        return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, last_words)
 
 
 class Link:

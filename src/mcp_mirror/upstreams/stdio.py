@@ -20,6 +20,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.leash import Leash
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
 from mcp_mirror.policies import StdioEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
@@ -64,6 +65,7 @@ class StdioTransport:
     name: str
     endpoint: StdioEndpoint
     spool: Spool
+    leash: Leash
     last_words: LastWords
 
     @asynccontextmanager
@@ -84,15 +86,17 @@ class StdioTransport:
         finally:
             os.close(their_input)
             os.close(their_output)
+        child = _Child(process, self.leash)
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._keep_last_words, process)
+                tasks.start_soon(child.bury)
                 await tasks.start(sink.run)
                 yield _Incoming(self.name, source, bypass), _Outgoing(sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
-                    await _stop(process)
+                    await child.stop()
                 tasks.cancel_scope.cancel()
                 source.close()
 
@@ -175,23 +179,38 @@ class _Outgoing(MessageSink):
             outbound.passage.is_sent = True
 
 
-async def _stop(process: Process) -> None:
-    """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle asks for."""
-    for name, grace in _STEPS:
-        if name:
-            _signal(process, name)
-        with anyio.move_on_after(grace):
-            await process.wait()
-        if process.returncode is not None:
-            break
-    _signal(process, "SIGKILL")  # what it left behind in its group
-    with suppress(*_PIPE_GONE):
-        await process.aclose()
+class _Child:
+    """The process that we started, and whatever it started in its group."""
 
+    def __init__(self, process: Process, leash: Leash) -> None:
+        self._process = process
+        self._leash = leash
+        self._buried = anyio.Event()
+        leash.hold(process.pid)
 
-def _signal(process: Process, name: str) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, getattr(signal, name))
+    async def bury(self) -> None:
+        """When it ends, by itself or not, what it left behind ends too: so we read the end of its pipes."""
+        with anyio.CancelScope(shield=True):  # until `stop` is through
+            await self._process.wait()
+            self._signal("SIGKILL")
+            self._leash.release(self._process.pid)  # from here on the number may be another's
+            self._buried.set()
+
+    async def stop(self) -> None:
+        """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle wants."""
+        for name, grace in _STEPS:
+            if name:
+                self._signal(name)
+            with anyio.move_on_after(grace):
+                await self._buried.wait()
+            if self._buried.is_set():
+                break
+        with suppress(*_PIPE_GONE):
+            await self._process.aclose()
+
+    def _signal(self, name: str) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._process.kill()
+            else:
+                os.killpg(self._process.pid, getattr(signal, name))

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.leash import Leash
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import Listing, Outgoing
@@ -52,6 +53,18 @@ class Audience:
     """Which list has changed, and for which session; None: for all."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What all upstreams are made with."""
+
+    spool: Spool
+    leash: Leash
+    client_info: types.Implementation
+    audience: Audience
+    hold: float
+    """Seconds that a call waits for a client's answer."""
 
 
 @dataclass(slots=True)
@@ -187,8 +200,9 @@ class Upstream:
             return None if self._modern_only else session_key(caller.session)
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
-        capabilities = json.dumps(caller.capabilities, sort_keys=True)
-        return ("principal", caller.namespace, capabilities) if caller.capabilities or scope else None
+        if not caller.capabilities and scope is None:
+            return None
+        return ("principal", caller.namespace, json.dumps(dict(caller.capabilities), sort_keys=True))
 
     def _lease(self, key: Key, exchange: Exchange) -> _Lease:
         assert self._tasks is not None  # noqa: S101  # requests come after the start
@@ -246,19 +260,9 @@ def session_key(session: str) -> Key:
 class Upstreams:
     """All upstreams, side by side."""
 
-    def __init__(
-        self,
-        policies: Iterable[UpstreamPolicy],
-        spool: Spool,
-        client_info: types.Implementation,
-        audience: Audience,
-        hold: float,
-    ) -> None:
+    def __init__(self, policies: Iterable[UpstreamPolicy], equipment: Equipment) -> None:
         """Make all that the configuration names; none is started."""
-        self._spool = spool
-        self._client_info = client_info
-        self._audience = audience
-        self._hold = hold
+        self._equipment = equipment
         self._all = {policy.name: self._make(policy) for policy in policies}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks: TaskGroup | None = None
@@ -336,8 +340,10 @@ class Upstreams:
                 await upstream.settled.wait()
 
     def _make(self, policy: UpstreamPolicy) -> Upstream:
-        means = Means(policy, self._spool, self._client_info, Redactor(policy.endpoint))
-        return Upstream(means, self._audience, self._hold)
+        equipment = self._equipment
+        redactor = Redactor(policy.endpoint)
+        means = Means(policy, equipment.spool, equipment.leash, equipment.client_info, redactor)
+        return Upstream(means, equipment.audience, equipment.hold)
 
     def _start(self, upstream: Upstream) -> None:
         assert self._tasks is not None  # noqa: S101  # within `running`

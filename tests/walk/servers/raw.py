@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -222,6 +223,14 @@ def stubborn() -> None:
     forever()
 
 
+def brood() -> None:
+    """As `stubborn`, and there is a grandchild that ignores everything and holds all that it was given."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # which a process inherits
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", options.name])
+    stubborn()
+
+
 def strict() -> None:
     """As some servers are: what is not the handshake they know is their end."""
     first = sys.stdin.buffer.readline()
@@ -243,7 +252,7 @@ def deaf() -> None:
 
 BEHAVIOURS: dict[str, Callable[[], None]] = {
     "exits": exits, "leaks": leaks, "leaks_long": leaks_long, "refuses": refuses, "garbage": garbage, "half": half,
-    "silent": forever, "stubborn": stubborn, "deaf": deaf, "strict": strict,
+    "silent": forever, "stubborn": stubborn, "brood": brood, "deaf": deaf, "strict": strict,
 }  # fmt: skip
 
 if __name__ == "__main__":

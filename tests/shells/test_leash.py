@@ -1,0 +1,116 @@
+"""Processes that end with us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_mirror.leash import Leash
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+BOUND = 5
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a group of its own."""
+    process = subprocess.Popen(["sleep", "100"], start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(BOUND)
+
+
+def children() -> set[int]:
+    threads = Path("/proc/self/task").iterdir()
+    return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
+
+
+def watchdog_of(before: set[int]) -> int:
+    (watchdog,) = children() - before
+    return watchdog
+
+
+def test_what_is_held_ends_with_the_leash() -> None:
+    before = children()
+    with sleeper() as first, sleeper() as second:
+        with Leash() as leash:
+            leash.hold(first.pid)
+            leash.hold(second.pid)
+            assert len(children() - before) == 3
+        assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
+    assert children() == before
+
+
+def test_what_was_released_lives_on() -> None:
+    with sleeper() as held, sleeper() as released:
+        with Leash() as leash:
+            for process in (released, held, released):
+                leash.hold(process.pid)
+            leash.release(released.pid)
+            leash.release(released.pid)
+        assert held.wait(BOUND) == -signal.SIGKILL
+        assert released.poll() is None
+
+
+def test_nothing_is_started_where_nothing_is_held() -> None:
+    before = children()
+    with Leash() as leash:
+        leash.release(1)
+        assert children() == before
+
+
+def test_a_watchdog_that_was_killed_is_started_again_and_knows_all_that_is_held() -> None:
+    with sleeper() as first, sleeper() as second:
+        before = children()
+        with Leash() as leash:
+            leash.hold(first.pid)
+            killed = watchdog_of(before)
+            os.kill(killed, signal.SIGKILL)
+            os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+            leash.hold(second.pid)
+            assert watchdog_of(before) != killed
+        assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_does_not_end_the_watchdog(number: signal.Signals) -> None:
+    with sleeper() as first, sleeper() as second:
+        before = children()
+        with Leash() as leash:
+            leash.hold(first.pid)
+            watchdog = watchdog_of(before)
+            ignored, deadline = 0, time.monotonic() + BOUND
+            while not ignored and time.monotonic() < deadline:  # until the shell has read what it is to do
+                status = Path(f"/proc/{watchdog}/status").read_text()
+                ignored = int(status.partition("SigIgn:")[2].split()[0], 16) & 1 << (number - 1)
+            os.kill(watchdog, number)
+            leash.hold(second.pid)
+            assert watchdog_of(before) == watchdog
+        assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
+
+
+def test_the_watchdog_holds_nothing_of_ours() -> None:
+    secret, other = os.pipe()
+    os.set_inheritable(secret, True)  # noqa: FBT003  # the signature is the language's
+    with sleeper() as process:
+        before = children()
+        with Leash() as leash:
+            leash.hold(process.pid)
+            folder = Path(f"/proc/{watchdog_of(before)}")
+            opened = {int(path.name): str(path.readlink()) for path in (folder / "fd").iterdir()}
+            assert opened.keys() == {0, 1, 2}
+            assert opened[0].startswith("pipe:")
+            assert opened[1] == opened[2] == os.devnull
+            assert str((folder / "cwd").readlink()) == "/"
+            assert os.getsid(int(folder.name)) == int(folder.name)
+            assert b"PATH=" + os.environ["PATH"].encode() not in (folder / "environ").read_bytes()
+    os.close(secret)
+    os.close(other)

@@ -1,0 +1,162 @@
+"""The processes that we start, and what they start: none is left, however we or they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Speak
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+SOON = 2.0
+"""Seconds after which nothing may be left."""
+BOUND = 20.0
+SCANNER = "mcp_mirror.scanner"
+WATCHDOG = "/bin/sh"
+
+
+def stat_of(pid: int) -> tuple[str, int]:
+    """A process's state and parent; of one that is gone, nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[1])
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def offspring(pid: int) -> dict[int, str]:
+    """All descendants of a process with their command lines."""
+    parents = {int(path.name): stat_of(int(path.name))[1] for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    found, new = set[int](), {pid}
+    while new := {child for child, parent in parents.items() if parent in new} - found:
+        found |= new
+    return {child: command_of(child) for child in sorted(found)}
+
+
+async def survivors(pids: dict[int, str], *, zombies: bool = False) -> dict[int, str]:
+    """Those that live still after a while; what nobody has waited for yet counts only where that is asked."""
+    gone = ("",) if zombies else ("", "Z", "X")
+    deadline = time.monotonic() + SOON
+    while left := {pid: command for pid, command in pids.items() if stat_of(pid)[0] not in gone}:
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)  # what other processes do can only be looked at again
+    return left
+
+
+def one_of(pids: dict[int, str], words: str) -> int:
+    (found,) = (pid for pid, command in pids.items() if words in command)
+    return found
+
+
+async def test_a_gateway_that_is_killed_leaves_no_process(configured: Configured, speak: Speak, raw: Any) -> None:
+    upstreams = {name: raw(name, "--name", name) for name in ("brood", "stubborn", "deaf", "ok")}
+    async with speak(configured(upstreams)) as client:
+        await client.greet()
+        started = offspring(client.process.pid)
+        assert len(started) == 6, started  # four, a grandchild, the one watchdog
+        client.process.kill()
+        assert await survivors(started) == {}
+
+
+async def test_a_process_that_is_stopped_is_not_left_either(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()}, limits={"spool_bytes": 1024})) as client:
+        await client.greet()
+        large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
+        assert "Stored in memory" in await client.text("say_mirrored", {"result": large})
+        started = offspring(client.process.pid)
+        for words in (SCANNER, "raw.py"):
+            os.kill(one_of(started, words), signal.SIGSTOP)
+        client.process.kill()
+        assert await survivors(started) == {}
+
+
+@pytest.mark.parametrize("way", ["leaves", signal.SIGTERM, signal.SIGINT])
+async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"one": raw(), "two": raw()})) as client:
+        await client.greet()
+        started = offspring(client.process.pid)
+        assert one_of(started, WATCHDOG)
+        if isinstance(way, signal.Signals):
+            client.process.send_signal(way)
+        else:
+            assert client.process.stdin is not None
+            client.process.stdin.close()
+        async with asyncio.timeout(BOUND):
+            assert await client.process.wait() == (130 if way == signal.SIGINT else 0)
+        assert await survivors(started, zombies=True) == {}
+        assert client.stderr == []
+
+
+async def test_one_that_ends_by_itself_fails_its_calls_at_once_and_leaves_nothing(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:
+        await client.greet()
+        before = offspring(client.process.pid)
+        child = one_of(before, "raw.py brood")
+        (grandchild,) = offspring(child)
+        began = time.monotonic()
+        assert "'brood' closed the connection" in await client.text("brood_die_mirrored")
+        assert time.monotonic() - began < 1  # though the grandchild holds its pipes
+        assert await survivors({child: before[child]}, zombies=True) == {}
+        assert await survivors({grandchild: before[grandchild]}) == {}
+        assert "again" in await client.text("brood_hear_mirrored", {"text": "again"})
+        client.process.kill()
+        assert await survivors(before) == {}
+
+
+async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"mortal": raw(), "brood": raw("brood", "--name", "x")})) as client:
+        await client.greet()
+        os.kill(one_of(offspring(client.process.pid), WATCHDOG), signal.SIGKILL)
+        await client.text("mortal_die_mirrored")
+        assert "again" in await client.text("mortal_hear_mirrored", {"text": "again"})
+        started = offspring(client.process.pid)
+        assert one_of(started, WATCHDOG)
+        client.process.kill()
+        assert await survivors(started) == {}
+
+
+async def test_a_ctrl_c_in_the_terminal_reaches_the_gateway_alone(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    running, gate = tmp_path / "running", tmp_path / "gate"
+    config = configured({"raw": raw()}, limits={"spool_bytes": 1024})
+    async with speak(config, start_new_session=True) as client:
+        await client.greet()
+        large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
+        await client.text("say_mirrored", {"result": large})
+        started = offspring(client.process.pid)
+        assert one_of(started, SCANNER)
+        call = asyncio.create_task(client.text("hang_mirrored", {"started": str(running), "until": str(gate)}))
+        async with asyncio.timeout(BOUND):
+            while not running.exists():  # noqa: ASYNC110  # another process makes it
+                await asyncio.sleep(0.01)
+        os.killpg(client.process.pid, signal.SIGINT)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.process.wait(), 0.5)  # the call holds it
+        assert offspring(client.process.pid) == started
+        gate.touch()
+        assert await call == "late"
+        async with asyncio.timeout(BOUND):
+            assert await client.process.wait() == 130
+        assert await survivors(started, zombies=True) == {}
+        assert client.stderr == []

@@ -1,0 +1,201 @@
+"""Being told to stop: what is under way is finished, nothing new is taken, and there is an end to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from tests.walk.conftest import Configured, Serve, Speak
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+BOUND = 20.0
+SOON = 5.0
+"""Seconds that the end takes at most once nothing is waited for; the drain is 10 by default."""
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+LISTEN = {"notifications": {"toolsListChanged": True}, "_meta": META}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND):
+        while not true():  # noqa: ASYNC110  # another process makes it so
+            await asyncio.sleep(0.01)
+
+
+def request(identity: int, method: str, params: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params})
+
+
+@dataclass
+class Busy:
+    """A gateway with a call in flight."""
+
+    process: Process
+    answer: Callable[[], Any]
+    """The text that answers the call."""
+    refuses: Callable[[], Any]
+    """Returns once a new request is not taken any more."""
+    gate: Path
+    """The call is answered when this file is there."""
+
+    async def ends(self, code: int) -> float:
+        """The seconds until it has ended."""
+        began = time.monotonic()
+        async with asyncio.timeout(BOUND):
+            assert await self.process.wait() == code
+        return time.monotonic() - began
+
+
+@asynccontextmanager
+async def busy_stdio(config: Path, call: Any, speak: Speak, _serve: Serve) -> AsyncIterator[tuple[Process, Any, Any]]:
+    async with speak(config) as client:
+        await client.send(request(50, "subscriptions/listen", LISTEN))
+
+        async def refuses() -> None:
+            answer: dict[str, Any] = {}
+            while "error" not in answer:  # it may have been read just before the signal was
+                await client.send(request(100, "tools/list", {"_meta": META}))
+                answer = json.loads(await hear(100))
+            assert "stopping" in answer["error"]["message"]
+
+        async def answer() -> str:
+            return (await hear(99)).decode()
+
+        async def hear(identity: int) -> bytes:
+            while json.loads(line := await client.receive()).get("id") != identity:
+                pass
+            return line
+
+        assert b"acknowledged" in await client.receive()
+        await client.send(request(99, "tools/call", call | {"_meta": META}))
+        yield client.process, answer, refuses
+
+
+@asynccontextmanager
+async def busy_http(config: Path, call: Any, _speak: Speak, serve: Serve) -> AsyncIterator[tuple[Process, Any, Any]]:
+    async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as client, AsyncExitStack() as stack:
+        greeting = await client.post(served.url, content=request(1, "initialize", HELLO), headers=HEADERS)
+        headers = HEADERS | {"mcp-session-id": greeting.headers["mcp-session-id"]}
+        modern = HEADERS | {"mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen"}
+        told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+        await client.post(served.url, content=told, headers=headers)
+        body = request(50, "subscriptions/listen", LISTEN)
+        listening = [client.stream("GET", served.url, headers=headers),
+                     client.stream("POST", served.url, content=body, headers=modern)]  # fmt: skip
+        idle = [await stack.enter_async_context(stream) for stream in listening]
+        assert [stream.status_code for stream in idle] == [200, 200]
+        posted = asyncio.create_task(client.post(served.url, content=request(99, "tools/call", call), headers=headers))
+
+        async def refuses() -> None:
+            for stream in idle:
+                await asyncio.wait_for(stream.aread(), BOUND)  # to an end in good order
+            with pytest.raises(httpx2.TransportError):
+                await knock(served.url)
+
+        async def answer() -> str:
+            answered = await posted
+            answered.raise_for_status()
+            return str(answered.text)
+
+        yield served.process, answer, refuses
+        posted.cancel()
+        with contextlib.suppress(asyncio.CancelledError, httpx2.HTTPError):
+            await posted
+
+
+async def knock(url: str) -> None:
+    """Come again and again; it is a moment until nobody opens any more."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            async with httpx2.AsyncClient() as stranger:
+                refused = await stranger.post(url, content=request(1, "initialize", HELLO), headers=HEADERS)
+                assert refused.status_code == 503
+                assert "stopping" in refused.json()["error"]["message"]
+
+
+FACES = {"stdio": busy_stdio, "http": busy_http}
+
+
+@pytest.fixture(params=FACES)
+def busy(
+    request: pytest.FixtureRequest, configured: Configured, speak: Speak, serve: Serve, raw: Any, tmp_path: Path
+) -> Any:
+    """Starts a gateway and a call that is in flight; a drain may be given."""
+
+    @asynccontextmanager
+    async def start(**server: Any) -> AsyncIterator[Busy]:
+        started, gate = tmp_path / "started", tmp_path / "gate"
+        call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(gate)}}
+        config = configured({"raw": raw()}, server=server)
+        async with FACES[request.param](config, call, speak, serve) as (process, answer, refuses):
+            await until(started.exists)
+            yield Busy(process, answer, refuses, gate)
+
+    return start
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_call_in_flight_is_answered_and_nothing_new_is_taken(busy: Any, number: signal.Signals) -> None:
+    async with busy() as gateway:
+        gateway.process.send_signal(number)
+        await gateway.refuses()
+        gateway.gate.touch()
+        assert "late" in await asyncio.wait_for(gateway.answer(), BOUND)
+        assert await gateway.ends(130 if number == signal.SIGINT else 0) < SOON
+
+
+async def test_a_call_that_does_not_end_is_given_up_after_the_drain(busy: Any) -> None:
+    async with busy(drain=1) as gateway:
+        gateway.process.send_signal(signal.SIGTERM)
+        assert 0.9 < await gateway.ends(0) < SOON
+
+
+async def test_a_second_signal_ends_it_at_once(busy: Any) -> None:
+    async with busy() as gateway:
+        gateway.process.send_signal(signal.SIGTERM)
+        await gateway.refuses()
+        gateway.process.send_signal(signal.SIGTERM)
+        assert await gateway.ends(0) < SOON
+
+
+async def test_without_a_drain_the_first_signal_does(busy: Any) -> None:
+    async with busy(drain=0) as gateway:
+        gateway.process.send_signal(signal.SIGTERM)
+        assert await gateway.ends(0) < SOON
+
+
+async def test_a_call_that_was_cancelled_is_not_waited_for(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(tmp_path / "never")}}
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        await client.send(request(99, "tools/call", call))
+        await until(started.exists)
+        client.process.send_signal(signal.SIGTERM)
+        await client.send('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[]}}')
+        await client.send('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}')
+        async with asyncio.timeout(SOON):
+            assert await client.process.wait() == 0
+        assert client.stderr == []
