@@ -15,7 +15,7 @@ import mcp_types as types
 import uvicorn
 
 from mcp_mirror import __version__
-from mcp_mirror.catalog import build_catalog
+from mcp_mirror.catalog import Catalog, build_catalog
 from mcp_mirror.contents import LABELS, ContentCapture
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.announcements import Announcements
@@ -140,7 +140,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 is_transparent=config.is_transparent,
             )
             relay = Relay(upstreams)
-            sessions = Sessions(time.monotonic, upstreams.end_session)
+            sessions = Sessions(time.monotonic, news.ended)
             handlers = Handlers(
                 gateway=gateway,
                 relay=relay,
@@ -174,10 +174,11 @@ class _News:
         self._handlers, self._config = handlers, config
 
     def changed(self, kind: str, session: str | None) -> None:
-        """Of a session's connection or of everybody's a list has changed."""
-        if kind != "tools" or self._remake():
-            self._pending[kind, session if kind != "tools" else None] = None
-            self._wake.set()
+        """On a session's connection, or on everybody's, a list has changed."""
+        if kind == "tools" and not self._remake(session):
+            return
+        self._pending[kind, session] = None
+        self._wake.set()
 
     def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
@@ -189,17 +190,31 @@ class _News:
         self._pending["resources", None] = None
         self._wake.set()
 
-    def _remake(self) -> bool:
-        """Put the catalog together anew; whether clients see a difference."""
+    def _remake(self, session: str | None) -> bool:
+        """Put a catalog together anew; whether clients see a difference."""
         assert self._handlers is not None  # noqa: S101  # before the start
         gateway, config = self._handlers.gateway, self._config
-        listed = ((one.policy, one.listing.tools) for one in gateway.upstreams if one.listing)
-        catalog = build_catalog(listed, config.mirror, OWN_TOOLS, transparent=config.is_transparent)
-        before = gateway.catalog
+        said = ((one.policy, one.listing_for(session)) for one in gateway.upstreams)
+        listed = ((policy, listing.tools) for policy, listing in said if listing)
+        reserved = () if config.is_transparent else OWN_TOOLS
+        catalog = build_catalog(listed, config.mirror, reserved, transparent=config.is_transparent)
+        before = gateway.catalogs.get(session or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
-        gateway.catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS)
-        adverts = {name: entry.advert for name, entry in catalog.entries.items()}
-        return adverts != {name: entry.advert for name, entry in before.entries.items()}
+        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS)
+        if session is None:
+            gateway.catalog = catalog
+        elif _adverts(catalog) != _adverts(gateway.catalog):
+            gateway.catalogs[session] = catalog
+        else:
+            gateway.catalogs.pop(session, None)
+        return _adverts(catalog) != _adverts(before)
+
+    def ended(self, session: str) -> None:
+        """A client has gone: so does what was its alone."""
+        assert self._handlers is not None  # noqa: S101  # before the start
+        self._handlers.gateway.upstreams.end_session(session)
+        self._handlers.gateway.catalogs.pop(session, None)
+        self._handlers.subscriptions.forget_session(session)
 
     async def spread(self) -> None:
         """Tell clients, however many changes there were meanwhile, once."""
@@ -211,3 +226,7 @@ class _News:
                 if self._handlers:
                     await self._handlers.announcements.announce(kind, session)
             await anyio.sleep(_SPREAD_PAUSE)
+
+
+def _adverts(catalog: Catalog) -> dict[str, Any]:
+    return {name: entry.advert for name, entry in catalog.entries.items()}

@@ -31,7 +31,7 @@ class Caller:
     """It speaks the 2026 era: each request stands alone, and questions are answered by asking again."""
     session: str | None = None
     """The connection that its requests belong to; None where each stands alone."""
-    capabilities: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What it says it can do, as it says it."""
 
     @property

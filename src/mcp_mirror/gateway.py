@@ -16,7 +16,7 @@ import anyio.to_thread
 import mcp_types as types
 import msgspec
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.capture import Captured
 from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
@@ -85,6 +85,9 @@ class Gateway:
     is_transparent: bool = False
     """Nothing is stored: our own tools have nothing to work on."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
+    """What every client is shown."""
+    catalogs: dict[str, Catalog] = field(default_factory=dict)
+    """What single sessions are shown, whose upstreams list other tools on their connections."""
 
     async def call_tool(self, call: ToolCall) -> Reply:
         """Answer a call; errors become results with `isError` that say what to do.
@@ -95,17 +98,17 @@ class Gateway:
         try:
             if (own := OWN_TOOLS.get(call.name)) and not self.is_transparent:
                 return _content(await own.run(self.memory, call.namespace, own.read_arguments(call.arguments)))
-            entry = await self._route(call.name)
+            entry = await self._route(call.name, call.exchange.caller)
             return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))
         except RefusedError as error:
-            if _is_for_client(error) or not self._is_twin(call.name):
+            if _is_for_client(error) or not self._is_twin(call):
                 raise
             return error_reply(str(error))
         except MirrorError as error:
             return error_reply(str(error))
 
     async def _walk(self, entry: Entry, call: ToolCall) -> Reply:
-        found = find_pointers(call.arguments, self.catalog.labels)
+        found = find_pointers(call.arguments, self.catalog_for(call.exchange.caller).labels)
         values = await self._fetch(call.namespace, found)
         arguments = await _substitute(entry, call.arguments, found, values)
         _check(entry, arguments)
@@ -126,20 +129,25 @@ class Gateway:
         with discarding(arrival):
             return (await self._read(entry, arrival, self._order(entry, call))).members
 
-    def _is_twin(self, name: str) -> bool:
-        return name in self.catalog.entries and self.catalog.entries[name].mirrored
+    def catalog_for(self, caller: Caller) -> Catalog:
+        """What this client is shown."""
+        return self.catalogs.get(caller.session or "", self.catalog)
+
+    def _is_twin(self, call: ToolCall) -> bool:
+        entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
+        return entry is not None and entry.mirrored
 
     @property
     def memory(self) -> Memory:
         """What our own tools and resources work on."""
         return Memory(self.keeper.store, self.mirror, estimate_tokens, self.scanner)
 
-    async def _route(self, name: str) -> Entry:
-        if name not in self.catalog.entries:  # its upstream may be starting still
+    async def _route(self, name: str, caller: Caller) -> Entry:
+        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still
             await self.upstreams.settle(self.mirror.startup_wait)
-        if entry := self.catalog.entries.get(name):
+        if entry := self.catalog_for(caller).entries.get(name):
             return entry
-        near = nearest(name, (*self.catalog.entries, *OWN_TOOLS))
+        near = nearest(name, (*self.catalog_for(caller).entries, *OWN_TOOLS))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
         down = [one.policy.name for one in self.upstreams if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""

@@ -84,6 +84,13 @@ class Subscriptions:
             if self._leave(key, watch, who):
                 watch.scope.cancel()
 
+    def forget_session(self, session: str) -> None:
+        """The client of a session has gone: the upstreams' connections that were its own go without a word."""
+        for key, watch in tuple(self._watches.items()):
+            for who in tuple(watch.watchers):
+                if isinstance(who, tuple) and who[0] == session and self._leave(key, watch, who):
+                    watch.scope.cancel()
+
     def _leave(self, key: tuple[Place, str | None], watch: _Watch, who: Hashable) -> bool:
         """Whether nobody watches any more."""
         if who not in watch.watchers:

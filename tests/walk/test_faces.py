@@ -24,14 +24,14 @@ GONE = 5.0
 NOISY = """
 import os, sys
 from mcp_mirror import cli
-from mcp_mirror.faces.server import MirrorServer
-listing = MirrorServer._list_tools
+from mcp_mirror.faces.handlers import Handlers
+listing = Handlers._list_tools
 async def noisy(self, *given):
     print("noise by print", flush=True)
     os.write(1, b"noise by descriptor\\n")
     os.system("echo noise by a child")
     return await listing(self, *given)
-MirrorServer._list_tools = noisy
+Handlers._list_tools = noisy
 cli.main()
 """
 LARGE = b"x" * 1_100_000

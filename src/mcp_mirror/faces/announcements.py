@@ -120,7 +120,7 @@ class Announcements:
                 stream.changed(kind)
         async with anyio.create_task_group() as tasks:
             for one in self._sessions:
-                if session in (None, one.caller.session):
+                if session in (None, one.caller.session) and one.ready.is_set():
                     tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
 
     async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:

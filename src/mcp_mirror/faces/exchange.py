@@ -53,7 +53,7 @@ class Session:
         """Pass a notification on, on the session's own stream."""
         if not is_wanted(method, params, self.log_level or LEVELS[0]):
             return
-        with contextlib.suppress(_CLOSED):
+        with contextlib.suppress(*_CLOSED):
             await self.server_session.send_notification(_notification(method, params))
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ class RequestExchange:
             params = {**params, "progressToken": self._token}
         if not is_wanted(method, params, self.log_level or (None if self.caller.modern else LEVELS[0])):
             return
-        with contextlib.suppress(_CLOSED):
+        with contextlib.suppress(*_CLOSED):
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -100,11 +100,12 @@ class Handlers:
         caller = home.caller if home else read_caller(context, LOCAL, None)
         return RequestExchange(context, caller, home)
 
-    async def _list_tools(self, _context: Context, _params: object) -> dict[str, Any]:
+    async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)
+        catalog = self.gateway.catalog_for(self.exchange_of(context).caller)
         hints = [hint for one in self.gateway.upstreams if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
-        tools = [*(entry.advert for entry in self.gateway.catalog.entries.values()), *self._own_tools()]
+        tools = [*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]
         stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
         return self.postbox.stub(stub, {"tools": msgspec.json.encode(tools)})
 
@@ -118,10 +119,11 @@ class Handlers:
         except ToolError as error:
             return self.postbox.stub({"content": []}, error_reply(str(error)), meta)
         arguments = given.get("arguments", b"{}")
-        if schema := self.gateway.catalog.header_schema(params.name):
+        exchange = self.exchange_of(context)
+        if schema := self.gateway.catalog_for(exchange.caller).header_schema(params.name):
             _check_headers(schema, arguments, context)
         call = ToolCall(
-            self.exchange_of(context),
+            exchange,
             params.name,
             arguments,
             _passed_on(meta),
@@ -162,7 +164,7 @@ class Handlers:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
         own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
-            text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox)}, indent=1)
+            text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox) - 1}, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}
         elif own and uri.startswith(SCHEME):

@@ -27,6 +27,9 @@ _SUBSCRIPTION: Final = "subscriptions/listen"
 _CANCELLED: Final = "notifications/cancelled"
 _LINGER: Final = 1.0
 """Seconds after the end of the input that what was asked on it may still be answered."""
+_STARTING: Final = 5.0
+"""The same for what waits for upstreams to start: a file or a pipe may hold all that is asked."""
+_OPENING: Final = frozenset({"initialize", "server/discover", "tools/list"})
 
 
 @asynccontextmanager
@@ -52,20 +55,25 @@ class _Session:
         self.postbox = postbox
         self.sink = sink
         self.leaving = leaving
-        self._open_requests: set[RequestId] = set()
+        self._open_requests: dict[RequestId, str] = {}
         self._answered = anyio.Event()
 
     def note(self, message: types.JSONRPCMessage) -> None:
         """Keep count of the requests that wait for an answer; a subscription and a cancelled one get none."""
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
-            self._open_requests.add(message.id)
+            self._open_requests[message.id] = message.method
         elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
             if isinstance(cancelled := (message.params or {}).get("requestId"), RequestId):
-                self._open_requests.discard(cancelled)
+                self._open_requests.pop(cancelled, None)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-            self._open_requests.discard(message.id)
+            self._open_requests.pop(message.id, None)
         self._answered.set()
         self._answered = anyio.Event()
+
+    @property
+    def linger(self) -> float:
+        """Seconds that what was asked may still be answered when the input has ended."""
+        return _STARTING if _OPENING.intersection(self._open_requests.values()) else _LINGER
 
     async def all_answered(self) -> None:
         """Wait until no request waits."""
@@ -87,7 +95,7 @@ class _Incoming(MessageStream):
                     self._session.note(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will, or we leave
-            with anyio.move_on_after(_LINGER):
+            with anyio.move_on_after(self._session.linger):
                 await self._session.all_answered()
             raise anyio.EndOfStream from None
 

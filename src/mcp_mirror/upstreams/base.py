@@ -244,6 +244,9 @@ class Connection:
 
     async def _send(self, order: Outgoing, meta: dict[str, Any]) -> None:
         params = {**order.shown, "_meta": meta}
+        if order.method == "tools/list":  # the SDK learns from it which arguments go into headers
+            await self.client.session.list_tools(params=types.PaginatedRequestParams.model_validate(params))
+            return
         request = types.Request[dict[str, Any], str](method=order.method, params=params)
         try:
             await self.client.session.send_request(request, _RESULT)

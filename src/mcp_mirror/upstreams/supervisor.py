@@ -105,6 +105,11 @@ class Upstream:
         """What it said of itself last."""
         return self._trunk.listing
 
+    def listing_for(self, session: str | None) -> Listing | None:
+        """What it said of itself last on a session's connection, if that has one of its own."""
+        lease = self._leases.get(session_key(session)) if session else None
+        return lease.link.listing if lease and lease.link.listing else self.listing
+
     @property
     def settled(self) -> anyio.Event:
         """Set once the first attempt to connect has ended, well or not."""
