@@ -158,7 +158,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 is_transparent=config.is_transparent,
             )
             relay = Relay(upstreams)
-            sessions = Sessions(time.monotonic, news.ended)
+            sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
             handlers = Handlers(
                 gateway=gateway,
                 relay=relay,
