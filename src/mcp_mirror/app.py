@@ -35,7 +35,8 @@ from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Audience, Equipment, Upstreams
+from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
+from mcp_mirror.upstreams.upstream import Audience
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
