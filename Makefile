@@ -67,4 +67,5 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths policies wire frames spans tokens references schema resolve capture notice digest
+PURE  := errors models paths policies wire frames spans tokens references schema resolve capture notice digest \
+         query/__init__ query/texts query/windows query/lines query/grep query/shape query/select query/trees query/edits

@@ -25,6 +25,7 @@ from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway
+from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
 from mcp_mirror.policies import Config, StorePolicy
@@ -35,7 +36,8 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
-from mcp_mirror.tools import OWN_TOOLS
+from mcp_mirror.tools import LABELS as OWN_LABELS
+from mcp_mirror.tools import TOOLS, OwnTool, own_tools
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience
 
@@ -66,6 +68,7 @@ class Application:
         before = self.news.config
         handlers = self.server.handlers
         self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
+        self.gateway.memory_tools, self.gateway.own_tools = config.memory_tools, _own_tools(config)
         handlers.contents = replace(handlers.contents, mirror=config.mirror)
         self.news.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
@@ -144,7 +147,12 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
     folder = Path(config.store.path) if config.store.path else None
     with Spool(config.limits, folder) as spool, Leash() as leash:
         opened = _open_store(config.store, spool)
-        async with aclosing(Scanner(leash)) as scanner, opened as store, anyio.create_task_group() as tasks:
+        async with (
+            aclosing(Scanner(leash)) as scanner,
+            aclosing(Inquirer(leash)) as inquirer,
+            opened as store,
+            anyio.create_task_group() as tasks,
+        ):
             news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
             audience = Audience(news.changed, news.updated)
@@ -154,10 +162,14 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 upstreams=upstreams,
                 keeper=Keeper(store, config.store, time.time, news.kept),
                 scanner=scanner,
+                inquirer=inquirer,
+                spool=spool,
                 mirror=config.mirror,
+                memory_tools=config.memory_tools,
                 limits=config.limits,
                 new_id=uuid4,
                 is_transparent=config.is_transparent,
+                own_tools=_own_tools(config),
             )
             relay = Relay(upstreams)
             sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
@@ -178,6 +190,10 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 server = MirrorServer(handlers, config.server, spool, __version__)
                 yield Application(config, gateway, server, upstreams, news)
             tasks.cancel_scope.cancel()
+
+
+def _own_tools(config: Config) -> Mapping[str, OwnTool]:
+    return {} if config.is_transparent else own_tools(config.memory_tools, config.store.lifetime)
 
 
 def _open_store(policy: StorePolicy, spool: Spool) -> Store:
@@ -223,11 +239,11 @@ class _News:
         gateway, config = self._handlers.gateway, self.config
         said = ((one.policy, one.listing_for(session)) for one in gateway.upstreams)
         listed = ((policy, listing.tools) for policy, listing in said if listing)
-        reserved = () if config.is_transparent else OWN_TOOLS
+        reserved = () if config.is_transparent else TOOLS
         catalog = build_catalog(listed, config.mirror, reserved, transparent=config.is_transparent)
         before = gateway.catalogs.get(session or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
-        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS)
+        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS | OWN_LABELS)
         if session is None:
             gateway.catalog = catalog
         elif _adverts(catalog) != _adverts(gateway.catalog):

@@ -30,7 +30,6 @@ from mcp_mirror.schema import Schema, types_at
 from mcp_mirror.spans import kind_at, trim
 from mcp_mirror.telemetry import set_up_logging
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import join
 
@@ -326,7 +325,7 @@ _ADMITS: Final = {"text": frozenset({"number", "integer"}), "number": frozenset(
 
 
 def _schema_of(application: Application, tool: str) -> Schema:
-    if own := OWN_TOOLS.get(tool):
+    if own := application.gateway.own_tools.get(tool):
         schema: Schema = own.advert["inputSchema"]
         return schema
     entry = application.gateway.catalog.entries.get(tool)
@@ -342,7 +341,7 @@ async def _until_served(application: Application, tool: str) -> None:
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for upstream in application.upstreams if tool not in OWN_TOOLS else ():
+        for upstream in application.upstreams if tool not in application.gateway.own_tools else ():
             tasks.start_soon(wait, upstream)
 
 
@@ -366,11 +365,12 @@ def _report(application: Application) -> list[str]:
     table.add_column("tokens", justify="right")
     for entry in catalog.entries.values():
         table.add_row(entry.upstream, entry.tool, entry.name, f"{_cost(entry.advert):,}")
-    for own in OWN_TOOLS.values():
+    own_tools = application.gateway.own_tools.values()
+    for own in own_tools:
         table.add_row("(mcp-mirror)", "", own.name, f"{_cost(own.advert):,}")
     console = _console()
     console.print(table)
-    adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in OWN_TOOLS.values()]
+    adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in own_tools]
     console.print(
         f"All definitions together: {sum(map(_cost, adverts)):,} tokens at most (estimated).", highlight=False
     )

@@ -21,19 +21,20 @@ from mcp_mirror.capture import Captured
 from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError, WireError
+from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
+from mcp_mirror.memory_tools.own_tool import Content, Memory, OwnTool
 from mcp_mirror.models import Buffer, Draft, JsonToken, Provenance, Segments, media_type_of
 from mcp_mirror.paths import SCHEME, new_base
-from mcp_mirror.policies import MirrorPolicy, WirePolicy
+from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
 from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema import types_at
 from mcp_mirror.spans import Miss, locate
-from mcp_mirror.spool import SpooledFrame, discarding
+from mcp_mirror.spool import Spool, SpooledFrame, discarding
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.tools import OWN_TOOLS, Content, Memory
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.questions import Asked, Round
@@ -78,12 +79,17 @@ class Gateway:
     upstreams: Upstreams
     keeper: Keeper
     scanner: Scanner
+    inquirer: Inquirer
+    spool: Spool
     mirror: MirrorPolicy
+    memory_tools: MemoryToolsPolicy
     limits: WirePolicy
     new_id: Callable[[], UUID]
     """UUID version 4."""
     is_transparent: bool = False
-    """Nothing is stored: our own tools have nothing to work on."""
+    """Nothing is stored."""
+    own_tools: Mapping[str, OwnTool] = field(default_factory=dict)
+    """Our own tools that are served; none where nothing is stored."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
     """What every client is shown."""
     catalogs: dict[str, Catalog] = field(default_factory=dict)
@@ -96,8 +102,8 @@ class Gateway:
             RefusedError: The upstream's own error is for the client and not for the model.
         """
         try:
-            if (own := OWN_TOOLS.get(call.name)) and not self.is_transparent:
-                return _content(await own.run(self.memory, call.namespace, own.read_arguments(call.arguments)))
+            if own := self.own_tools.get(call.name):
+                return _content(await own.call(self.memory, call.namespace, call.arguments))
             entry = await self._route(call.name, call.exchange.caller)
             return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))
         except RefusedError as error:
@@ -140,14 +146,24 @@ class Gateway:
     @property
     def memory(self) -> Memory:
         """What our own tools and resources work on."""
-        return Memory(self.keeper.store, self.mirror, estimate_tokens, self.scanner)
+        return Memory(
+            keeper=self.keeper,
+            scanner=self.scanner,
+            inquirer=self.inquirer,
+            spool=self.spool,
+            mirror=self.mirror,
+            tools=self.memory_tools,
+            limits=self.limits,
+            estimate=estimate_tokens,
+            new_id=self.new_id,
+        )
 
     async def _route(self, name: str, caller: Caller) -> Entry:
         if name not in self.catalog_for(caller).entries:  # its upstream may be starting still
             await self.upstreams.settle(self.mirror.startup_wait)
         if entry := self.catalog_for(caller).entries.get(name):
             return entry
-        near = nearest(name, (*self.catalog_for(caller).entries, *OWN_TOOLS))
+        near = nearest(name, (*self.catalog_for(caller).entries, *self.own_tools))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
         down = [one.policy.name for one in self.upstreams if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""

@@ -8,12 +8,13 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory_tools.finding import BINARY, bring_back, text_of
+from mcp_mirror.memory_tools.own_tool import Memory
 from mcp_mirror.models import Buffer, Descriptor, Segments, media_type_of
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.recall import Recalled
 from mcp_mirror.spans import Miss, locate
-from mcp_mirror.tools import Memory, bring_back, text_of
 from mcp_mirror.wire import array_of, object_of
 
 PAGE: Final = 100
@@ -25,9 +26,6 @@ TEMPLATE: Final[Mapping[str, Any]] = {
     "title": "Stored value",
     "description": "A value in memory, or a part of it, by its memory path.",
 }
-
-_BINARY: Final = (("data",), ("blob",), ("resource", "blob"))
-"""Where a content block keeps its base64."""
 
 
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
@@ -77,7 +75,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
 def _content_of(recalled: Recalled) -> dict[str, Buffer]:
     if recalled.kind != "binary":
         return {"mimeType": msgspec.json.encode(media_type_of(recalled.kind)), "text": text_of(recalled)}
-    for tokens in _BINARY:
+    for tokens in BINARY:
         if not isinstance(span := locate(recalled.blob, tokens), Miss):
             media = locate(recalled.blob, (*tokens[:-1], "mimeType"))
             blob = memoryview(recalled.blob)

@@ -235,7 +235,7 @@ def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tu
     for member in stored.members if stored.kind == "object" else ():
         if len(member.key) > _KEY or len(quoted(escape_token(member.key), 2 * _KEY).encode()) > _KEY:
             continue
-        said = say(member.key, _value(stored.blob, member.span))
+        said = say(member.key, outline_value(stored.blob, member.span))
         room -= len(said.encode()) + 2
         if room < 0:
             break
@@ -243,7 +243,8 @@ def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tu
     return shown, len(stored.members) - len(shown) if stored.kind == "object" else 0
 
 
-def _value(blob: Buffer, span: Span) -> str:
+def outline_value(blob: Buffer, span: Span) -> str:
+    """A tiny value as it is, any other as what it is and how large."""
     if span.length <= _TINY:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
         return _bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)

@@ -97,9 +97,7 @@ class UpstreamPolicy:
 
     def admits(self, tool: str) -> bool:
         """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
-        return any(fnmatchcase(tool, glob) for glob in self.allow) and not any(
-            fnmatchcase(tool, glob) for glob in self.deny
-        )
+        return _is_admitted(tool, self.allow, self.deny)
 
     @property
     def may_capture(self) -> bool:
@@ -113,6 +111,10 @@ class UpstreamPolicy:
             if fnmatchcase(tool, glob):
                 joined |= {name: value for name in _TOOL_FIELDS if (value := getattr(policy, name)) is not None}
         return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
+
+
+def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(tool, glob) for glob in allow) and not any(fnmatchcase(tool, glob) for glob in deny)
 
 
 _LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
@@ -142,8 +144,28 @@ class MirrorPolicy:
     """Resources and prompts over the inline budget are stored like results; else they pass as they are."""
     resource_links: bool = False
     """A notice is followed by a link to the stored value as a resource."""
+    read_budget: int = 2_500
+    """`memory_read` and `memory_grep` show this much at once, and 10,000 characters at most."""
     startup_wait: float = 10.0
     """Seconds that the first `tools/list` waits for upstreams that are still starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryToolsPolicy:
+    """Which of our own tools there are and what they may take."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    """Folders whose files may be read into memory and written from it. None: neither tool is there."""
+    timeout: float = 20.0
+    """Seconds that looking into one value may take."""
+    query_bytes: int = 64 << 20
+    """Largest value that `memory_query` takes in, and largest that it may find."""
+
+    def admits(self, tool: str) -> bool:
+        """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
+        return _is_admitted(tool, self.allow, self.deny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +237,7 @@ class Config:
 
     upstreams: tuple[UpstreamPolicy, ...] = ()
     mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
+    memory_tools: MemoryToolsPolicy = field(default_factory=MemoryToolsPolicy)
     store: StorePolicy = field(default_factory=StorePolicy)
     server: ServerPolicy = field(default_factory=ServerPolicy)
     limits: WirePolicy = field(default_factory=WirePolicy)

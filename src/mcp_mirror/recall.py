@@ -1,13 +1,13 @@
 """From a memory path to the bytes behind it, or to an error that says what to do instead."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Span
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Member, Span
 from mcp_mirror.notice import quoted
 from mcp_mirror.paths import MemoryPath, label_of, noticed_bases
 from mcp_mirror.scanner import Scanner
@@ -36,6 +36,8 @@ class Recalled:
     path: MemoryPath
     blob: Buffer
     kind: Kind
+    file: FileSpan | None = None
+    """Where a large one also is."""
 
 
 async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPath) -> Recalled | None:
@@ -56,13 +58,20 @@ async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPat
     if blob is None:
         raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
-    file = await store.file_of(namespace, path.base) if tokens and len(blob) > _AT_ONCE else None
-    if file is None:
-        found = locate(blob, tokens)
-    else:
-        start = file.span.start + (member.span.start if member else 0)
-        found = await scanner.locate(FileSpan(file.path, Span(start, len(blob))), tokens)
-    return _at(path, described, blob, found, len(path.tokens) - len(tokens))
+    file = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _AT_ONCE else None
+    found = await scanner.locate(file, tokens) if file and tokens else locate(blob, tokens)
+    recalled = _at(path, described, blob, found, len(path.tokens) - len(tokens))
+    if file is None or isinstance(found, Miss):
+        return recalled
+    begin = file.span.start + (0 if recalled.blob is blob else found.start)
+    return replace(recalled, file=FileSpan(file.path, Span(begin, len(recalled.blob))))
+
+
+async def _place_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
+    """Where in a file what was read is; None where it is in none."""
+    whole = await store.file_of(namespace, base)
+    start = member.span.start if member else 0
+    return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
 
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:

@@ -5,15 +5,14 @@ value holds is never looked at. Fetching values is not done here.
 """
 
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, JsonToken, Kind, Location, Segments, Span
+from mcp_mirror.models import Buffer, Kind, Location, Segments, Span
 from mcp_mirror.paths import (
     LITERAL,
     MemoryPath,
@@ -24,7 +23,7 @@ from mcp_mirror.paths import (
     parse_path,
     unwrap,
 )
-from mcp_mirror.spans import Miss, items_at, kind_at, locate, members, trim
+from mcp_mirror.spans import Miss, locate, strings_at
 
 _MAX_PASTED: Final = 1 << 14
 """Characters up to which a text may be one of our notices."""
@@ -70,7 +69,8 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
         arguments: A JSON object as text.
         known: The tool labels whose paths are ours.
     """
-    found = (_classify(arguments, span, at, known) for span, at in _strings(arguments))
+    strings = strings_at(arguments, candidate_offsets(arguments))
+    found = (_classify(arguments, span, at, known) for span, at in strings)
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
 
 
@@ -122,29 +122,6 @@ def fit(value: Resolved, wanted: frozenset[str], location: Location) -> Segments
 
 def _bounded(name: str) -> str:
     return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
-
-
-def _strings(arguments: Buffer) -> Iterator[tuple[Span, Location]]:
-    """Strings that may be pointers; a container that cannot hold one is not entered."""
-    offsets = candidate_offsets(arguments)
-    pending: list[tuple[Span, Location]] = [(trim(arguments), ())] if offsets else []
-    while pending:
-        span, at = pending.pop()
-        if kind_at(arguments, span.start) == "text":
-            yield span, at
-            continue
-        inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        pending += [(below, (*at, token)) for token, below in _children(arguments, span, inside)]
-
-
-def _children(arguments: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
-    if kind_at(arguments, span.start) == "array":
-        yield from items_at(arguments, span, offsets)
-        return
-    for key, below in members(arguments, span):
-        first = bisect_left(offsets, below.start)
-        if first < len(offsets) and offsets[first] < below.stop:
-            yield key, below
 
 
 def _classify(arguments: Buffer, span: Span, at: Location, known: Container[str]) -> Pointer | Escaped | None:

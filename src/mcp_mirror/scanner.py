@@ -4,18 +4,12 @@ What goes to the process and back are file names and offsets, never the bytes of
 """
 
 import ctypes
-import pickle
-import struct
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
-from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
@@ -24,9 +18,7 @@ from mcp_mirror.models import Buffer, Draft, FileSpan, Span
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
 from mcp_mirror.tokens import estimate_tokens
-
-_LENGTH: Final = struct.Struct(">Q")
-_DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
+from mcp_mirror.worker import DIED, Worker, answer_questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +45,7 @@ class Scanner:
     """Starts the process when it is first needed and keeps it; one that dies is started again."""
 
     def __init__(self, leash: Leash) -> None:
-        self._leash = leash
-        self._process: Process | None = None
-        self._answers: BufferedByteReceiveStream | None = None
+        self._worker = Worker(__name__, leash)
         self._turn = anyio.Lock()
 
     async def scan(self, frame: SpooledFrame, order: Order) -> Digest | Refused:
@@ -79,44 +69,19 @@ class Scanner:
 
     async def aclose(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            with anyio.CancelScope(shield=True):
-                await process.aclose()
-            self._leash.release(process.pid)
+        await self._worker.aclose()
 
     async def _ask(self, question: _Scan | _Locate) -> Any:
         async with self._turn:
             with anyio.CancelScope(shield=True):  # an answer that is not taken would answer the next question
                 try:
-                    answer = await self._exchange(_packed(question))
-                except _DIED:
-                    await self.aclose()
+                    answer = await self._worker.exchange(question)
+                except DIED:
+                    await self._worker.aclose()
                     raise UpstreamError("The process that reads large results died. Try again.") from None
         if isinstance(answer, WireError):
             raise answer
         return answer
-
-    async def _exchange(self, question: bytes) -> Any:
-        if self._process is None or self._answers is None or self._process.returncode is not None:
-            await self.aclose()
-            argv = [sys.executable, "-c", f"from {__name__} import main; main()"]
-            # In a session of its own: a Ctrl-C in the terminal leaves it to the calls that are answered still.
-            self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-            self._leash.hold(self._process.pid)
-            assert self._process.stdout is not None  # noqa: S101  # opened with pipes
-            self._answers = BufferedByteReceiveStream(self._process.stdout)
-        assert self._process.stdin is not None  # noqa: S101  # opened with pipes
-        await self._process.stdin.send(question)
-        (size,) = _LENGTH.unpack(await self._answers.receive_exactly(_LENGTH.size))
-        return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from a process of ours
-
-
-def _packed(message: object) -> bytes:
-    data = pickle.dumps(message)
-    return _LENGTH.pack(len(data)) + data
 
 
 def _mapped(scanned: _Scanned) -> Digest:
@@ -142,11 +107,7 @@ def _mapped(scanned: _Scanned) -> Digest:
 
 def main() -> None:
     """Answer questions on standard input until it ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    while head := source.read(_LENGTH.size):
-        question = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the process that started us
-        sink.write(_packed(_answer(question)))
-        sink.flush()
+    answer_questions(_answer)
 
 
 def _answer(question: _Scan | _Locate) -> object:

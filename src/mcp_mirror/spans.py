@@ -6,6 +6,7 @@ offsets into it. Nothing is decoded but the keys on the way.
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.models import Buffer, Kind, Member, Span
+from mcp_mirror.models import Buffer, JsonToken, Kind, Location, Member, Span
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
@@ -119,13 +120,19 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
     Raises:
         msgspec.DecodeError: An escape of it stands for half a character.
     """
+    for start, stop in text_parts(blob, span, size):
+        piece = bytes(blob[start:stop])
+        yield piece if b"\\" not in piece else _decoded(piece)
+
+
+def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
+    """Where the inside of the JSON string at `span` can be cut: from where to where each part of about `size` goes."""
     position, stop = span.start + 1, span.stop - 1
     while position < stop:
         end = min(position + size, stop)
         if end < stop:
             end = _whole_units_end(blob, position, end)
-        piece = bytes(blob[position:end])
-        yield piece if b"\\" not in piece else _decoded(piece)
+        yield position, end
         position = end
 
 
@@ -185,6 +192,31 @@ def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple
             position, index = _skip_space(blob, stop) + 1, index + 1
 
 
+def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Location]]:
+    """The strings of a JSON text in which any of these offsets, in rising order, lies, and where in the value they are.
+
+    A container that holds none of them is not entered.
+    """
+    pending: list[tuple[Span, Location]] = [(trim(blob), ())] if offsets else []
+    while pending:
+        span, at = pending.pop()
+        if kind_at(blob, span.start) == "text":
+            yield span, at
+            continue
+        inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
+        pending += [(below, (*at, token)) for token, below in _children_at(blob, span, inside)]
+
+
+def _children_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
+    if kind_at(blob, span.start) == "array":
+        yield from items_at(blob, span, offsets)
+        return
+    for key, below in members(blob, span):
+        first = bisect_left(offsets, below.start)
+        if first < len(offsets) and offsets[first] < below.stop:
+            yield key, below
+
+
 def item(blob: Buffer, span: Span, index: int) -> Span | int:
     """The item at `index` of the array at `span`; where there is none, how many items there are."""
     position, left = _skip_space(blob, span.start + 1), index
@@ -239,12 +271,17 @@ def _step(blob: Buffer, span: Span, kind: Kind, token: str) -> Span | Miss:
 
 
 def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:
+    return (member for _, member in placed_members(blob, span))
+
+
+def placed_members(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
+    """Every key of the object at `span`, a repeated one each time, with the offset at which the key itself begins."""
     position = _skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
         match = _match(_KEY, blob, position, span.stop)
         start = match.end()
         stop = value_stop(blob, start, span.stop)
-        yield Member(msgspec.json.decode(match[1], type=str), Span(start, stop - start))
+        yield match.start(1), Member(msgspec.json.decode(match[1], type=str), Span(start, stop - start))
         position = _skip_space(blob, stop)
         if blob[position] == ord(","):
             position = _skip_space(blob, position + 1)

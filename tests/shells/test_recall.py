@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from mcp_mirror.memory_tools.finding import read_path
 from mcp_mirror.models import Descriptor, Provenance
 from mcp_mirror.paths import new_base
-from mcp_mirror.policies import MirrorPolicy, StorePolicy
-from mcp_mirror.recall import nearest, nearest_first, unknown_path
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.recall import nearest, nearest_first, recall, unknown_path
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.tools import OWN_TOOLS, RETRIEVE, Memory
+from mcp_mirror.tools import RETRIEVE
 
 GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 SHEET = "tika-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -101,6 +103,9 @@ async def test_a_pasted_notice_leads_to_its_value_and_the_input_that_it_repeats_
     )
     store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
     await store.put("me", replace(descriptor(GRID), kind="array", size=3), (b"[7]",))
-    memory = Memory(store, MirrorPolicy(), len, None)  # type: ignore[arg-type]  # nothing here is scanned elsewhere
-    content = await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": notice})
-    assert b"".join(content[0]) == b'{"type":"text","text":"[7]"}'
+    path = read_path(notice)
+    assert path is not None
+    nowhere: Any = None  # nothing here is scanned by another process
+    recalled = await recall(store, nowhere, "me", path)
+    assert recalled is not None
+    assert recalled.blob == b"[7]"

@@ -20,12 +20,13 @@ from pydantic_core import ErrorDetails
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
 from mcp_mirror.config.fields import WANTED, kind_name, read_boolean
-from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, UpstreamSection, keys_at, plain
+from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, MemoryToolsSection, UpstreamSection, keys_at, plain
 from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.policies import (
     Config,
     HttpEndpoint,
+    MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
     StdioEndpoint,
@@ -299,11 +300,16 @@ class _Builder:
         return Config(
             upstreams=upstreams,
             mirror=MirrorPolicy(**file.mirror.model_dump()),
+            memory_tools=self._memory_tools(file.memory_tools),
             store=StorePolicy(**(file.store.model_dump() | {"path": self._folder(file.store.path)})),
             server=ServerPolicy(**file.server.model_dump()),
             limits=WirePolicy(**file.limits.model_dump()),
             warnings=self.findings.warnings,
         )
+
+    def _memory_tools(self, section: MemoryToolsSection) -> MemoryToolsPolicy:
+        roots = tuple(os.path.normpath(self.folder / _from_home(root)) for root in section.roots)
+        return MemoryToolsPolicy(**(section.model_dump() | {"roots": roots}))
 
     def _upstream(self, name: str, section: UpstreamSection) -> UpstreamPolicy:
         return UpstreamPolicy(

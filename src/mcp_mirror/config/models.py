@@ -35,11 +35,20 @@ from mcp_mirror.config.fields import (
     Words,
 )
 from mcp_mirror.config.source import Items, Node, Scalar, Table
-from mcp_mirror.policies import MirrorPolicy, ServerPolicy, StdioEndpoint, StorePolicy, UpstreamPolicy, WirePolicy
+from mcp_mirror.policies import (
+    MemoryToolsPolicy,
+    MirrorPolicy,
+    ServerPolicy,
+    StdioEndpoint,
+    StorePolicy,
+    UpstreamPolicy,
+    WirePolicy,
+)
 
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _MIRROR: Final = MirrorPolicy()
+_MEMORY_TOOLS: Final = MemoryToolsPolicy()
 _STORE: Final = StorePolicy()
 _SERVER: Final = ServerPolicy()
 _LIMITS: Final = WirePolicy()
@@ -161,6 +170,10 @@ class MirrorSection(_Section):
     answer_budget: Whole = Field(
         default=_MIRROR.answer_budget, description="Tokens up to which a stored value is brought back whole."
     )
+    read_budget: Whole = Field(
+        default=_MIRROR.read_budget,
+        description="Tokens of a stored value that a memory tool shows at once; 10,000 characters at most in any case.",
+    )
     error_budget: Whole = Field(
         default=_MIRROR.error_budget, description="Tokens up to which an error result is shown whole."
     )
@@ -179,6 +192,31 @@ class MirrorSection(_Section):
     startup_wait: Pause = Field(
         default=_MIRROR.startup_wait,
         description="Seconds that the first listing waits for upstreams that are still starting.",
+    )
+
+
+class MemoryToolsSection(_Section):
+    """The gateway's own tools, which read, search and change stored values."""
+
+    allow: Globs = Field(
+        default=_MEMORY_TOOLS.allow, description="Globs of the memory tools that are served.", examples=[["*"]]
+    )
+    deny: Globs = Field(
+        default=_MEMORY_TOOLS.deny,
+        description="Globs of those that are not, even if allowed.",
+        examples=[["memory_forget"]],
+    )
+    roots: Words = Field(
+        default=_MEMORY_TOOLS.roots,
+        description="Folders, relative to this file's, under which memory_import and memory_export may read and write "
+        "files. By default none, and neither tool is there.",
+        examples=[["~/exchange"]],
+    )
+    timeout: Seconds = Field(default=_MEMORY_TOOLS.timeout, description="Seconds that looking into one value may take.")
+    query_bytes: Bytes = Field(
+        default=_MEMORY_TOOLS.query_bytes,
+        description="Bytes of the largest value that memory_query takes in or gives.",
+        examples=["64MiB"],
     )
 
 
@@ -282,6 +320,9 @@ class ConfigFile(_Section):
     mirror: Annotated[MirrorSection, OrNothing] = Field(
         default=MirrorSection(), description="The twins and what they keep out of the context."
     )
+    memory_tools: Annotated[MemoryToolsSection, OrNothing] = Field(
+        default=MemoryToolsSection(), description="The gateway's own tools, which work on stored values."
+    )
     store: Annotated[StoreSection, OrNothing] = Field(
         default=StoreSection(), description="The memory that values are kept in."
     )
@@ -294,6 +335,7 @@ class ConfigFile(_Section):
 _MODELS: Final[Mapping[str, type[_Section]]] = {
     "": ConfigFile,
     "mirror": MirrorSection,
+    "memory_tools": MemoryToolsSection,
     "store": StoreSection,
     "server": ServerSection,
     "limits": LimitsSection,

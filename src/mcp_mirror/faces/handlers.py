@@ -31,7 +31,6 @@ from mcp_mirror.relay import Asking, Relay, not_found
 from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
-from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import MARK, array_of, join
 
@@ -110,7 +109,7 @@ class Handlers:
         return self.postbox.stub(stub, {"tools": msgspec.json.encode(tools)})
 
     def _own_tools(self) -> list[dict[str, Any]]:
-        return [] if self.gateway.is_transparent else [tool.advert for tool in OWN_TOOLS.values()]
+        return [tool.advert for tool in self.gateway.own_tools.values()]
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta = meta_of(context)

@@ -36,8 +36,14 @@ _NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
 _OWN_INSTRUCTIONS: Final = (
     "Tools {which} keep large results in memory and answer with a memory path. "
     "Give such a path, or path/key, as an argument of any of them where the value is wanted: the tool gets the "
-    f"value itself. Do not copy stored data. Call {RETRIEVE} only for a value that you must show to the user."
+    "value itself. Do not copy stored data."
 )
+_OWN_TOOLS: Final[Mapping[str, str]] = {
+    RETRIEVE: f"Call {RETRIEVE} only for a value that you must show to the user.",
+    "memory_read": "memory_read and its like show parts of a value.",
+    "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
+}
+"""What is said of a tool of ours where it is served."""
 
 
 class MirrorServer:
@@ -128,7 +134,8 @@ class MirrorServer:
         """Ours, and what each upstream says of itself, bounded."""
         gateway = self.handlers.gateway
         which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
-        own = "" if gateway.is_transparent else _OWN_INSTRUCTIONS.format(which=which)
+        tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.own_tools]
+        own = "" if gateway.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
         parts = [self._policy.instructions or "", own, *(_introduce(one) for one in gateway.upstreams)]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
 

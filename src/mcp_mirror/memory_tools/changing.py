@@ -1,0 +1,96 @@
+"""The tools that make a new value: from an old one, or from what the model says. No value is ever changed itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.inquiries import Inquiry
+from mcp_mirror.memory_tools.finding import find_given
+from mcp_mirror.memory_tools.own_tool import Call, Content, Given, said
+from mcp_mirror.memory_tools.reading import ask
+from mcp_mirror.memory_tools.storing import Made, keep
+from mcp_mirror.models import Buffer, Span
+from mcp_mirror.notice import human_bytes
+from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
+from mcp_mirror.query.select import select
+
+
+@dataclass(frozen=True, slots=True)
+class _Select:
+    """A JMESPath expression to be answered."""
+
+    expression: str
+    most: int
+
+    def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
+        found = select(blob, self.expression)
+        if len(found) > self.most:
+            raise ToolError(
+                f"It finds {human_bytes(len(found))}; {human_bytes(self.most)} is the limit "
+                "(`memory_tools.query_bytes`). Select less."
+            )
+        return found
+
+
+async def query(call: Call) -> Content:
+    """What an expression finds: shown if it is small, else stored."""
+    memory = call.memory
+    recalled = await find_given(call)
+    most = memory.tools.query_bytes
+    if len(recalled.blob) > most:
+        raise ToolError(
+            f'"{recalled.path}" has {human_bytes(len(recalled.blob))}; values up to {human_bytes(most)} can be queried '
+            "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
+        )
+    wanted = _Select(call.given.text("expression"), most)
+    found = await memory.inquirer.ask_apart(recalled.blob, recalled.file, wanted, memory.tools.timeout)
+    if found == b"null":
+        return said("null: the expression finds nothing.")
+    if found[:1] != b"{" and len(found) <= _SHOWN and memory.estimate(found) <= memory.mirror.inline_budget:
+        return said(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
+    return await keep(call, Made((found,), (str(recalled.path),), size=len(found)))
+
+
+_SHOWN: Final = 1 << 20
+"""Bytes past which nothing is shown, whatever it would cost."""
+
+
+async def edit(call: Call) -> Content:
+    """A new value from an old one."""
+    change = _change(call.given)
+    recalled = await find_given(call)
+    if recalled.kind == "binary":
+        raise ToolError("A binary value cannot be edited. Take a path below it, such as its text.")
+    pieces = await ask(call, recalled, change)
+    made = Made(joined(recalled.blob, pieces), (str(recalled.path),), size=_size(pieces))
+    return await keep(call, made)
+
+
+def _size(pieces: Pieces) -> int:
+    return sum(piece.length if isinstance(piece, Span) else len(piece) for piece in pieces)
+
+
+def _change(given: Given) -> Inquiry[Pieces]:
+    ways = [name for name in ("patch", "merge", "old_text") if given.has(name)]
+    if len(ways) != 1:
+        raise ToolError(
+            "Give one of `patch` (JSON Patch), `merge` (merge patch), or `old_text` with `new_text` (exact text)."
+        )
+    if ways == ["patch"]:
+        return Patch(given.json("patch"))
+    if ways == ["merge"]:
+        return Merge(given.json("merge"))
+    if not given.text("old_text"):
+        raise ToolError("`old_text` is empty. Give the text that is to be replaced, to the letter.")
+    if not given.has("new_text"):
+        raise ToolError("`old_text` needs `new_text`; it may be empty.")
+    return Replace(given.text("old_text"), given.text("new_text"), given.flag("all"))
+
+
+async def put(call: Call) -> Content:
+    """Store what the model says."""
+    value = call.given.json("value")
+    return await keep(call, Made((value,), is_shown=False, is_said=value[:1] == b'"', size=len(value)))

@@ -1,0 +1,68 @@
+"""JMESPath over a JSON value. Numbers keep their digits wherever they are only moved, not computed."""
+
+import json
+from typing import Any, Final
+
+import jmespath
+import msgspec
+from jmespath.exceptions import JMESPathError
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.models import Buffer
+
+
+class _Whole(int):
+    """An integer that knows how it was written."""
+
+    text: str
+
+
+class _Fraction(float):
+    """A number with a fraction or an exponent that knows how it was written."""
+
+    text: str
+
+
+_Whole.__name__, _Fraction.__name__ = "int", "float"
+"""The library tells types by their names."""
+
+
+def _whole(text: str) -> _Whole:
+    number = _Whole(text)
+    number.text = text
+    return number
+
+
+def _fraction(text: str) -> _Fraction:
+    number = _Fraction(text)
+    number.text = text
+    return number
+
+
+def _as_written(number: Any) -> msgspec.Raw:
+    if not isinstance(number, _Whole | _Fraction):
+        raise TypeError
+    return msgspec.Raw(number.text.encode())
+
+
+_OPTIONS: Final = jmespath.Options()
+
+
+def select(blob: Buffer, expression: str) -> bytes:
+    """What an expression finds in a value, as JSON.
+
+    Raises:
+        ToolError: The expression cannot be read, does not fit the value, or finds what is no JSON.
+    """
+    try:
+        compiled = jmespath.compile(expression)
+        value = json.loads(str(blob, "utf-8"), parse_int=_whole, parse_float=_fraction)
+        return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_as_written)
+    except JMESPathError as error:
+        raise ToolError(
+            f"`expression` does not work: {' '.join(str(error).split())[:300]} Mend it, see jmespath.org."
+        ) from None
+    except TypeError:
+        raise ToolError("`expression` finds what is no JSON value, such as `&field` alone. Select values.") from None
+    except (ValueError, OverflowError):
+        raise ToolError("A number or a text of the value cannot be computed with. Select around it.") from None

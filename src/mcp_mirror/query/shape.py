@@ -1,0 +1,99 @@
+"""What a value is, without showing it: kind, length, and the keys or fields with their types."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from mcp_mirror.models import Buffer, Member, Span
+from mcp_mirror.notice import outline_value, quoted
+from mcp_mirror.paths import escape_token
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
+from mcp_mirror.query.windows import Budget
+from mcp_mirror.spans import count_items, items, kind_at, members, text_start, trim
+
+_SAMPLE: Final = 100
+"""Items of an array that are looked into."""
+_SAMPLE_BYTES: Final = 1 << 22
+"""Bytes past which no further one is."""
+_KEY: Final = 120
+_FIRST_LINE: Final = 80
+_FOOTER: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Asks for a value's outline."""
+
+    budget: Budget
+
+    def __call__(self, blob: Buffer, is_over: IsOver) -> str:
+        """What the model reads.
+
+        Raises:
+            ToolError: The time is over.
+        """
+        span = trim(blob)
+        match kind_at(blob, span.start):
+            case "text":
+                return _text(blob, span, is_over)
+            case "object":
+                return self._object(blob, members(blob, span))
+            case "array":
+                return self._array(blob, span, is_over)
+            case kind:
+                return f"{kind} {outline_value(blob, span)}"
+
+    def _object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
+        lines = (f"{quoted(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
+        return self._listed(f"object, {len(known):,} keys", lines, len(known))
+
+    def _array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
+        looked = 0
+        kinds: Counter[str] = Counter()
+        fields: dict[str, Counter[str]] = {}
+        for one in islice(items(blob, span), _SAMPLE):
+            check_time(is_over)
+            looked += 1
+            kind = kind_at(blob, one.start)
+            kinds[kind] += 1
+            for key, value in members(blob, one) if kind == "object" else ():
+                fields.setdefault(key, Counter())[kind_at(blob, value.start)] += 1
+            if one.stop - span.start > _SAMPLE_BYTES:
+                break
+        length = count_items(blob, span)
+        sample = "all" if looked == length else f"the first {looked}"
+        said = f"array, {length:,} items"
+        if looked:
+            said += f"; {sample} of them: {', '.join(f'{kind} ({times:,})' for kind, times in kinds.most_common())}"
+        lines = (_field(key, found, kinds["object"]) for key, found in fields.items())
+        return self._listed(said, lines, len(fields))
+
+    def _listed(self, said: str, lines: Iterable[str], total: int) -> str:
+        """A line for each key, as long as there is room."""
+        shown = [said]
+        left = self.budget.without(_FOOTER).after(said)
+        for line in lines:
+            if not left.admits(line):
+                break
+            shown.append(line)
+            left = left.after(line)
+        more = total + 1 - len(shown)
+        return "\n".join((*shown, *([f"and {more:,} more keys"] if more else ())))
+
+
+def _field(key: str, found: Counter[str], objects: int) -> str:
+    times = found.total()
+    seldom = f", in {times:,} of {objects:,}" if times < objects else ""
+    return f"{quoted(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{seldom}"
+
+
+def _text(blob: Buffer, span: Span, is_over: IsOver) -> str:
+    characters, breaks, last = 0, 0, b"\n"
+    for piece in pieces_of(blob, span, is_over):
+        characters += count_characters(piece.data)
+        breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
+    lines = breaks + (last != b"\n")
+    begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
+    return f"text, {characters:,} characters, {lines:,} lines, begins {quoted(begins, _FIRST_LINE)}"
