@@ -1,6 +1,6 @@
 """Who asks, and what they can be asked in return."""
 
-from typing import Any
+from typing import Any, get_args
 
 import mcp_types as types
 import pytest
@@ -33,7 +33,7 @@ def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:
 
 
 def test_levels_stand_in_the_protocols_order() -> None:
-    assert types.LoggingLevel.__args__ == LEVELS
+    assert get_args(types.LoggingLevel) == LEVELS
 
 
 async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:

@@ -21,7 +21,7 @@ CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","ar
 CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}
 
 
-def request(token: str, identity: object, method: str = "tools/call", **meta: object) -> bytes:
+def request(token: str, identity: object, method: str = "tools/call", **meta: Any) -> bytes:
     params = {"name": "x", "arguments": {}, "_meta": {MARK: token, **meta}}
     return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params}).encode()
 
@@ -210,7 +210,7 @@ def test_a_handshake_says_what_the_caller_can_do() -> None:
 
 def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
     bypass = Bypass({"not": "these"})
-    ours = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
+    ours: dict[str, Any] = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
     token = bypass.open("tools/call", {"arguments": (b'{"a":1}',)}, CAPABILITIES)
     params = sent(bypass.outbound(request(token, 1, **ours)))["params"]
     assert params["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: CAPABILITIES, "x/y": 1}

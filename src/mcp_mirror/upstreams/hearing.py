@@ -209,7 +209,8 @@ class Hearing:
                 wrong = types.ErrorData(code=error.code, message=error.said, data=error.data)
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
-                del self._questions[identity]
+                if self._questions.get(identity) is scope:  # a server may use an id twice
+                    del self._questions[identity]
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.sink.send(SessionMessage(answer))
 
