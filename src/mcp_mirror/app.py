@@ -39,6 +39,8 @@ from mcp_mirror.upstreams.supervisor import Audience, Equipment, Upstreams
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_AT_START: Final = ("store", "server", "limits")
+"""Sections of the configuration that are read at the start alone."""
 _SPREAD_PAUSE: Final = 1.0
 """Seconds between two announcements to clients, however often something changes."""
 
@@ -51,6 +53,22 @@ class Application:
     gateway: Gateway
     server: MirrorServer
     upstreams: Upstreams
+    news: "_News"
+
+    def reload(self, config: Config) -> tuple[str, ...]:
+        """Go on with another configuration: its upstreams and its twins. Other calls go on.
+
+        Returns:
+            The sections that have changed and take effect at the next start alone.
+        """
+        before = self.news.config
+        handlers = self.server.handlers
+        self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
+        handlers.contents = replace(handlers.contents, mirror=config.mirror)
+        self.news.reach(handlers, config)
+        self.upstreams.replace(config.upstreams, config.server.drain)
+        self.news.changed("tools", None)
+        return tuple(name for name in _AT_START if getattr(before, name) != getattr(config, name))
 
     async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
         """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
@@ -140,7 +158,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 is_transparent=config.is_transparent,
             )
             relay = Relay(upstreams)
-            sessions = Sessions(time.monotonic, news.ended)
+            sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
             handlers = Handlers(
                 gateway=gateway,
                 relay=relay,
@@ -156,7 +174,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 if not awaits_client:
                     upstreams.start()
                 server = MirrorServer(handlers, config.server, spool, __version__)
-                yield Application(config, gateway, server, upstreams)
+                yield Application(config, gateway, server, upstreams, news)
             tasks.cancel_scope.cancel()
 
 
@@ -165,18 +183,21 @@ class _News:
 
     def __init__(self) -> None:
         self._handlers: Handlers | None = None
-        self._config = Config()
+        self.config = Config()
         self._pending: dict[tuple[str, str | None], None] = {}
         self._wake = anyio.Event()
 
     def reach(self, handlers: Handlers, config: Config) -> None:
         """Who is told, and by which rules catalogs are made."""
-        self._handlers, self._config = handlers, config
+        self._handlers, self.config = handlers, config
 
     def changed(self, kind: str, session: str | None) -> None:
         """On a session's connection, or on everybody's, a list has changed."""
         if kind == "tools" and not self._remake(session):
             return
+        if kind == "tools" and session is None and self._handlers:
+            for other in tuple(self._handlers.gateway.catalogs):
+                self._remake(other)
         self._pending[kind, session] = None
         self._wake.set()
 
@@ -193,7 +214,7 @@ class _News:
     def _remake(self, session: str | None) -> bool:
         """Put a catalog together anew; whether clients see a difference."""
         assert self._handlers is not None  # noqa: S101  # before the start
-        gateway, config = self._handlers.gateway, self._config
+        gateway, config = self._handlers.gateway, self.config
         said = ((one.policy, one.listing_for(session)) for one in gateway.upstreams)
         listed = ((policy, listing.tools) for policy, listing in said if listing)
         reserved = () if config.is_transparent else OWN_TOOLS

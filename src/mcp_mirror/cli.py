@@ -25,6 +25,7 @@ from mcp_mirror.faces.handlers import LOCAL
 from mcp_mirror.gateway import Reply, ToolCall
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import Config
+from mcp_mirror.reloading import Reloading
 from mcp_mirror.schema import Schema, types_at
 from mcp_mirror.spans import kind_at, trim
 from mcp_mirror.telemetry import set_up_logging
@@ -82,26 +83,38 @@ def serve(
     http: Annotated[
         str | None, typer.Option(help="Serve Streamable HTTP here instead of stdio.", metavar="HOST:PORT")
     ] = None,
+    watch: Annotated[  # noqa: FBT002  # a flag of the command line
+        bool, typer.Option("--watch", help="Take the configuration anew whenever its file changes.")
+    ] = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Serve a client on standard input and output, or many over HTTP.
+    """Serve a client on standard input and output, or many over HTTP. SIGHUP takes the configuration anew.
 
     Example: mcp-mirror serve --config mirror.yaml
 
     Example: mcp-mirror serve --config mirror.yaml --http 127.0.0.1:8000
     """
     set_up_logging(verbose)
-    loaded = _load(config)
+    path = _find(config)
+    loaded = _load_from(path)
     _tell_warnings(loaded)
     address = _address(http) if http else None
     leaving = anyio.Event()
 
     async def run() -> None:
-        async with open_application(loaded, awaits_client=not address) as application:
+        async with (
+            open_application(loaded, awaits_client=not address) as application,
+            anyio.create_task_group() as tasks,
+        ):
+            reloading = Reloading(application, path, os.environ, _say)
+            tasks.start_soon(reloading.follow_signal)
+            if watch:
+                tasks.start_soon(reloading.follow_file)
             if address:
                 await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"), leaving)
             else:
                 await application.server.serve_stdio(leaving)
+            tasks.cancel_scope.cancel()
 
     _run(run(), leaving, loaded.server.drain)
 
@@ -191,8 +204,19 @@ def main() -> None:
 
 
 def _load(path: Path | None) -> Config:
+    return _load_from(_find(path))
+
+
+def _find(path: Path | None) -> Path:
     try:
-        return load_config(find_config(path, os.environ), os.environ)
+        return find_config(path, os.environ)
+    except MirrorError as error:
+        _fail(error)
+
+
+def _load_from(path: Path) -> Config:
+    try:
+        return load_config(path, os.environ)
     except MirrorError as error:
         _fail(error)
 

@@ -22,8 +22,8 @@ from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError, WireError
 from mcp_mirror.keeper import Keeper
-from mcp_mirror.models import Buffer, JsonToken, Provenance, Segments
-from mcp_mirror.paths import new_base
+from mcp_mirror.models import Buffer, Draft, JsonToken, Provenance, Segments, media_type_of
+from mcp_mirror.paths import SCHEME, new_base
 from mcp_mirror.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest, recall, unknown_path
 from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
@@ -119,7 +119,7 @@ class Gateway:
         with discarding(arrival):
             digest = await self._read(entry, arrival, order)
             await self._keep(call, entry, order, digest.captured, values)
-        return _reply(digest)
+        return _reply(digest, order.base if self.mirror.resource_links else None)
 
     async def _pass(self, entry: Entry, call: ToolCall) -> Reply:
         """An original, listed beside its twin: nothing is resolved and nothing captured."""
@@ -210,11 +210,13 @@ class Gateway:
         await self.keeper.keep(call.namespace, Provenance(entry.upstream, entry.tool, digest, paths), order, captured)
 
 
-def _reply(digest: Digest) -> Reply:
+def _reply(digest: Digest, linked: str | None) -> Reply:
     """What the client gets: the notice and the blocks that pass beside it, or the result as it came."""
     if digest.captured.value is None:
         return digest.members
-    reply = _content(((text_block(digest.notice),), *((block,) for block in digest.captured.passed)))
+    passed = [(block,) for block in digest.captured.passed]
+    links = [(_link_block(linked, digest.captured.value),)] if linked else []
+    reply = _content(((text_block(digest.notice),), *passed, *links))
     return {**reply, "isError": b"true"} if digest.captured.is_error else reply
 
 
@@ -227,6 +229,12 @@ def _is_for_client(error: RefusedError) -> bool:
 def text_block(text: str) -> bytes:
     """A text content block."""
     return msgspec.json.encode({"type": "text", "text": text})
+
+
+def _link_block(base: str, value: Draft) -> bytes:
+    """A stored value as a resource that a client can show to a person."""
+    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": len(value.blob)}
+    return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
 
 
 def error_reply(message: str) -> Reply:

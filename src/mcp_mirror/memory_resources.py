@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Descriptor, Segments
+from mcp_mirror.models import Buffer, Descriptor, Segments, media_type_of
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.recall import Recalled
@@ -26,7 +26,6 @@ TEMPLATE: Final[Mapping[str, Any]] = {
     "description": "A value in memory, or a part of it, by its memory path.",
 }
 
-_TYPES: Final = {"text": "text/plain", "binary": "application/octet-stream"}
 _BINARY: Final = (("data",), ("blob",), ("resource", "blob"))
 """Where a content block keeps its base64."""
 
@@ -58,7 +57,7 @@ def _resource(descriptor: Descriptor) -> dict[str, Any]:
         "name": descriptor.base,
         "title": f"{source.tool} ({human_bytes(descriptor.size)})",
         "description": f"{descriptor.kind} from {source.tool} of {source.upstream}",
-        "mimeType": descriptor.media_type or _TYPES.get(descriptor.kind, "application/json"),
+        "mimeType": media_type_of(descriptor.kind, descriptor.media_type),
         "size": descriptor.size,
         "annotations": {"lastModified": made},
     }
@@ -77,8 +76,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
 
 def _content_of(recalled: Recalled) -> dict[str, Buffer]:
     if recalled.kind != "binary":
-        media_type = _TYPES.get(recalled.kind, "application/json")
-        return {"mimeType": msgspec.json.encode(media_type), "text": text_of(recalled)}
+        return {"mimeType": msgspec.json.encode(media_type_of(recalled.kind)), "text": text_of(recalled)}
     for tokens in _BINARY:
         if not isinstance(span := locate(recalled.blob, tokens), Miss):
             media = locate(recalled.blob, (*tokens[:-1], "mimeType"))

@@ -23,6 +23,14 @@ Location = tuple[JsonToken, ...]
 """Where in a JSON value: the steps from its root."""
 
 
+_MEDIA_TYPES: Mapping[Kind, str] = {"text": "text/plain", "binary": "application/octet-stream"}
+
+
+def media_type_of(kind: Kind, said: str | None = None) -> str:
+    """What a value is as a resource: what it says itself, else what its kind is."""
+    return said or _MEDIA_TYPES.get(kind, "application/json")
+
+
 class Span(NamedTuple):
     """A byte range inside a blob."""
 

@@ -41,8 +41,8 @@ TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, enabled, tools, "
-    "overrides"
+    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, scope, "
+    "progress_resets_timeout, enabled, tools, overrides"
 )
 
 BAD_KEYS = [
@@ -134,7 +134,10 @@ BAD_SECTIONS = [
     ("store: {ttl: never}", "store.ttl: wanted a duration above 0 in seconds, or with s, m, h or d, got text"),
     ("server: {path: mcp}", "server.path: wanted a path such as /mcp, got text"),
     ("server: {name: }", "server.name: wanted text that is not empty, got nothing"),
-    ("server: {prot: 1}", "server.prot: unknown key; wanted one of name, instructions, path, drain"),
+    (
+        "server: {prot: 1}",
+        "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, drain",
+    ),
     ("server: {drain: -1}", "server.drain: wanted a number of seconds, 0 or more, got a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
-from mcp_mirror.policies import CaptureMode, NoticeStyle, StoreKind
+from mcp_mirror.policies import CaptureMode, NoticeStyle, Scope, StoreKind
 
 Transport = Literal["stdio", "streamable-http", "sse"]
 
@@ -228,11 +228,14 @@ Duration = Annotated[
 TransportName = Annotated[Transport, _choice(Transport), _or_variable(enum=list(get_args(Transport)))]
 Capture = Annotated[CaptureMode, _choice(CaptureMode), _or_variable(enum=list(get_args(CaptureMode)))]
 Notice = Annotated[NoticeStyle, _choice(NoticeStyle), _or_variable(enum=list(get_args(NoticeStyle)))]
+Scopes = Annotated[Scope, _choice(Scope), _or_variable(enum=list(get_args(Scope)))]
+Secret = Annotated[str, _scalar("a secret of 32 characters or more", _matching(r"(?s).{32,}"))]
 Storage = Annotated[StoreKind, _choice(StoreKind), _or_variable(enum=list(get_args(StoreKind)))]
 
 OrNothing: Final = BeforeValidator(_empty_if_nothing)
 """Makes a mapping of which every line is commented out an empty one."""
 Globs = tuple[Written, ...]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(lambda value: _empty_if_nothing(value) or ())]
 Words = Annotated[tuple[Written, ...], BeforeValidator(lambda value: _empty_if_nothing(value) or ())]
 Environment = Annotated[dict[str, Written], _named("names without '=' in them", re.compile(r"[^=\0]+")), OrNothing]
 Headers = Annotated[dict[str, HeaderValue], _named("names of HTTP headers", _HEADER_NAME), OrNothing]

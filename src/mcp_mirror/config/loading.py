@@ -315,6 +315,8 @@ class _Builder:
             deny=section.tools.deny,
             overrides=tuple((glob, ToolPolicy(**each.model_dump())) for glob, each in section.overrides.items()),
             max_request_bytes=section.max_request_bytes,
+            scope=section.scope,
+            progress_resets_timeout=section.progress_resets_timeout,
         )
 
     def _stdio(self, section: UpstreamSection, command: str) -> StdioEndpoint:

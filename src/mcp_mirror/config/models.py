@@ -22,7 +22,9 @@ from mcp_mirror.config.fields import (
     Notice,
     OrNothing,
     Pause,
+    Scopes,
     Seconds,
+    Secrets,
     Storage,
     Suffix,
     Text,
@@ -120,6 +122,16 @@ class UpstreamSection(_Section):
         "4 MiB over HTTP, 10 MiB for a program that Node runs, any for another program.",
         examples=["32MiB"],
     )
+    scope: Scopes | None = Field(
+        default=None,
+        description="Whose one connection to it is: everybody's (shared), one principal's, or one client session's. "
+        "By default shared where the server speaks the protocol of 2026, else session: there its questions and log "
+        "lines do not say whose they are.",
+    )
+    progress_resets_timeout: Flag = Field(
+        default=_UPSTREAM.progress_resets_timeout,
+        description="News of a request's progress gives it its whole timeout again.",
+    )
     enabled: Flag = Field(default=True, description="False leaves this upstream out; its variables may then be unset.")
     tools: Annotated[ToolsSection, OrNothing] = Field(
         default=ToolsSection(), description="Which of its tools are served."
@@ -155,6 +167,14 @@ class MirrorSection(_Section):
     notice: Notice = Field(default=_MIRROR.notice, description="What the model reads instead of a stored result.")
     expose_originals: Flag = Field(
         default=_MIRROR.expose_originals, description="List each original tool beside its twin, which needs a suffix."
+    )
+    capture_resources: Flag = Field(
+        default=_MIRROR.capture_resources,
+        description="Store resources and prompts over the inline budget like results; else they pass as they are.",
+    )
+    resource_links: Flag = Field(
+        default=_MIRROR.resource_links,
+        description="Follow a notice with a link to the stored value as a resource (`memory://...`).",
     )
     startup_wait: Pause = Field(
         default=_MIRROR.startup_wait,
@@ -192,6 +212,17 @@ class ServerSection(_Section):
     name: Text = Field(default=_SERVER.name, description="The name that clients see.")
     instructions: Text | None = Field(default=None, description="Text for the model, put before the gateway's own.")
     path: UrlPath = Field(default=_SERVER.path, description="Path of the HTTP endpoint.")
+    answer_timeout: Seconds = Field(
+        default=_SERVER.answer_timeout,
+        description="Seconds that a call waits for the user's answer to a question of its server.",
+    )
+    state_keys: Secrets = Field(
+        default=_SERVER.state_keys,
+        repr=False,
+        description="Secrets that seal what clients keep between two rounds of a call; the first seals, all open. "
+        "Replicas need the same. By default one that this process alone knows.",
+        examples=[["${STATE_KEY}"]],
+    )
     drain: Pause = Field(
         default=_SERVER.drain,
         description="Seconds that calls in flight get to end when the gateway is told to stop. 0: none.",

@@ -41,6 +41,8 @@ class Session:
     server_session: ServerSession
     ready: anyio.Event
     """Set when the client has said that it is: nothing is asked of it before."""
+    answer_timeout: float
+    """Seconds that the user's answer may take."""
     log_level: str | None = None
     wants_progress: bool = False
 
@@ -58,8 +60,9 @@ class Session:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the session's own stream; see `Exchange.ask`."""
-        await self.ready.wait()
-        return await _ask(self.server_session, method, params, None)
+        with anyio.move_on_after(self.answer_timeout):
+            await self.ready.wait()
+        return await _ask(self.server_session, method, params, None, self.answer_timeout)
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ class RequestExchange:
     context: Context
     caller: Caller
     home: Exchange | None
+    answer_timeout: float
+    """Seconds that the user's answer may take."""
 
     @property
     def log_level(self) -> str | None:
@@ -94,7 +99,7 @@ class RequestExchange:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the request's stream; see `Exchange.ask`."""
-        return await _ask(self.context.session, method, params, self.context.request_id)
+        return await _ask(self.context.session, method, params, self.context.request_id, self.answer_timeout)
 
     @property
     def _token(self) -> Any:
@@ -143,12 +148,12 @@ def _notification(method: str, params: Mapping[str, Any]) -> Any:
 
 
 async def _ask(
-    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None
+    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None, seconds: float
 ) -> Mapping[str, Any]:
     request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
     metadata = None if request_id is None else ServerMessageMetadata(related_request_id=request_id)
     try:
-        answer = await session.send_request(request, _Anything, metadata=metadata)
+        answer = await session.send_request(request, _Anything, seconds, metadata)
     except MCPError as error:
         raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
     except ValidationError:

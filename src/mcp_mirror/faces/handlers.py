@@ -98,7 +98,7 @@ class Handlers:
         """The way back to whoever makes a request."""
         home = self.sessions.of(context)
         caller = home.caller if home else read_caller(context, LOCAL, None)
-        return RequestExchange(context, caller, home)
+        return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)

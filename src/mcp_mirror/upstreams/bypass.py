@@ -39,6 +39,8 @@ RawResult = Mapping[str, Buffer]
 Arrival = RawResult | SpooledFrame
 """A result as it arrived: its members, or the whole response, unread, in a file."""
 
+_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods whose large results go on unread: who asked reads them where that holds up nobody."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
@@ -174,7 +176,7 @@ class Bypass:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
         passage = None if identity is None else self._awaiting(identity)
-        if identity is not None and passage is not None and passage.method == "tools/call":
+        if identity is not None and passage is not None and passage.method in _UNREAD:
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:

@@ -6,10 +6,11 @@ arguments into request bodies and lifts results out of JSON bodies and server-se
 
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
 import httpx2
 import mcp_types as types
 from mcp.client.sse import sse_client
@@ -29,6 +30,7 @@ _TOO_LARGE: Final = 413
 _FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
 """How servers answer within a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
+_SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
 _OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _CONNECT: Final = 10.0
@@ -83,6 +85,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self.session: dict[str, str] = {}
+        """The headers that name the session with the server, while there is one."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; its response's body comes out with payloads lifted.
@@ -93,6 +97,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         identity = _identity(body)
         request = self._spliced(request, body) if body else request
         request.extensions = {**request.extensions, "timeout": self._patience(request, identity)}
+        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
+        self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
@@ -297,11 +303,18 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _streamable(self, bypass: Bypass) -> AsyncIterator[Any]:
+        url, transport = self.endpoint.url, self._lifting(bypass)
         async with (
-            self._client(bypass) as client,
-            streamable_http_client(self.endpoint.url, http_client=client, max_sse_event_size=None) as streams,
+            self._client(transport) as client,
+            streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
         ):
-            yield streams
+            try:
+                yield streams
+            except anyio.get_cancelled_exc_class():
+                with anyio.move_on_after(_GOODBYE, shield=True), suppress(httpx2.TransportError):
+                    if transport.session:  # the SDK's own goodbye is lost where it is cancelled
+                        await client.delete(url, headers=transport.session)
+                raise
 
     @asynccontextmanager
     async def _legacy(self, bypass: Bypass) -> AsyncIterator[Any]:
@@ -310,14 +323,16 @@ class HttpTransport:
             timeout: httpx2.Timeout | None = None,  # noqa: ARG001
             auth: httpx2.Auth | None = None,  # noqa: ARG001
         ) -> httpx2.AsyncClient:
-            return self._client(bypass)
+            return self._client(self._lifting(bypass))
 
         async with sse_client(self.endpoint.url, httpx_client_factory=client) as streams:
             yield streams
 
-    def _client(self, bypass: Bypass) -> httpx2.AsyncClient:
+    def _lifting(self, bypass: Bypass) -> LiftingTransport:
         inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20))
-        transport = LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
+        return LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
+
+    def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT)
         headers = {"accept-encoding": "identity", **self.endpoint.headers}
         return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)

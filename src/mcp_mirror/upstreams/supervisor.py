@@ -29,6 +29,7 @@ from mcp_mirror.upstreams.redaction import Redactor
 _IDLE: Final = 1800.0
 """Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
 _SWEEP: Final = 60.0
+_LOOK: Final = 0.05
 
 Key = tuple[str, ...]
 """Whose connection it is, and what they can do."""
@@ -299,22 +300,25 @@ class Upstreams:
             for upstream in self:
                 self._start(upstream)
 
-    def replace(self, policies: Iterable[UpstreamPolicy]) -> None:
-        """Go on with these: what is not among them is stopped, what is new is started, what differs is started anew."""
-        wanted = {policy.name: policy for policy in policies}
+    def replace(self, policies: Iterable[UpstreamPolicy], drain: float) -> None:
+        """Go on with these: what is not among them is stopped, what is new is started, what differs is started anew.
+
+        Args:
+            policies: All that are wanted.
+            drain: Seconds that calls in flight to one that is stopped get to end.
+        """
         before, self._all = self._all, {}
-        for name, policy in wanted.items():
-            known = before.pop(name, None)
+        for policy in policies:
+            known = before.get(policy.name)
             if known is not None and known.policy == policy:
-                self._all[name] = known
+                self._all[policy.name] = before.pop(policy.name)
                 continue
-            if known is not None:
-                self._stop(name)
-            self._all[name] = self._make(policy)
-            if self._started != float("inf"):
-                self._start(self._all[name])
-        for name in before:
-            self._stop(name)
+            self._all[policy.name] = self._make(policy)
+        for name, upstream in before.items():
+            self._retire(upstream, self._scopes.pop(name, None), drain)
+        for name, upstream in self._all.items():
+            if self._started != float("inf") and name not in self._scopes:
+                self._start(upstream)
 
     def end_session(self, session: str) -> None:
         """A client has gone: so do the connections that were made for it."""
@@ -359,10 +363,18 @@ class Upstreams:
             self._run, upstream, self._scopes[upstream.policy.name], name=f"upstream {upstream.policy.name}"
         )
 
-    def _stop(self, name: str) -> None:
-        if scope := self._scopes.pop(name, None):
-            scope.cancel()
+    def _retire(self, upstream: Upstream, scope: anyio.CancelScope | None, drain: float) -> None:
+        if scope is not None and self._tasks is not None:
+            self._tasks.start_soon(_stop_when_done, upstream, scope, drain)
 
     async def _run(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
         with scope:
             await upstream.run()
+
+
+async def _stop_when_done(upstream: Upstream, scope: anyio.CancelScope, drain: float) -> None:
+    """Stop one that is served no more, once the calls that it has are answered or their time is over."""
+    with anyio.move_on_after(drain):
+        while upstream.under_way:  # noqa: ASYNC110  # requests end in many places, and this is no hot path
+            await anyio.sleep(_LOOK)
+    scope.cancel()

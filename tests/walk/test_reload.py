@@ -1,0 +1,92 @@
+"""A configuration that changes while the gateway serves: at SIGHUP and with `--watch`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, Lines, Speak
+
+BOUND = 20.0
+
+
+def names(answer: bytes) -> set[str]:
+    return {tool["name"] for tool in json.loads(answer)["result"]["tools"]}
+
+
+async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> set[str]:
+    async with asyncio.timeout(BOUND):
+        while (wanted in (found := names(await client.request("tools/list")))) is not listed:  # noqa: ASYNC110  # another process changes it
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_hangup_adds_drops_and_restarts_upstreams_and_other_calls_go_on(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    kept, log = raw("ok", "--name", "kept"), tmp_path / "log"
+    gates = {"started": str(tmp_path / "running"), "until": str(tmp_path / "gate")}
+    changing = raw("ok", "--log", str(log))
+    async with speak(configured({"kept": kept, "dropped": raw(), "changed": changing})) as client:
+        await client.greet()
+        await until_listed(client, "dropped_hear_mirrored")
+        calls = {}
+        for identity, upstream in ((71, "kept"), (72, "dropped")):
+            arguments = {**gates, "started": gates["started"] + upstream}
+            call = json.dumps({"name": f"{upstream}_hang_mirrored", "arguments": arguments})
+            await client.send(f'{{"jsonrpc":"2.0","id":{identity},"method":"tools/call","params":{call}}}')
+            calls[identity] = tmp_path / f"running{upstream}"
+        async with asyncio.timeout(BOUND):
+            while not all(running.exists() for running in calls.values()):  # noqa: ASYNC110  # another process makes them
+                await asyncio.sleep(0.01)
+        configured({"kept": kept, "changed": {**changing, "timeout": 7}, "added": raw()})
+        client.process.send_signal(signal.SIGHUP)
+        listed = await until_listed(client, "added_hear_mirrored")
+        assert "dropped_hear_mirrored" not in listed
+        (tmp_path / "gate").touch()
+        answers: dict[int, str] = {}
+        async with asyncio.timeout(BOUND):
+            while len(answers) < len(calls):
+                message = json.loads(await client.receive())
+                if message.get("id") in calls:
+                    answers[message["id"]] = message["result"]["content"][0]["text"]
+        assert answers == {71: "late", 72: "late"}  # even the call of the one that is no more
+        assert log.read_text().count(" initialize\n") == 2
+        assert any(b"configuration is taken" in line for line in client.stderr)
+
+
+async def test_a_configuration_that_cannot_be_used_is_told_of_and_the_old_one_goes_on(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    config = configured({"one": raw()})
+    async with speak(config) as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        config.write_text('{"upstreams": {"one": {"comand": "x"}}}')
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND):
+            while not any(b"is not taken" in line for line in client.stderr):  # noqa: ASYNC110  # read by a task
+                await asyncio.sleep(0.01)
+        assert b"'command'" in b"".join(client.stderr)
+        assert "hear_mirrored" in names(await client.request("tools/list"))
+
+
+@pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
+async def test_a_file_that_is_watched_is_taken_when_it_changes(
+    section: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"one": raw()}), "--watch") as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        configured({"one": raw(), "two": raw()}, **section)
+        suffix = section.get("mirror", {}).get("suffix", "_mirrored")
+        await until_listed(client, f"two_hear{suffix}")
+        told = b"".join(client.stderr)
+        assert (b"change of limits takes effect at the next start" in told) is ("limits" in section)
