@@ -32,7 +32,7 @@ class Client:
     wants_progress: bool = True
     home: Exchange | None = None
     heard: list[Any] = field(default_factory=list)
-    answer: Mapping[str, Any] | RefusedError = field(default_factory=lambda: {"action": "accept"})
+    answer: Mapping[str, Any] | Exception = field(default_factory=lambda: {"action": "accept"})
     listens: anyio.Event = field(default_factory=anyio.Event)
     """Nothing reaches it before."""
     was_asked: anyio.Event = field(default_factory=anyio.Event)
@@ -40,13 +40,15 @@ class Client:
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         await self.listens.wait()
+        if isinstance(self.answer, OSError):
+            raise self.answer
         self.heard.append((method, params))
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         self.heard.append((method, params))
         self.was_asked.set()
         await self.answers.wait()
-        if isinstance(self.answer, RefusedError):
+        if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
@@ -342,6 +344,20 @@ async def test_what_a_caller_refuses_is_refused_in_its_own_words() -> None:
         assert await stage.sink.answer() == types.JSONRPCError(
             jsonrpc="2.0", id=4, error=types.ErrorData(code=-1, message="Not now", data={"why": ["x"]})
         )
+
+
+async def test_a_client_whose_side_fails_costs_the_server_no_connection() -> None:
+    home = ready(answer=OSError("broken"))
+    async with listening(home) as stage:
+        stage.say(LOG, {"data": 1})
+        stage.say("roots/list", id=1)
+        answer = await stage.sink.answer()
+        assert isinstance(answer, types.JSONRPCError)
+        assert (answer.id, answer.error.code, answer.error.message) == (
+            1, types.INTERNAL_ERROR, "The client could not be asked."
+        )  # fmt: skip
+        stage.say("ping", id=2)
+        assert (await stage.sink.answer()).id == 2
 
 
 async def test_a_ping_is_answered_whoever_is_there() -> None:

@@ -105,14 +105,19 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) ->
     assert not path.exists()
 
 
-def test_a_large_result_of_a_call_goes_on_unread_and_its_file_lives_until_the_request_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "member"), [("tools/call", "content"), ("resources/read", "contents"), ("prompts/get", "messages")]
+)
+def test_a_large_result_goes_on_unread_and_its_file_lives_until_the_request_is_closed(
+    tmp_path: Path, method: str, member: str
+) -> None:
     bypass = Bypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 3))
+    token = bypass.open(method)
+    bypass.outbound(request(token, 3, method))
     path = tmp_path / "frame"
     path.write_bytes(b"never read")
     frame = SpooledFrame(path, 10, b'{"jsonrpc":"2.0","id":3,"result":{', b"}}")
-    assert json.loads(bytes(bypass.inbound(frame) or b""))["result"]["content"] == []
+    assert json.loads(bytes(bypass.inbound(frame) or b""))["result"][member] == []
     assert path.exists()
     bypass.close(token)
     assert not path.exists()
@@ -120,13 +125,13 @@ def test_a_large_result_of_a_call_goes_on_unread_and_its_file_lives_until_the_re
 
 def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Path) -> None:
     bypass = Bypass()
-    token = bypass.open("resources/read")
-    bypass.outbound(request(token, 3, "resources/read"))
-    whole = b'{"jsonrpc":"2.0","id":3,"result":{"contents":["%b"]}}' % (b"x" * 100_000)
+    token = bypass.open("prompts/list")
+    bypass.outbound(request(token, 3, "prompts/list"))
+    whole = b'{"jsonrpc":"2.0","id":3,"result":{"prompts":["%b"]}}' % (b"x" * 100_000)
     path = tmp_path / "frame"
     path.write_bytes(whole)
     assert len(bypass.inbound(SpooledFrame(path, len(whole), whole[:100], whole[-100:])) or b"") < 500
-    assert len(arrived(bypass, token)["contents"]) == 100_004
+    assert len(arrived(bypass, token)["prompts"]) == 100_004
     assert not path.exists()
 
 
