@@ -137,8 +137,8 @@ class HeldCall:
     def __init__(self, exchange: Exchange, seconds: float) -> None:
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
-        self.taken = anyio.Event()
-        """Set once the client has the outcome."""
+        self.is_let_go = anyio.Event()
+        """Set once nobody will come back for it: the client has the outcome, or has left."""
         self.caller = exchange.caller
         self.log_level = exchange.log_level
         self.wants_progress = exchange.wants_progress
@@ -148,6 +148,7 @@ class HeldCall:
         self._open: dict[str, _Question] = {}
         self._asked = 0
         self._outcome: Arrival | UpstreamError | None = None
+        self._is_taken = False
         self._news = anyio.Event()
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
@@ -189,8 +190,8 @@ class HeldCall:
         self._news.set()
 
     def discard(self) -> None:
-        """Nobody has come back for the result."""
-        if isinstance(self._outcome, SpooledFrame):
+        """A result for which nobody has come is no use any more."""
+        if isinstance(self._outcome, SpooledFrame) and not self._is_taken:
             self._outcome.discard()
 
     @property
@@ -207,9 +208,13 @@ class HeldCall:
                 await self._news.wait()
         except anyio.get_cancelled_exc_class():
             self.scope.cancel()
+            self.is_let_go.set()
             raise
         finally:
             self._present = None
+        if self._outcome is not None:
+            self._is_taken = True
+            self.is_let_go.set()
         if isinstance(self._outcome, UpstreamError):
             raise self._outcome
         if self._outcome is not None:
@@ -243,7 +248,7 @@ class HeldCalls:
         call = HeldCall(exchange, self._seconds)
         self._calls[call.id] = call
         self._tasks.start_soon(self._run, call, send)
-        return await self._wait(call, exchange)
+        return await call.wait(exchange)
 
     async def resume(self, again: Round, exchange: Exchange) -> Arrival | Asked:
         """Go on with a call whose client has come back.
@@ -260,14 +265,7 @@ class HeldCalls:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             said = "`inputResponses` must be an object with an object for each request that was made."
             raise RefusedError(said, types.INVALID_PARAMS, said) from None
-        return await self._wait(call, exchange)
-
-    async def _wait(self, call: HeldCall, exchange: Exchange) -> Arrival | Asked:
-        try:
-            return await call.wait(exchange)
-        finally:
-            if call.is_over:
-                call.taken.set()
+        return await call.wait(exchange)
 
     async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
         with call.scope:
@@ -278,7 +276,6 @@ class HeldCalls:
         if not call.is_over:
             call.finish(UpstreamError("The call was given up: its question was not answered in time."))
         with anyio.move_on_after(self._seconds):
-            await call.taken.wait()
+            await call.is_let_go.wait()
         del self._calls[call.id]
-        if not call.taken.is_set():
-            call.discard()
+        call.discard()
