@@ -8,7 +8,7 @@ other comes back with the answer, and what one wants answered with a new call is
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import anyio
 import mcp_types as types
@@ -42,6 +42,13 @@ class Asked:
     """The requests as the server wrote them."""
 
 
+class _Request(TypedDict):
+    """One of them, as far as it is read; what else it holds is in the raw text."""
+
+    method: str
+    params: NotRequired[dict[str, Any] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a client brings when it comes back with answers."""
@@ -60,7 +67,7 @@ def read_asked(arrival: Arrival) -> Asked | None:
     if not isinstance(arrival, Mapping) or bytes(arrival.get("resultType", b"")) != b'"input_required"':
         return None
     try:
-        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, dict[str, Any]])
+        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])
         state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
@@ -99,9 +106,8 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            method = str(request.get("method"))
-            check_capability(exchange.caller, method)
-            answers[key] = dict(await exchange.ask(method, request.get("params") or {}))
+            check_capability(exchange.caller, request["method"])
+            answers[key] = dict(await exchange.ask(request["method"], request.get("params") or {}))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
