@@ -337,6 +337,19 @@ async def test_a_question_that_nobody_can_be_asked_is_refused(
     assert home is None or home.heard == []
 
 
+async def test_what_cannot_be_read_is_refused_or_dropped() -> None:
+    home = ready()
+    async with listening(home) as stage:
+        stage.say(LOG, fault="It is broken.")
+        stage.say("notifications/tools/list_changed", fault="It is broken.")
+        stage.say("elicitation/create", id=9, fault="It is broken.")
+        assert await stage.sink.answer() == types.JSONRPCError(
+            jsonrpc="2.0", id=9, error=types.ErrorData(code=types.INVALID_PARAMS, message="It is broken.")
+        )
+        assert stage.changes == []
+    assert home.heard == []
+
+
 async def test_what_a_caller_refuses_is_refused_in_its_own_words() -> None:
     home = ready(answer=RefusedError("told", -1, "Not now", {"why": ["x"]}))
     async with listening(home) as stage:

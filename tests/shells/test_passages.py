@@ -175,6 +175,28 @@ def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_
     assert heard == [said]
 
 
+@pytest.mark.parametrize("identity", [None, 1])
+@pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
+def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(identity: int | None, broken: str) -> None:
+    bypass = Bypass()
+    heard: list[Said] = []
+    bypass.hear = heard.append
+    bypass.outbound(request(bypass.open("tools/call"), 1))
+    named = "" if identity is None else f'"id":{identity},'
+    text = f'{{"jsonrpc":"2.0",{named}"method":"sampling/createMessage","params":{{"x":{broken}}}}}'
+    assert bypass.inbound(text.encode(errors="surrogateescape")) is None
+    (said,) = heard
+    assert (said.method, said.params, said.id) == ("sampling/createMessage", {}, identity)
+    assert said.fault
+
+
+def test_what_cannot_be_read_and_is_none_of_it_is_no_message() -> None:
+    bypass = Bypass()
+    for broken in (b'{"jsonrpc":"2.0","id":1,"result":{"x":NaN}}', b'{"x":NaN,"method":"a"}', b"nonsense", b""):
+        with pytest.raises(WireError):
+            bypass.inbound(broken)
+
+
 def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
     bypass = Bypass()
     heard: list[Said] = []

@@ -150,7 +150,9 @@ class Hearing:
 
     def hear(self, said: Said) -> None:
         """Take what the server says."""
-        if said.id is None:
+        if said.fault and said.id is None:
+            log.warning("a %s is not passed on: %s", said.method[:100], said.fault)
+        elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         else:
             self._tasks.start_soon(self._answer, said, said.id)
@@ -225,6 +227,8 @@ class Hearing:
     async def _asked(self, said: Said) -> Mapping[str, Any]:
         if said.method == "ping":
             return {}
+        if said.fault:
+            raise _refused(types.INVALID_PARAMS, said.fault)
         if said.method not in CAPABILITY_OF:
             raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
         attendance, courier = self._attendance_for(said), self._courier_for(said)
