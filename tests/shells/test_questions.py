@@ -399,6 +399,36 @@ async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkey
         assert await held.begin(modern(), asker()[0]) == DONE
 
 
+async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_result() -> None:
+    may_end = anyio.Event()
+    refused: list[str] = []
+
+    async def send(exchange: Exchange) -> Arrival:
+        await exchange.ask("roots/list", {})
+        await may_end.wait()
+        return DONE
+
+    async with holding() as held, anyio.create_task_group() as tasks:
+        asked = await held.begin(modern(), send)
+
+        async def come_back_early() -> None:
+            try:
+                await held.resume(reply_to(asked), modern())
+            except RefusedError as error:
+                refused.append(str(error))
+
+        tasks.start_soon(come_back_early)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(set_when_idle, may_end)
+        assert await held.resume(reply_to(asked), modern()) == DONE
+    assert refused == ["This was sent again meanwhile: the later request gets the answer."]
+
+
+async def set_when_idle(event: anyio.Event) -> None:
+    await anyio.wait_all_tasks_blocked()
+    event.set()
+
+
 async def test_a_large_result_is_its_callers_to_discard(tmp_path: Path) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")

@@ -171,7 +171,7 @@ class HeldCall:
         self._asked += 1
         key, question = f"question-{self._asked}", _Question(method, params)
         self._open[key] = question
-        self._news.set()
+        self._wake()
         try:
             with anyio.move_on_after(self._seconds):
                 await question.answered.wait()
@@ -193,7 +193,7 @@ class HeldCall:
     def finish(self, outcome: Arrival | UpstreamError) -> None:
         """The server has answered the call, or failed."""
         self._outcome = outcome
-        self._news.set()
+        self._wake()
 
     def discard(self) -> None:
         """A result for which nobody has come is no use any more."""
@@ -205,19 +205,30 @@ class HeldCall:
         """Whether nothing more can come."""
         return self._outcome is not None
 
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
     async def wait(self, exchange: Exchange) -> Arrival | Asked:
-        """What comes next: the result, or questions. A caller that leaves before takes the call with it."""
+        """What comes next: the result, or questions. A caller that leaves before takes the call with it.
+
+        Raises:
+            UpstreamError: The call failed, or its caller has come again, and that request gets the answer.
+        """
         self._present = exchange
+        self._wake()
         try:
-            while self._outcome is None and not self._open:
-                self._news = anyio.Event()
+            while self._present is exchange and self._outcome is None and not self._open:
                 await self._news.wait()
         except anyio.get_cancelled_exc_class():
-            self.scope.cancel()
-            self.is_let_go.set()
+            if self._present is exchange:
+                self.scope.cancel()
+                self.is_let_go.set()
             raise
-        finally:
-            self._present = None
+        if self._present is not exchange:
+            said = "This was sent again meanwhile: the later request gets the answer."
+            raise RefusedError(said, types.INVALID_REQUEST, said)
+        self._present = None
         if self._outcome is not None:
             self._is_taken = True
             self.is_let_go.set()
