@@ -28,6 +28,7 @@ with atheris.instrument_imports():
         line_of,
         open_message,
         recover_id,
+        recover_method,
         splice,
     )
 
@@ -54,6 +55,7 @@ def check_framing(data: bytes) -> None:
 def check_message(data: bytes) -> None:
     """A message or a `WireError`, and lifting then splicing is the identity."""
     recover_id(data)
+    recover_method(data)
     try:
         message = open_message(data)
     except WireError:
