@@ -1,7 +1,9 @@
 """Lets one fault happen and measures what it costs: what the client sees, when, and when all is well again."""
 
 import asyncio
+import os
 import re
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ class Fault:
     """A pattern of what the client is told."""
     waits: float = 0.0
     """Seconds that the gateway must let pass, since it cannot know better."""
+    frozen: bool = False
+    """The upstream's process is stopped, and goes on once the call is answered."""
     away: bool = False
     """The upstream stays away for a while before it returns."""
 
@@ -81,6 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stdio", "closes its output", "shut", loses="all in flight", says=GONE),
     Fault("stdio", "crashes, then ends at each start", "crash", loses="all in flight", says=GONE, away=True),
     Fault("stdio", "hangs", "hang", says=LATE, waits=HANG),
+    Fault("stdio", "is stopped (SIGSTOP) for a while", "freeze", says=LATE, waits=HANG, frozen=True),
     Fault("stdio", "answers 0.3 s late", "late", loses="nothing", waits=0.3),
     Fault("stdio", "writes its answer byte by byte", "drip", loses="nothing", waits=1.0),
     Fault("stdio", "answers under wrong ids", "wrong_id", says=LATE, waits=HANG),
@@ -94,6 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("http", "is killed (`kill -9`)", "kill", loses="all in flight", says=FAILED),
     Fault("http", "crashes, then refuses connections", "crash", loses="all in flight", says=FAILED, away=True),
     Fault("http", "hangs", "hang", says=LATE, waits=HANG),
+    Fault("http", "is stopped (SIGSTOP) for a while", "freeze", says=LATE, waits=HANG, frozen=True),
     Fault("http", "answers 0.3 s late", "late", loses="nothing", waits=0.3),
     Fault("http", "answers under a wrong id", "wrong_id", says="'bad'", waits=HANG),
     Fault("http", "events under wrong ids", "wrong_ids", says="'bad'", waits=HANG),
@@ -139,17 +145,19 @@ async def _strike(fault: Fault, on: Stage) -> dict[str, object]:
     if fault.via and on.proxy:
         on.proxy.arm(fault.via)
     answer = await on.call(fault.tool)
-    struck = (await on.witness.see("struck"))["at"]
+    word = await on.witness.see("struck")
+    if fault.frozen:
+        os.kill(word["pid"], signal.SIGCONT)
     if fault.loses != "all in flight":
         gate.touch()
     beside = await other
     refused = await _call_while_away(fault, on)
-    returned = await _return(fault, on, struck if fault.ends else answer.at)
+    returned = await _return(fault, on, word["at"] if fault.ends else answer.at)
     back, tries = await _await_return(on)
     lost = [one for one in (answer, beside) if one.failed]
     last = max(one.at for one in (lost or [answer]))
     return {
-        "said": answer.text, "failed": answer.failed, "lost": len(lost), "answered": last - struck,
+        "said": answer.text, "failed": answer.failed, "lost": len(lost), "answered": last - word["at"],
         "refused_slowest": refused, "back": back.at - returned, "tries": tries,
     }  # fmt: skip
 

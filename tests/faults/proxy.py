@@ -92,6 +92,8 @@ class _Link:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     fault: Fault | None = None
+    spoilt: bool = False
+    """A fault has struck it: nothing that comes on it is of use."""
 
 
 @dataclass
@@ -105,14 +107,20 @@ class FaultProxy:
     _armed: Fault | None = None
     _links: set[_Link] = field(default_factory=set)
     _server: asyncio.Server | None = None
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def arm(self, fault: Fault) -> None:
         self._armed = fault
 
     @property
-    def connections(self) -> int:
-        """How many are open."""
-        return len(self._links)
+    def spoilt(self) -> int:
+        """How many connections that a fault has struck are open still."""
+        return sum(link.spoilt for link in self._links)
+
+    async def rest(self) -> None:
+        """Wait until there is none of them."""
+        while self.spoilt:
+            await self._closed.wait()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -146,6 +154,8 @@ class FaultProxy:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             self._links.discard(link)
+            self._closed.set()
+            self._closed = asyncio.Event()
             writer.close()
             onward.close()
 
@@ -166,7 +176,7 @@ class FaultProxy:
                     continue
                 whole = await _whole(data, reader)
                 self.struck(time.monotonic())
-                fault, link.fault = link.fault, None
+                fault, link.fault, link.spoilt = link.fault, None, True
                 await fault(link.client, whole)
 
 

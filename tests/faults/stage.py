@@ -26,7 +26,7 @@ HANG = 0.5
 """Seconds that a call may take to a tool that does not answer."""
 MESSAGE = 2_000_000
 """Bytes that a message may have."""
-_IMPATIENT = ("hang", "wrong_id", "wrong_ids", "brief", "never_ending")
+_IMPATIENT = ("hang", "freeze", "wrong_id", "wrong_ids", "brief", "never_ending")
 _PATIENT = 5
 
 
@@ -127,6 +127,7 @@ def lines_upstream(environment: dict[str, str], *args: str, **keys: Any) -> dict
 
 
 def settings_of(bad: dict[str, Any], folder: Path, environment: dict[str, str]) -> Path:
+    """The configuration of a gateway before both."""
     tools = folder / "tools.json"
     tools.write_text(json.dumps([{"name": "ping", "inputSchema": {"type": "object"}}]))
     patience = {"timeout": _PATIENT, "overrides": {tool: {"timeout": HANG} for tool in _IMPATIENT}}

@@ -1,11 +1,15 @@
 """Each fault costs what it must and no more; `make faults` prints what was measured."""
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import FAULTS, Fault, Seen, observe, pattern
+from tests.faults.harness import FAULTS, REFUSALS, Fault, Seen, observe, pattern
+from tests.faults.proxy import body_without_end, event_without_end, silence
+from tests.faults.stage import staging
 
 AT_ONCE = 0.1
 """Seconds within which a call in flight is answered."""
@@ -13,6 +17,11 @@ SLACK = 0.4
 """Seconds more that a machine with other work gets."""
 BACK = 1.0
 """Seconds within which a call works after the upstream's return."""
+
+BIDED = 10.0
+"""Seconds after which nobody waits any more."""
+BOUND = 5.0
+"""Seconds that letting go of a connection may take."""
 
 LOST = {"nothing": 0, "the call": 1, "all in flight": 2}
 
@@ -47,3 +56,63 @@ async def test_a_fault_costs_what_it_must_and_no_more(
     assert seen.refused_slowest < BACK
     assert seen.back < BACK
     assert seen.tries == 1
+
+
+async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_can_start(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    (tmp_path / "down").touch()
+    async with staging("stdio", tmp_path) as on:
+        for _ in range(REFUSALS):
+            asked = time.monotonic()
+            refused = await on.call("echo")
+            assert refused.failed
+            assert refused.at - asked < BACK + SLACK
+            assert "Upstreams that are not connected now: bad." in refused.text
+        on.down.unlink()
+        returned = time.monotonic()
+        while (answer := await on.call("echo")).failed and answer.at - returned < BIDED:
+            pass
+        row = ("stdio", "ends at each start, from the first on", refused.text, "calls until it can start",
+               milliseconds(refused.at - asked), milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert not answer.failed
+        assert answer.at - returned < BACK
+
+
+async def test_a_network_that_is_away_costs_the_calls_in_flight_and_those_until_it_is_back(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with staging("http", tmp_path, proxied=True) as on:
+        assert on.proxy is not None
+        calls = [await on.begin("wait", gate=str(tmp_path / "gate")) for _ in range(5)]
+        await on.proxy.go_away()
+        gone = (await on.witness.see("struck"))["at"]
+        lost = await asyncio.gather(*calls)
+        for answer in lost:
+            assert answer.failed
+            assert "'bad'" in answer.text
+            assert answer.at - gone < AT_ONCE + SLACK
+        for _ in range(REFUSALS):
+            assert (await on.call("echo")).failed
+            assert not (await on.call("ping")).failed
+        await on.proxy.open()
+        returned = time.monotonic()
+        answer = await on.call("echo")
+        row = ("http", "network: every connection is reset, and none is taken", lost[0].text, "all in flight",
+               milliseconds(max(one.at for one in lost) - gone), milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert not answer.failed, answer.text
+        assert answer.at - returned < BACK
+        assert on.repeated() == []
+
+
+async def test_what_nobody_waits_for_any_more_is_not_read_on(tmp_path: Path) -> None:
+    """A body without an end would cost work for as long as the gateway lives."""
+    async with staging("http", tmp_path, proxied=True) as on:
+        assert on.proxy is not None
+        for fault in (body_without_end, event_without_end, silence):
+            on.proxy.arm(fault)
+            assert (await on.call("brief")).failed
+        async with asyncio.timeout(BOUND):
+            await on.proxy.rest()

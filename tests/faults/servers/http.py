@@ -117,6 +117,12 @@ def hang(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
     to.close_connection = True
 
 
+def freeze(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
+    tell("struck")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    to.close_connection = True
+
+
 def late(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     tell("struck")
     time.sleep(0.3)
@@ -192,7 +198,7 @@ def storm(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
 
 
 CALLS: dict[str, Callable[[Handler, Any, dict[str, Any]], None]] = {
-    "echo": echo, "brief": echo, "wait": after_gate, "crash": crash, "kill": kill, "hang": hang, "late": late,
+    "echo": echo, "brief": echo, "wait": after_gate, "crash": crash, "kill": kill, "hang": hang, "freeze": freeze, "late": late,
     "wrong_id": wrong_id, "wrong_ids": wrong_ids, "twice": twice, "garbage": garbage, "no_json": no_json,
     "no_mcp": no_mcp, "endless": endless, "endless_body": endless_body, "storm": storm,
 }  # fmt: skip

@@ -72,6 +72,11 @@ def hang(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     tell("struck")
 
 
+def freeze(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
+    tell("struck")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def late(identity: Any, arguments: dict[str, Any], line: str) -> None:
     tell("struck")
     time.sleep(0.3)
@@ -158,7 +163,7 @@ def changed(index: int) -> str:
 
 FAULTS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
     "echo": echo, "ping": echo, "wait": after_gate, "crash": crash, "kill": kill, "half": half, "shut": shut,
-    "hang": hang, "late": late, "drip": drip, "wrong_id": wrong_id, "twice": twice, "garbage": garbage,
+    "hang": hang, "freeze": freeze, "late": late, "drip": drip, "wrong_id": wrong_id, "twice": twice, "garbage": garbage,
     "no_json": no_json, "stderr_flood": stderr_flood, "endless": endless, "never_ending": never_ending, "storm": storm,
 }  # fmt: skip
 
