@@ -70,6 +70,8 @@ class Stage:
 
     folder: Path
     client: Client
+    gateway: int
+    """Its process id."""
     witness: Witness
     proxy: FaultProxy | None = None
     upstream: HttpUpstream | None = None
@@ -138,8 +140,10 @@ def settings_of(bad: dict[str, Any], folder: Path, environment: dict[str, str]) 
 
 
 @asynccontextmanager
-async def staging(transport: str, folder: Path, *, proxied: bool = False, era: str = "2025") -> AsyncIterator[Stage]:
-    """The gateway with both upstreams ready, over the same transport on both sides."""
+async def staging(
+    transport: str, folder: Path, *, face: str = "", proxied: bool = False, era: str = "2025", mode: str = "legacy"
+) -> AsyncIterator[Stage]:
+    """The gateway with both upstreams ready; over the same transport on both sides where nothing else is said."""
     async with AsyncExitStack() as stack:
         witness = await stack.enter_async_context(witnessing())
         told = {"WITNESS": str(witness.port), "ERA": era, "DOWN": str(folder / "down")}
@@ -153,8 +157,16 @@ async def staging(transport: str, folder: Path, *, proxied: bool = False, era: s
                 strike = lambda at: witness.hear({"what": "struck", "at": at})  # noqa: E731  # one use
                 proxy = await stack.enter_async_context(proxying(upstream.port, strike))
             bad = {"url": f"http://127.0.0.1:{proxy.port if proxy else upstream.port}/mcp"}
-        face = "http" if transport == "http" else "stdio"
-        config = settings_of(bad, folder, told | {"ERA": "2025"})
-        client = await stack.enter_async_context(connecting(config, face, mode="legacy"))
+        config = settings_of(bad, folder, {"WITNESS": told["WITNESS"]})
+        client = await stack.enter_async_context(connecting(config, face or transport, mode=mode))
         await client.list_tools()
-        yield Stage(folder, client, witness, proxy, upstream)
+        yield Stage(folder, client, _gateway_with(config), witness, proxy, upstream)
+
+
+def _gateway_with(config: Path) -> int:
+    """The process that serves this configuration."""
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if str(config).encode() in line.read_bytes().split(b"\0"):
+                return int(line.parent.name)
+    return 0  # where there is no /proc

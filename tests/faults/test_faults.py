@@ -69,6 +69,7 @@ async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_ca
             assert refused.failed
             assert refused.at - asked < BACK + SLACK
             assert "Upstreams that are not connected now: bad." in refused.text
+        await on.witness.see("ended", times=6)  # the pauses between two attempts have grown
         on.down.unlink()
         returned = time.monotonic()
         while (answer := await on.call("echo")).failed and answer.at - returned < BIDED:

@@ -32,12 +32,12 @@ class Witness:
         wanted = {"what": what, **details}
         return [word for word in self.words if all(word.get(key) == value for key, value in wanted.items())]
 
-    async def see(self, what: str, **details: Any) -> Word:
-        """The first such word, once it has come."""
+    async def see(self, what: str, times: int = 1, **details: Any) -> Word:
+        """The last of so many such words, once it has come."""
         async with asyncio.timeout(BOUND):
-            while not (found := self.all(what, **details)):
+            while len(found := self.all(what, **details)) < times:
                 await self._news.wait()
-        return found[0]
+        return found[times - 1]
 
     async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.CancelledError):  # at the end of the test

@@ -81,7 +81,7 @@ class Handler(raw_http.Handler):
         self.close_connection = True
 
     def has_left(self) -> bool:
-        readable, _, _ = select.select([self.connection], [], [], 0.005)
+        readable, _, _ = select.select([self.connection], [], [], 0.05)
         return bool(readable) and not self.connection.recv(1, 2)  # MSG_PEEK
 
 
@@ -183,14 +183,20 @@ def endless_body(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     to.wfile.write(b'"}]}}')
 
 
+def changed(kind: str) -> bytes:
+    return raw_http.event(f'{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}')
+
+
 def storm(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    """Announce changes of all three kinds on a standing stream; the answer comes at once."""
+    """Announce changes on a standing stream, the last of a tool that is new; the answer comes at once."""
 
     def announce() -> None:
         tell("storming")
         for index in range(arguments["times"]):
             kind = KINDS[index % 3]
-            standing[-1].write(raw_http.event(f'{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}'))
+            standing[-1].write(changed(kind))
+        raw_http.TOOLS.extend([arguments["adds"]] if "adds" in arguments else [])
+        standing[-1].write(changed("tools"))
         tell("stormed")
 
     echo(to, identity, arguments)

@@ -37,7 +37,8 @@ def after_gate(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Answer, at length if so asked, once the file is there."""
 
     def answer() -> None:
-        raw.await_file(arguments["gate"])
+        while not Path(arguments["gate"]).exists():
+            time.sleep(0.05)
         raw.write(text_of(identity, f"echo {arguments['key']}" + " word" * arguments.get("words", 0)))
 
     threading.Thread(target=answer, daemon=True).start()
@@ -145,12 +146,15 @@ def never_ending(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
 
 
 def storm(identity: Any, arguments: dict[str, Any], line: str) -> None:
-    """Announce changes of all three kinds; the answer comes at once."""
+    """Announce changes of all three kinds, the last of a tool that is new; the answer comes at once."""
 
     def announce() -> None:
         tell("storming")
         for index in range(arguments["times"]):
             raw.write(changed(index))
+        if name := arguments.get("adds"):
+            raw.tools.append({"name": name, "inputSchema": {"type": "object"}})
+        raw.write(changed(0))
         tell("stormed")
 
     echo(identity, arguments, line)
@@ -187,6 +191,7 @@ def answer(message: dict[str, Any], line: str) -> None:
 
 if __name__ == "__main__":
     if Path(os.environ.get("DOWN", "")).is_file():
+        tell("ended")
         raw.complain("no licence found")
         sys.exit(3)
     raw.CALLS.clear()
