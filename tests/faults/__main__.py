@@ -9,27 +9,37 @@ HEADER = ("upstream", "what happens", "what the client saw", "what it cost", "an
           "neighbour's p99, before / during")  # fmt: skip
 
 
-class Table:
+FIGURES = ("what happens", "what was measured")
+PIPE, ESCAPED = "|", "\\|"
+
+
+class Tables:
     """Collects the rows that the tests leave."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, ...]] = []
+        self._kept: dict[str, list[tuple[str, ...]]] = {"row": [], "figure": []}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            self.rows += [tuple(map(str, row)) for key, row in report.user_properties if key == "row"]
+        for name, row in report.user_properties if report.when == "call" else ():
+            assert isinstance(row, tuple)
+            self._kept[name].append(row)
 
-    def lines(self) -> list[str]:
+    def __str__(self) -> str:
         """In Markdown."""
-        rows = [HEADER, ("---",) * 4 + ("---:",) * 3, *self.rows]
-        return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        faults, figures = self._kept["row"], self._kept["figure"]
+        return f"{_table(HEADER, faults)}\n\n{_table(FIGURES, figures)}\n"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    rule = ["---:" if at > 3 else "---" for at in range(len(header))]
+    return "\n".join(f"| {' | '.join(cell.replace(PIPE, ESCAPED) for cell in row)} |" for row in (header, rule, *rows))
 
 
 def main() -> int:
     """Run the tests one after the other, so that no other competes for the processors."""
-    table = Table()
-    code = pytest.main(["-q", "--no-header", str(Path(__file__).parent), *sys.argv[1:]], plugins=[table])
-    sys.stdout.write("\n" + "\n".join(table.lines()) + "\n")
+    tables = Tables()
+    code = pytest.main(["-q", "--no-header", str(Path(__file__).parent), *sys.argv[1:]], plugins=[tables])
+    sys.stdout.write(f"\n{tables}")
     return int(code)
 
 

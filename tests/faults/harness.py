@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -68,14 +68,15 @@ class Seen:
     """From the upstream's return until a call worked."""
     tries: int
     """Calls until one worked."""
-    idle: float
-    beside: float
+    idle: float = 0.0
+    beside: float = 0.0
     """The neighbour's p99, before and during the fault."""
-    repeated: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
 
 
 GONE = r"'bad' closed the connection during '{tool}'"
 FAILED = r"'bad' (refused|closed|failed|answered)[^']* '{tool}'"
+OVER = r"over `limits\.max_message_bytes`"
 LATE = r"'bad' did not answer '{tool}' within 0\.5 s"
 
 FAULTS: tuple[Fault, ...] = (
@@ -93,7 +94,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stdio", "writes lines of garbage, then the answer", "garbage", loses="nothing"),
     Fault("stdio", "answers with what is no JSON", "no_json", says=FAILED),
     Fault("stdio", "100 MB on standard error", "stderr_flood", loses="nothing", waits=5.0),
-    Fault("stdio", "a line of 16 MB where 2 are the bound", "endless", says="over `limits.max_message_bytes`", waits=1.0),
+    Fault("stdio", "a line of 16 MB where 2 are the bound", "endless", says=OVER, waits=1.0),
     Fault("stdio", "a line that never ends", "never_ending", says="'bad'", waits=HANG),
     Fault("http", "crashes during a call", "crash", loses="all in flight", says=FAILED),
     Fault("http", "is killed (`kill -9`)", "kill", loses="all in flight", says=FAILED),
@@ -107,8 +108,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("http", "events of garbage, then the answer", "garbage", says=FAILED),
     Fault("http", "answers with what is no JSON", "no_json", says=FAILED),
     Fault("http", "answers with HTTP status 502", "no_mcp", says=FAILED),
-    Fault("http", "an event of 16 MB where 2 are the bound", "endless", says="over `limits.max_message_bytes`", waits=1.0),
-    Fault("http", "a body of 16 MB where 2 are the bound", "endless_body", says="over `limits.max_message_bytes`", waits=1.0),
+    Fault("http", "an event of 16 MB where 2 are the bound", "endless", says=OVER, waits=1.0),
+    Fault("http", "a body of 16 MB where 2 are the bound", "endless_body", says=OVER, waits=1.0),
     Fault("http", "network: 0.3 s of latency", via=proxy.delay, loses="nothing", waits=0.3),
     Fault("http", "network: the answer byte by byte", via=proxy.drip, loses="nothing", waits=2.0),
     Fault("http", "network: connection reset before the answer", via=proxy.reset, says=FAILED),
@@ -134,10 +135,10 @@ async def observe(fault: Fault, folder: Path, era: str = "2025") -> Seen:
                 seen = await _strike(fault, on)
             finally:
                 over.set()
-        return Seen(**seen, idle=_p99(idle), beside=_p99(neighbour.result()), repeated=tuple(on.repeated()))
+        return replace(seen, idle=_p99(idle), beside=_p99(neighbour.result()), repeated=tuple(on.repeated()))
 
 
-async def _strike(fault: Fault, on: Stage) -> dict[str, object]:
+async def _strike(fault: Fault, on: Stage) -> Seen:
     gate = on.folder / "gate"
     other = await on.begin("wait", gate=str(gate))
     if fault.away:
@@ -156,10 +157,15 @@ async def _strike(fault: Fault, on: Stage) -> dict[str, object]:
     back, tries = await _await_return(on)
     lost = [one for one in (answer, beside) if one.failed]
     last = max(one.at for one in (lost or [answer]))
-    return {
-        "said": answer.text, "failed": answer.failed, "lost": len(lost), "answered": last - word["at"],
-        "refused_slowest": refused, "back": back.at - returned, "tries": tries,
-    }  # fmt: skip
+    return Seen(
+        said=answer.text,
+        failed=answer.failed,
+        lost=len(lost),
+        refused_slowest=refused,
+        answered=last - word["at"],
+        back=back.at - returned,
+        tries=tries,
+    )
 
 
 async def _call_while_away(fault: Fault, on: Stage) -> float:

@@ -16,7 +16,6 @@ from typing import Any
 
 from mcp import Client
 from mcp_types import TextContent
-
 from tests.faults.proxy import FaultProxy, proxying
 from tests.faults.witness import BOUND, Witness, witnessing
 from tests.walk.conftest import _connect as connecting

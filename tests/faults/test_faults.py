@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
+from tests.faults import proxy
 from tests.faults.harness import FAULTS, REFUSALS, Fault, Seen, observe, pattern
 from tests.faults.proxy import body_without_end, event_without_end, silence
 from tests.faults.stage import staging
@@ -108,12 +108,13 @@ async def test_a_network_that_is_away_costs_the_calls_in_flight_and_those_until_
         assert on.repeated() == []
 
 
-async def test_what_nobody_waits_for_any_more_is_not_read_on(tmp_path: Path) -> None:
-    """A body without an end would cost work for as long as the gateway lives."""
-    async with staging("http", tmp_path, proxied=True) as on:
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("fault", [body_without_end, event_without_end, silence], ids=lambda fault: fault.__name__)
+async def test_what_nobody_waits_for_any_more_is_not_read_on(fault: proxy.Fault, era: str, tmp_path: Path) -> None:
+    """An answer without an end would cost work for as long as the gateway lives."""
+    async with staging("http", tmp_path, proxied=True, era=era) as on:
         assert on.proxy is not None
-        for fault in (body_without_end, event_without_end, silence):
-            on.proxy.arm(fault)
-            assert (await on.call("brief")).failed
+        on.proxy.arm(fault)
+        assert (await on.call("brief")).failed
         async with asyncio.timeout(BOUND):
             await on.proxy.rest()

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from tests.faults.stage import staging
 from tests.faults.witness import BOUND
 
@@ -52,9 +51,11 @@ async def test_a_storm_of_announcements_costs_a_listing_a_second_and_no_memory(
         most = memory(on.gateway, "VmHWM")
         lasted = time.monotonic() - asked
         listed = [word["at"] for word in on.witness.all("tools/list")]
-        row = (transport, f"{TIMES:,} announcements of changes in {lasted:.1f} s", "nothing", "nothing",
-               f"{max(taken) * 1e3:,.0f} ms at most", f"{len(listed)} listings", f"{(most - before) / 1e6:+.1f} MB")  # fmt: skip
-        record_property("row", row)
+        what = f"{TIMES:,} announcements of changes over {transport} in {lasted:.1f} s"
+        cost = (
+            f"{len(listed)} listings, {(most - before) / 1e6:+.1f} MB, a call beside {max(taken) * 1e3:,.0f} ms at most"
+        )
+        record_property("figure", (what, cost))
         assert len(listed) <= lasted + 2
         assert all(second - first > 0.9 for first, second in pairwise(listed))
         assert most - before < FLAT

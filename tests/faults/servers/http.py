@@ -13,50 +13,48 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from tests.faults.servers.lines import DISCOVERED, KINDS, MODERN, STAMP, text_of
 from tests.faults.servers.telling import tell
 from tests.walk.servers import raw_http
 
-MODERN = os.environ.get("ERA") == "2026"
-DISCOVERED = {
-    "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete", "ttlMs": 0,
-    "cacheScope": "private",
-}  # fmt: skip
-KINDS = ("tools", "resources", "prompts")
 lock = threading.Lock()
-standing: list[BinaryIO] = []
+standing: list[BufferedIOBase] = []
 """The streams that a GET opened."""
 calls: dict[Any, str] = {}
 """The key of each call by its request's id."""
 
 
 def message_of(identity: Any, text: str) -> str:
-    content = {"content": [{"type": "text", "text": text}]}
-    return json.dumps({"jsonrpc": "2.0", "id": identity, "result": content})
+    return text_of(identity, text).decode()
 
 
 class Handler(raw_http.Handler):
     disable_nagle_algorithm = True  # a head and a body in two writes would wait for each other
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # the base class's name
         self.stream(b": standing\n\n")
         self.wfile.flush()
         standing.append(self.wfile)
         select.select([self.connection], [], [])  # until the other end closes it
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  # as above
         body = self.rfile.read(int(self.headers["content-length"]))
         message = json.loads(body)
         if message.get("method") in ("tools/list", "notifications/cancelled"):
             identity = (message.get("params") or {}).get("requestId")
             tell(message["method"], id=identity, key=calls.get(identity))
-        incoming, self.rfile = self.rfile, io.BytesIO(body)  # type: ignore[assignment]  # read by the base class
+        incoming, self.rfile = self.rfile, io.BytesIO(body)  # the base class reads it
         try:
             super().do_POST()
         finally:
             self.rfile = incoming
+
+    def answer(self, identity: Any, result: str, session: str = "") -> None:
+        super().answer(identity, json.dumps({**json.loads(result), **STAMP}) if MODERN else result, session)
 
     def refuse(self, status: int, identity: Any, message: str) -> None:
         if MODERN and message == "no such method":
@@ -94,10 +92,12 @@ def after_gate(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     deadline = time.monotonic() + 60
     while not Path(arguments["gate"]).exists() and time.monotonic() < deadline:
         if to.has_left():
-            tell("left", id=identity, key=arguments["key"])
+            tell("left", key=arguments["key"])
+            tell("over")
             to.close_connection = True
             return
     to.say(message_of(identity, f"echo {arguments['key']}" + " word" * arguments.get("words", 0)))
+    tell("over")
 
 
 def crash(_to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def late(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
     echo(to, identity, arguments)
 
 
-def wrong_id(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
+def wrong_id(to: Handler, _identity: Any, arguments: dict[str, Any]) -> None:
     tell("struck")
     to.say(message_of(987_654, f"echo {arguments['key']}"))
 
@@ -204,8 +204,8 @@ def storm(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
 
 
 CALLS: dict[str, Callable[[Handler, Any, dict[str, Any]], None]] = {
-    "echo": echo, "brief": echo, "wait": after_gate, "crash": crash, "kill": kill, "hang": hang, "freeze": freeze, "late": late,
-    "wrong_id": wrong_id, "wrong_ids": wrong_ids, "twice": twice, "garbage": garbage, "no_json": no_json,
+    "echo": echo, "brief": echo, "wait": after_gate, "crash": crash, "kill": kill, "hang": hang, "freeze": freeze,
+    "late": late, "wrong_id": wrong_id, "wrong_ids": wrong_ids, "twice": twice, "garbage": garbage, "no_json": no_json,
     "no_mcp": no_mcp, "endless": endless, "endless_body": endless_body, "storm": storm,
 }  # fmt: skip
 

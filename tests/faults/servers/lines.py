@@ -18,15 +18,17 @@ from tests.faults.servers.telling import tell
 from tests.walk.servers import raw
 
 MODERN = os.environ.get("ERA") == "2026"
-DISCOVERED = {
-    "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete", "ttlMs": 0,
-    "cacheScope": "private",
-}  # fmt: skip
+STAMP = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What the newer protocol wants of a result that may be kept."""
+DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, **STAMP}
 KINDS = ("tools", "resources", "prompts")
 
 
 def text_of(identity: Any, text: str) -> bytes:
-    return f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"result":{raw.content(text)}}}'.encode()
+    """The message that answers with a text."""
+    kind = {"resultType": "complete"} if MODERN else {}
+    result = kind | {"content": [{"type": "text", "text": text}]}
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "result": result}, separators=(",", ":")).encode()
 
 
 def echo(identity: Any, arguments: dict[str, Any], _line: str) -> None:
@@ -40,6 +42,7 @@ def after_gate(identity: Any, arguments: dict[str, Any], _line: str) -> None:
         while not Path(arguments["gate"]).exists():
             time.sleep(0.05)
         raw.write(text_of(identity, f"echo {arguments['key']}" + " word" * arguments.get("words", 0)))
+        tell("over")
 
     threading.Thread(target=answer, daemon=True).start()
 
@@ -111,7 +114,7 @@ def garbage(identity: Any, arguments: dict[str, Any], line: str) -> None:
     echo(identity, arguments, line)
 
 
-def no_json(identity: Any, arguments: dict[str, Any], line: str) -> None:
+def no_json(identity: Any, _arguments: dict[str, Any], line: str) -> None:
     tell("struck")
     raw.scream(identity, {"bad": True}, line)
 
@@ -128,7 +131,7 @@ def endless(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """A line that is far over the bound; it ends in the end."""
     tell("struck")
     with raw.lock:
-        sys.stdout.buffer.write(text_of(identity, "")[:-4])
+        sys.stdout.buffer.write(text_of(identity, "")[:-5])
         for _ in range(arguments.get("megabytes", 16)):
             sys.stdout.buffer.write(b"x" * 1_000_000)
         sys.stdout.buffer.write(b'"}]}}\n')
@@ -139,7 +142,7 @@ def never_ending(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     """A line that goes on for as long as we live."""
     tell("struck")
     with raw.lock:
-        sys.stdout.buffer.write(text_of(identity, "")[:-4])
+        sys.stdout.buffer.write(text_of(identity, "")[:-5])
         while True:
             os.write(1, b"x" * 65_536)
             time.sleep(0.005)
@@ -167,8 +170,9 @@ def changed(index: int) -> str:
 
 FAULTS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
     "echo": echo, "ping": echo, "wait": after_gate, "crash": crash, "kill": kill, "half": half, "shut": shut,
-    "hang": hang, "freeze": freeze, "late": late, "drip": drip, "wrong_id": wrong_id, "twice": twice, "garbage": garbage,
-    "no_json": no_json, "stderr_flood": stderr_flood, "endless": endless, "never_ending": never_ending, "storm": storm,
+    "hang": hang, "freeze": freeze, "late": late, "drip": drip, "wrong_id": wrong_id, "twice": twice,
+    "garbage": garbage, "no_json": no_json, "stderr_flood": stderr_flood, "endless": endless,
+    "never_ending": never_ending, "storm": storm,
 }  # fmt: skip
 
 
@@ -185,6 +189,8 @@ def answer(message: dict[str, Any], line: str) -> None:
         tell(method, id=params.get("requestId"))
     if method == "server/discover" and MODERN:
         raw.result(message["id"], json.dumps(DISCOVERED))
+    elif method == "tools/list" and MODERN:
+        raw.result(message["id"], json.dumps({"tools": raw.tools, **STAMP}))
     else:
         raw.answer(message, line)
 
