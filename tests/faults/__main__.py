@@ -1,5 +1,6 @@
 """Lets every fault happen and prints the table: `python -m tests.faults`, or `make faults`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def main() -> int:
     """Run the tests one after the other, so that no other competes for the processors."""
     tables = Tables()
+    os.environ.setdefault("FAULTS_SAMPLES", "300")
     code = pytest.main(["-q", "--no-header", str(Path(__file__).parent), *sys.argv[1:]], plugins=[tables])
     sys.stdout.write(f"\n{tables}")
     return int(code)

@@ -9,7 +9,7 @@ import pytest
 from tests.faults import proxy
 from tests.faults.harness import FAULTS, REFUSALS, Fault, Seen, observe, pattern
 from tests.faults.proxy import body_without_end, event_without_end, silence
-from tests.faults.stage import staging
+from tests.faults.stage import HANG, staging
 
 AT_ONCE = 0.1
 """Seconds within which a call in flight is answered."""
@@ -22,6 +22,11 @@ BIDED = 10.0
 """Seconds after which nobody waits any more."""
 BOUND = 5.0
 """Seconds that letting go of a connection may take."""
+
+STUCK = 1.0
+"""Seconds beyond a call's time after which it is certain that nobody reads."""
+STOPPED = 2.0
+"""Seconds that a process gets to leave before it is killed."""
 
 LOST = {"nothing": 0, "the call": 1, "all in flight": 2}
 
@@ -79,6 +84,28 @@ async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_ca
         record_property("row", row)
         assert not answer.failed
         assert answer.at - returned < BACK
+
+
+async def test_one_that_stops_reading_costs_one_call_and_is_started_anew(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with staging("stdio", tmp_path) as on:
+        before = len(on.witness.all("started"))
+        assert not (await on.call("deaf")).failed
+        asked = time.monotonic()
+        lost = await on.call("brief", pad="x" * 1_900_000)
+        while (answer := await on.call("echo")).failed and answer.at - asked < BIDED:
+            pass
+        returned = (await on.witness.see("started", times=before + 1))["at"]
+        row = ("stdio", "reads no more", lost.text, "the call", milliseconds(lost.at - asked),
+               milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert "'bad' does not read what it is sent" in lost.text
+        assert lost.at - asked < HANG + STUCK + SLACK
+        assert not answer.failed
+        assert answer.at - returned < BACK
+        assert answer.at - lost.at < BACK + STOPPED
+        assert on.repeated() == []
 
 
 async def test_a_network_that_is_away_costs_the_calls_in_flight_and_those_until_it_is_back(

@@ -120,6 +120,8 @@ def hang(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
 def freeze(to: Handler, _identity: Any, _arguments: dict[str, Any]) -> None:
     tell("struck")
     os.kill(os.getpid(), signal.SIGSTOP)
+    while not to.has_left():
+        pass
     to.close_connection = True
 
 

@@ -81,6 +81,12 @@ def freeze(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def deaf(identity: Any, arguments: dict[str, Any], line: str) -> None:
+    """Answer, and read no more."""
+    echo(identity, arguments, line)
+    raw.forever()
+
+
 def late(identity: Any, arguments: dict[str, Any], line: str) -> None:
     tell("struck")
     time.sleep(0.3)
@@ -169,9 +175,9 @@ def changed(index: int) -> str:
 
 
 FAULTS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
-    "echo": echo, "ping": echo, "wait": after_gate, "crash": crash, "kill": kill, "half": half, "shut": shut,
-    "hang": hang, "freeze": freeze, "late": late, "drip": drip, "wrong_id": wrong_id, "twice": twice,
-    "garbage": garbage, "no_json": no_json, "stderr_flood": stderr_flood, "endless": endless,
+    "echo": echo, "ping": echo, "brief": echo, "wait": after_gate, "crash": crash, "kill": kill, "half": half,
+    "shut": shut, "hang": hang, "freeze": freeze, "deaf": deaf, "late": late, "drip": drip, "wrong_id": wrong_id,
+    "twice": twice, "garbage": garbage, "no_json": no_json, "stderr_flood": stderr_flood, "endless": endless,
     "never_ending": never_ending, "storm": storm,
 }  # fmt: skip
 
@@ -204,5 +210,6 @@ if __name__ == "__main__":
     raw.CALLS.update(FAULTS)
     if not raw.options.tools:
         raw.tools[:] = [{"name": name, "inputSchema": {"type": "object"}} for name in FAULTS if name != "ping"]
+    tell("started")
     for asked in requests():
         answer(*asked)
