@@ -1,6 +1,7 @@
 """Lets one fault happen and measures what it costs: what the client sees, when, and when all is well again."""
 
 import asyncio
+import math
 import os
 import re
 import signal
@@ -65,7 +66,7 @@ class Seen:
     answered: float
     """From the fault until the last call that it cost was answered."""
     back: float
-    """From the upstream's return until a call worked."""
+    """From the upstream's return until a call worked; infinite where none did for so long that nobody waits."""
     tries: int
     """Calls until one worked."""
     idle: float = 0.0
@@ -163,7 +164,7 @@ async def _strike(fault: Fault, on: Stage) -> Seen:
         lost=len(lost),
         refused_slowest=refused,
         answered=last - word["at"],
-        back=back.at - returned,
+        back=math.inf if back.failed else back.at - returned,
         tries=tries,
     )
 

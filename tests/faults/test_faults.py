@@ -1,6 +1,7 @@
 """Each fault costs what it must and no more; `make faults` prints what was measured."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ LOST = {"nothing": 0, "the call": 1, "all in flight": 2}
 
 
 def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms"
+    return f"{seconds * 1e3:,.0f} ms" if math.isfinite(seconds) else "never"
 
 
 def row_of(fault: Fault, seen: Seen) -> tuple[str, ...]:
