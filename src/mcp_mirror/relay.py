@@ -24,7 +24,8 @@ from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.upstreams.base import Outgoing, Page
 from mcp_mirror.upstreams.questions import Asked, Round
-from mcp_mirror.upstreams.supervisor import Upstream, Upstreams
+from mcp_mirror.upstreams.supervisor import Upstreams
+from mcp_mirror.upstreams.upstream import Upstream
 
 _CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
 _OURS: Final = frozenset({"_meta", "requestState", "inputResponses"})

@@ -127,7 +127,7 @@ BAD_SECTIONS = [
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
     ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
-    ("store: {kind: redis}", "store.kind: wanted one of memory, disk, got text"),
+    ("store: {kind: valkey}", "store.kind: wanted one of memory, disk, redis, got text"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
     ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
     ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),

@@ -32,7 +32,7 @@ from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Upstream
+from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import MARK, array_of, join
 
 LOCAL: Final = "local"

@@ -278,6 +278,12 @@ class Connection:
         if not self.bypass.passage(token).is_sent:
             self.bypass.ended.set()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
+        if self.bypass.is_choked():
+            self.bypass.ended.set()
+            return UpstreamError(
+                f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` without an end; it is started "
+                "anew."
+            )
         late = f"did not answer {what} within {clock.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {late}.")
 

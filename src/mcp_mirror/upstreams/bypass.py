@@ -106,6 +106,10 @@ class Bypass:
         """Set by the transport when nothing more can come."""
         self.hear: Callable[[Said], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
+        self.is_choked: Callable[[], bool] = lambda: False
+        """Set by a transport that has one stream for all: a message past its bound is under way and stops all others."""
+        self.on_over: Callable[[RequestId], None] = lambda _identity: None
+        """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
         self._passages: dict[str, Passage] = {}
         self._awaited: dict[RequestId, str] = {}
@@ -133,6 +137,7 @@ class Bypass:
         for identity in passage.ids:
             self._awaited.pop(identity, None)
             self._over.append(identity)
+            self.on_over(identity)
         if isinstance(passage.arrival, SpooledFrame):
             passage.arrival.discard()
 
@@ -181,6 +186,9 @@ class Bypass:
         identity = identity_of(frame)
         passage = None if identity is None else self._awaiting(identity)
         if identity is not None and passage is not None and passage.method in _UNREAD:
+            if passage.arrival is not None:
+                frame.discard()
+                return None
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:
@@ -202,6 +210,8 @@ class Bypass:
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
+        if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
+            return None
         lifted = lift_result(message, passage.method)
         if lifted is None:
             return frame

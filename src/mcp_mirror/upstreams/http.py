@@ -5,7 +5,7 @@ arguments into request bodies and lifts results out of JSON bodies and server-se
 """
 
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,8 +13,10 @@ from typing import Any, Final
 import anyio
 import httpx2
 import mcp_types as types
+from anyio.abc import TaskGroup
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.frames import EventReader
@@ -75,6 +77,9 @@ class _Request(httpx2.AsyncByteStream):
                 yield bytes(segment[at : at + _CHUNK])
 
 
+Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
+
+
 class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`, payloads past the SDK."""
 
@@ -85,6 +90,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self._reading: dict[RequestId, httpx2.Response] = {}
+        """The responses whose bodies are being read, by the requests that they answer."""
         self.session: dict[str, str] = {}
         """The headers that name the session with the server, while there is one."""
 
@@ -111,6 +118,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if response.status_code in _FORGOTTEN and _SESSION in request.headers and identity is not None:
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
+
+    def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Read the response to a request no further: nobody waits for it any more."""
+        if response := self._reading.pop(identity, None):
+            tasks.start_soon(response.aclose)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -153,10 +165,22 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         rewrite = {"application/json": self._json, "text/event-stream": self._events}.get(kind)
         if rewrite is None:
             return response
-        lifted = rewrite(response, identity)
+        lifted = self._read(response, identity, rewrite)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
         stream = _Body(response, lifted)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+    async def _read(
+        self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
+    ) -> AsyncIterator[bytes]:
+        if identity is not None:
+            self._reading[coerce_request_id(identity)] = response
+        try:
+            async for chunk in rewrite(response, identity):
+                yield chunk
+        finally:
+            if identity is not None:
+                self._reading.pop(coerce_request_id(identity), None)
 
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
@@ -307,9 +331,12 @@ class HttpTransport:
         async with (
             self._client(transport) as client,
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+            anyio.create_task_group() as tasks,
         ):
+            bypass.on_over = lambda identity: transport.drop_soon(identity, tasks)
             try:
                 yield streams
+                tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(_GOODBYE, shield=True), suppress(httpx2.TransportError):
                     if transport.session:  # the SDK's own goodbye is lost where it is cancelled

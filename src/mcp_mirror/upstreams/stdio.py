@@ -34,6 +34,8 @@ _LAST_WORDS: Final = 2000
 _LINE: Final = 300
 """Characters of them that are shown."""
 
+_COURTESY: Final = 0.2
+"""Seconds for telling a child that a request is given up: one that does not read does not hear it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class StdioTransport:
         """
         (their_input, our_output), (our_input, their_output) = wide_pipe(), wide_pipe()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
+        bypass.is_choked = lambda: source.is_choked
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:
@@ -171,7 +174,8 @@ class _Outgoing(MessageSink):
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         outbound = self._bypass.outbound(frame)
         try:
-            await self._sink.send(outbound.segments)
+            with anyio.move_on_after(_COURTESY if _is_cancellation(item) else None):
+                await self._sink.send(outbound.segments)
         except _PIPE_GONE:
             self._bypass.ended.set()
             raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
@@ -214,3 +218,8 @@ class _Child:
                 self._process.kill()
             else:
                 os.killpg(self._process.pid, getattr(signal, name))
+
+
+def _is_cancellation(item: SessionMessage) -> bool:
+    message = item.message
+    return isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled"
