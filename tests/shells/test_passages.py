@@ -73,6 +73,31 @@ def test_an_error_is_the_sdks_to_read() -> None:
     assert bypass.take(token) is None
 
 
+def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
+    bypass = Bypass()
+    token = bypass.open("tools/call")
+    bypass.outbound(request(token, 1))
+    bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"content":["first"]}}')
+    again = b'{"jsonrpc":"2.0","id":1,"result":{"content":["second"]}}'
+    path = tmp_path / "frame"
+    path.write_bytes(again)
+    assert bypass.inbound(again) is None
+    assert bypass.inbound(SpooledFrame(path, len(again), again, again)) is None
+    assert not path.exists()
+    assert arrived(bypass, token) == {"content": b'["first"]'}
+
+
+def test_the_transport_is_told_of_each_request_that_is_over() -> None:
+    bypass = Bypass()
+    over: list[int | str] = []
+    bypass.on_over = over.append
+    first, second = bypass.open("tools/call"), bypass.open("tools/call")
+    for token, identity in ((first, 1), (second, 2), (first, 3)):
+        bypass.outbound(request(token, identity))
+    bypass.close(first)
+    assert over == [1, 3]
+
+
 def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
     bypass = Bypass()
     token = bypass.open("tools/call")
