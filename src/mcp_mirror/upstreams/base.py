@@ -276,10 +276,10 @@ class Connection:
 
     def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
         if not self.bypass.passage(token).is_sent:
-            self.bypass.ended.set()
+            self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
         if self.bypass.is_choked():
-            self.bypass.ended.set()
+            self.bypass.give_up()
             return UpstreamError(
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` without an end; it is started "
                 "anew."

@@ -90,6 +90,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """The responses whose bodies are being read, by the requests that they answer."""
         self.session: dict[str, str] = {}
@@ -107,7 +108,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._answered(request, identity)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
@@ -119,8 +120,26 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
 
+    async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """The beginning of the response.
+
+        Raises:
+            httpx2.TransportError: There is none, or nobody waits for it any more.
+        """
+        if identity is None:
+            return await self._inner.handle_async_request(request)
+        with anyio.CancelScope() as scope:
+            self._waiting[coerce_request_id(identity)] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(coerce_request_id(identity), None)
+        raise httpx2.ReadError("nobody waits for the answer any more")
+
     def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
-        """Read the response to a request no further: nobody waits for it any more."""
+        """Wait for the response to a request no longer, and read it no further: nobody wants it any more."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
         if response := self._reading.pop(identity, None):
             tasks.start_soon(response.aclose)
 
