@@ -23,7 +23,7 @@ from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
-from mcp_mirror.upstreams.bypass import Bypass
+from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.wire import RequestId, open_message
 
 _CHUNK: Final = 1 << 18
@@ -208,7 +208,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 collector.add(chunk)
             yield self._lift(collector.take(), identity) or b""
         except httpx2.TransportError as error:
-            yield _error(identity, f"the connection failed: {str(error) or type(error).__name__}")
+            yield _error(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
         finally:
             collector.close()
 
@@ -253,7 +253,7 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
-    return _answer(identity, f"the connection failed: {str(error) or type(error).__name__}")
+    return _answer(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
