@@ -162,6 +162,7 @@ class Gateway:
             shown={"name": entry.tool, "arguments": _header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
+            may_repeat=entry.may_repeat,
         )
         return await self.upstreams[entry.upstream].request(order, call.exchange, checked(call.again, call.arguments))
 

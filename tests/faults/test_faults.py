@@ -70,7 +70,7 @@ async def test_a_fault_costs_what_it_must_and_no_more(
     assert seen.answered < fault.waits + AT_ONCE + SLACK
     assert seen.refused_slowest < BACK
     assert seen.back < BACK
-    assert seen.tries == 1
+    assert seen.tries == 1 or fault.away  # while it is known to be away, calls fail at once
 
 
 async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_can_start(

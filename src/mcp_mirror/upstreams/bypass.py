@@ -43,6 +43,8 @@ Arrival = RawResult | SpooledFrame
 
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
 """Methods whose large results go on unread: who asked reads them where that holds up nobody."""
+FAILED_CONNECTION: Final = "the connection failed"
+"""With what the error begins that a transport gives instead of an answer it could not have."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
@@ -106,8 +108,10 @@ class Bypass:
         """Set by the transport when nothing more can come."""
         self.hear: Callable[[Said], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
+        self.is_stuck = False
+        """The server neither reads nor says anything that can be read: it is not waited for."""
         self.is_choked: Callable[[], bool] = lambda: False
-        """Set by a transport that has one stream for all: a message past its bound is under way and stops all others."""
+        """Set by a transport that has one stream for all: a message past its bound holds up the others."""
         self.on_over: Callable[[RequestId], None] = lambda _identity: None
         """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
@@ -149,6 +153,11 @@ class Bypass:
     def passage(self, token: str) -> Passage:
         """What is known of a request that is under way."""
         return self._passages[token]
+
+    def give_up(self) -> None:
+        """End the connection without waiting for the server."""
+        self.is_stuck = True
+        self.ended.set()
 
     def forgotten(self, identity: RequestId) -> None:
         """Told by the transport that the server does not know the session that this request was sent in."""

@@ -23,7 +23,7 @@ from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
-from mcp_mirror.upstreams.bypass import Bypass
+from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.wire import RequestId, open_message
 
 _CHUNK: Final = 1 << 18
@@ -90,6 +90,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """The responses whose bodies are being read, by the requests that they answer."""
         self.session: dict[str, str] = {}
@@ -107,7 +108,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._answered(request, identity)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
@@ -119,8 +120,26 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
 
+    async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """The beginning of the response.
+
+        Raises:
+            httpx2.TransportError: There is none, or nobody waits for it any more.
+        """
+        if identity is None:
+            return await self._inner.handle_async_request(request)
+        with anyio.CancelScope() as scope:
+            self._waiting[coerce_request_id(identity)] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(coerce_request_id(identity), None)
+        raise httpx2.ReadError("nobody waits for the answer any more")
+
     def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
-        """Read the response to a request no further: nobody waits for it any more."""
+        """Wait for the response to a request no longer, and read it no further: nobody wants it any more."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
         if response := self._reading.pop(identity, None):
             tasks.start_soon(response.aclose)
 
@@ -189,7 +208,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 collector.add(chunk)
             yield self._lift(collector.take(), identity) or b""
         except httpx2.TransportError as error:
-            yield _error(identity, f"the connection failed: {str(error) or type(error).__name__}")
+            yield _error(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
         finally:
             collector.close()
 
@@ -234,7 +253,7 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
-    return _answer(identity, f"the connection failed: {str(error) or type(error).__name__}")
+    return _answer(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:

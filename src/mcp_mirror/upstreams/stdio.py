@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +29,8 @@ from mcp_mirror.upstreams.redaction import Redactor
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
+_STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
+"""The same for one that neither reads nor comes to an end of what it says: it does not see its input closed."""
 _LAST_WORDS: Final = 2000
 """Bytes of a child's standard error that are kept for the report when it dies."""
 _LINE: Final = 300
@@ -99,7 +101,7 @@ class StdioTransport:
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
-                    await child.stop()
+                    await child.stop(_STUCK_STEPS if bypass.is_stuck else _STEPS)
                 tasks.cancel_scope.cancel()
                 source.close()
 
@@ -200,9 +202,9 @@ class _Child:
             self._leash.release(self._process.pid)  # from here on the number may be another's
             self._buried.set()
 
-    async def stop(self) -> None:
+    async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:
         """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle wants."""
-        for name, grace in _STEPS:
+        for name, grace in steps:
             if name:
                 self._signal(name)
             with anyio.move_on_after(grace):

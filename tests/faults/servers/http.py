@@ -54,6 +54,9 @@ class Handler(raw_http.Handler):
             self.rfile = incoming
 
     def answer(self, identity: Any, result: str, session: str = "") -> None:
+        if MODERN and session:  # a handshake
+            super().refuse(404, identity, "Method not found")
+            return
         super().answer(identity, json.dumps({**json.loads(result), **STAMP}) if MODERN else result, session)
 
     def refuse(self, status: int, identity: Any, message: str) -> None:

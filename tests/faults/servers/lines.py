@@ -195,6 +195,9 @@ def answer(message: dict[str, Any], line: str) -> None:
         tell(method, id=params.get("requestId"))
     if method == "server/discover" and MODERN:
         raw.result(message["id"], json.dumps(DISCOVERED))
+    elif method == "initialize" and MODERN:
+        refusal = {"code": -32601, "message": "Method not found"}
+        raw.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": refusal}))
     elif method == "tools/list" and MODERN:
         raw.result(message["id"], json.dumps({"tools": raw.tools, **STAMP}))
     else:
