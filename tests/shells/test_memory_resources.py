@@ -18,7 +18,7 @@ from mcp_mirror.policies import MirrorPolicy, StorePolicy
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.tools import Memory
+from mcp_mirror.tools import OWN_TOOLS, RETRIEVE, Memory
 from mcp_mirror.wire import join, object_of
 
 NOW = 1_700_000_000.0
@@ -167,6 +167,19 @@ async def test_a_value_over_the_budget_is_told_of_with_its_size_and_its_parts_ar
     with pytest.raises(ToolError, match=r'5\.02 kB.*limited to 100 \(`answer_budget`\).*"/long", "/short"'):
         await read(memory, f"memory://{base}")
     assert (await read(memory, f"memory://{base}/short"))["text"] == "1"
+
+
+async def test_the_text_in_a_stored_resource_is_under_the_budget_and_a_picture_is_not(memory: Memory) -> None:
+    text = {"type": "resource", "resource": {"uri": "a:b", "text": "word " * 1000}}
+    picture = {"type": "resource", "resource": {"uri": "a:b", "blob": "A" * 5000}}
+    told, shown = [await put(memory, at, json.dumps(one).encode(), "binary") for at, one in enumerate((text, picture))]
+    with pytest.raises(ToolError, match="answer_budget"):
+        await read(memory, f"memory://{told}")
+    with pytest.raises(ToolError, match="answer_budget"):
+        await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": told})
+    assert (await read(memory, f"memory://{shown}"))["blob"] == "A" * 5000
+    (block,) = await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": shown})
+    assert json.loads(join(block)) == picture
 
 
 async def test_what_is_not_there_or_is_anothers_is_told_alike(memory: Memory) -> None:
