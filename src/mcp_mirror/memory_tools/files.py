@@ -12,7 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory_tools.finding import BINARY, find_given
+from mcp_mirror.memory_tools.finding import CONTENTS, find_given
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.memory_tools.roots import Roots
 from mcp_mirror.memory_tools.storing import Made, keep
@@ -89,16 +89,17 @@ def _bytes_of(recalled: Recalled, *, from_base64: bool) -> Iterator[bytes]:
     if recalled.kind == "text":
         span = trim(blob)
     if recalled.kind == "binary":
-        span, from_base64 = _data(recalled), True
+        member, span = _data(recalled)
+        from_base64 = member == "blob"
     texts = (piece.data for piece in pieces_of(blob, span, _never))
     return _decoded(texts) if from_base64 else texts
 
 
-def _data(recalled: Recalled) -> Span:
-    places = (locate(recalled.blob, tokens) for tokens in BINARY)
-    for place in places:
+def _data(recalled: Recalled) -> tuple[str, Span]:
+    for member, tokens in CONTENTS:
+        place = locate(recalled.blob, tokens)
         if not isinstance(place, Miss) and is_text(recalled.blob, place):
-            return place
+            return member, place
     raise ToolError("This value holds no bytes. Give a path below it.")
 
 

@@ -11,12 +11,17 @@ from mcp_mirror.models import Buffer
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
 from mcp_mirror.recall import Recalled, recall, unknown_path
-from mcp_mirror.spans import members, trim
+from mcp_mirror.spans import Miss, locate, members, trim
 
 PATH: Final = "memory_path"
 """How every tool of ours names the argument that is one."""
-BINARY: Final = (("data",), ("blob",), ("resource", "blob"))
-"""Where a content block keeps its base64."""
+CONTENTS: Final = (
+    ("blob", ("data",)),
+    ("blob", ("blob",)),
+    ("blob", ("resource", "blob")),
+    ("text", ("resource", "text")),
+)
+"""Where a content block keeps its base64 or its text, and what a resource calls that."""
 _MEDIA_BYTES: Final = 5 << 20
 """Largest image or recording that is brought back: models take no larger ones."""
 _LISTED_BYTES: Final = 1 << 20
@@ -38,7 +43,7 @@ async def bring_back(memory: Memory, namespace: str, text: str) -> Recalled:
         ToolError: There is none under this path, or it is too large.
     """
     recalled = await find(memory, namespace, text)
-    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
+    if len(recalled.blob) <= _MEDIA_BYTES and _is_media(recalled):
         return recalled
     tokens, budget = memory.estimate(recalled.blob), memory.mirror.answer_budget
     if tokens > budget:
@@ -47,6 +52,11 @@ async def bring_back(memory: Memory, namespace: str, text: str) -> Recalled:
             f"answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
         )
     return recalled
+
+
+def _is_media(recalled: Recalled) -> bool:
+    """Whether it is no text to a model: tokens do not tell how large it is."""
+    return recalled.kind == "binary" and isinstance(locate(recalled.blob, ("resource", "text")), Miss)
 
 
 def text_of(recalled: Recalled) -> Buffer:

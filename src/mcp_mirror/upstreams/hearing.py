@@ -150,7 +150,9 @@ class Hearing:
 
     def hear(self, said: Said) -> None:
         """Take what the server says."""
-        if said.id is None:
+        if said.fault and said.id is None:
+            log.warning("a %s is not passed on: %s", said.method[:100], said.fault)
+        elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         else:
             self._tasks.start_soon(self._answer, said, said.id)
@@ -217,13 +219,16 @@ class Hearing:
                 wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
-                del self._questions[identity]
+                if self._questions.get(identity) is scope:  # a server may use an id twice
+                    del self._questions[identity]
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.sink.send(SessionMessage(answer))
 
     async def _asked(self, said: Said) -> Mapping[str, Any]:
         if said.method == "ping":
             return {}
+        if said.fault:
+            raise _refused(types.INVALID_PARAMS, said.fault)
         if said.method not in CAPABILITY_OF:
             raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
         attendance, courier = self._attendance_for(said), self._courier_for(said)

@@ -118,6 +118,13 @@ class Upstreams:
                 if link.session == session and (connection := link.connection) and not connection.modern:
                     await connection.notify(method)
 
+    async def try_unlisted(self) -> None:
+        """Try those anew that have never told their tools, and not only when their pause is over."""
+        async with anyio.create_task_group() as tasks:
+            for upstream in self:
+                if upstream.listing is None:
+                    tasks.start_soon(upstream.attempt)
+
     async def settle(self, seconds: float) -> None:
         """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""
         with anyio.CancelScope(deadline=self._started + seconds):

@@ -5,6 +5,7 @@ A connection is everybody's where the protocol lets it be, else one client's or 
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -170,6 +171,11 @@ class Upstream:
         self._modern_only = True
         self.release(key)
         return self._trunk
+
+    async def attempt(self) -> None:
+        """Try to connect now, if it is not connected."""
+        with suppress(UpstreamError):
+            await self._trunk.usable()
 
     def release(self, key: Key) -> None:
         """End a connection that was made for one client or principal."""
