@@ -24,6 +24,8 @@ _AROUND: Final = 80
 _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
+_NEAR: Final = 1 << 16
+"""Bytes before and after a hit in which the lines around it are looked for."""
 _RUN: Final = 1 << 22
 """Bytes of strings that are looked at at once."""
 _STRINGS: Final = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?+){1,512}', re.DOTALL)
@@ -105,15 +107,12 @@ class Search:
         place = ""
         if line.stop - line.start > _LONG:
             place = f" (char {line.characters + count_characters(line.data[: line.start + line.at[0]])})"
-        before = _split(line.data[max(line.start - _RUN, 0) : max(line.start - 1, 0)], line.start > 0)
-        after = _split(line.data[line.stop + 1 : line.stop + _RUN], line.stop + 1 < len(line.data))
-        before = before[max(len(before) - self.context, 0) :]
+        before = _before(line, self.context)
+        after = _after(line, self.context)
         return _Hit(
             f"{line.number}{place}: {said}",
-            tuple(
-                (number, f"{number}- {excerpt(one)}") for number, one in enumerate(before, line.number - len(before))
-            ),
-            tuple(f"{number}- {excerpt(one)}" for number, one in enumerate(after[: self.context], line.number + 1)),
+            tuple((at, f"{at}- {excerpt(one)}") for at, one in enumerate(before, line.number - len(before))),
+            tuple(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
             line.number,
         )
 
@@ -133,8 +132,16 @@ class Search:
             raise over
 
 
-def _split(data: bytes, is_there: bool) -> list[bytes]:  # noqa: FBT001  # two calls, both above
-    return data.split(b"\n") if is_there else []
+def _before(line: Line, context: int) -> list[bytes]:
+    if not context or not line.start:
+        return []
+    return line.data[max(line.start - _NEAR, 0) : line.start - 1].rsplit(b"\n", context)[-context:]
+
+
+def _after(line: Line, context: int) -> list[bytes]:
+    if not context or line.stop + 1 >= len(line.data):
+        return []
+    return line.data[line.stop + 1 : line.stop + _NEAR].split(b"\n", context)[:context]
 
 
 def _string_hits(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, str]]:

@@ -97,17 +97,17 @@ def count_characters(data: bytes) -> int:
 
 def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOver) -> list[Span]:
     """Where in a value's bytes its text is `wanted`, up to `most` places; none overlaps another."""
-    index: list[tuple[int, int]] = []
+    cursor = _Cursor(blob, span)
     found: list[Span] = []
     known, carried, free = 0, b"", 0
     for piece in pieces_of(blob, span, is_over):
-        index.append((known, piece.start))
+        cursor.pieces.append((known, piece.start))
         window, first = carried + piece.data, known - len(carried)
         at = window.find(wanted, max(free - first, 0))
         while at >= 0 and len(found) < most:
             free = first + at + len(wanted)
-            start = _raw_offset(blob, span, index, first + at)
-            found.append(Span(start, _raw_offset(blob, span, index, free) - start))
+            start = cursor.raw_offset(first + at)
+            found.append(Span(start, cursor.raw_offset(free) - start))
             at = window.find(wanted, free - first)
         if len(found) >= most:
             break
@@ -116,19 +116,41 @@ def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOve
     return found
 
 
-def _raw_offset(blob: Buffer, span: Span, index: list[tuple[int, int]], offset: int) -> int:
-    """Where in the value's bytes the byte at `offset` of its text begins."""
-    known, start = index[bisect_right(index, (offset, span.stop)) - 1]
-    if not is_text(blob, span):
-        return start + offset - known
-    # A span has a quote at each end: here that is the byte before the rest, and what stands behind the text.
-    for begin, stop in text_parts(blob, Span(start - 1, span.stop - start + 1), _STEP):
-        data = spelled(bytes(blob[begin:stop]))
-        if known + len(data) > offset:
-            break
-        known, start = known + len(data), stop
-    for unit in _UNIT.finditer(blob, start, span.stop - 1):
-        if known >= offset:
-            break
-        known, start = known + len(spelled(unit[0])), unit.end()
-    return start
+class _Cursor:
+    """Goes from the bytes of a value's text, in rising order, to where in the value's own bytes they begin."""
+
+    def __init__(self, blob: Buffer, span: Span) -> None:
+        self._blob = blob
+        self._span = span
+        self._known, self._start = 0, span.start + is_text(blob, span)
+        self.pieces: list[tuple[int, int]] = []
+        """Where in the text and in the value each piece begins."""
+
+    def raw_offset(self, offset: int) -> int:
+        """Where the byte at `offset` of the text begins."""
+        self._known, self._start = max(
+            (self._known, self._start), self.pieces[bisect_right(self.pieces, (offset, self._span.stop)) - 1]
+        )
+        if not is_text(self._blob, self._span):
+            return self._start + offset - self._known
+        # A span has a quote at each end: here that is the byte before the rest, and what stands behind the text.
+        rest = Span(self._start - 1, self._span.stop - self._start + 1)
+        for begin, stop in text_parts(self._blob, rest, _STEP):
+            raw = bytes(self._blob[begin:stop])
+            data = spelled(raw)
+            if self._known + len(data) > offset:
+                self._enter(raw, offset)
+                break
+            self._known, self._start = self._known + len(data), stop
+        return self._start
+
+    def _enter(self, raw: bytes, offset: int) -> None:
+        """Go to `offset`, which lies in what begins here."""
+        if b"\\" not in raw:
+            self._known, self._start = offset, self._start + offset - self._known
+            return
+        begin = self._start
+        for unit in _UNIT.finditer(raw):
+            if self._known >= offset:
+                break
+            self._known, self._start = self._known + len(spelled(unit[0])), begin + unit.end()

@@ -121,7 +121,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         if len(data) > room:
             break
     if not data:
-        _check_offset(offset, passed, "lines")
+        _check_offset(offset, count_lines(blob, span, is_over), "lines")
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.fitting(text)]

@@ -1,0 +1,243 @@
+"""A new value from an old one; what is not changed keeps its bytes."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.models import Span
+from mcp_mirror.query.edits import Merge, Patch, Replace, joined
+
+
+def never() -> bool:
+    return False
+
+
+def patched(blob: bytes, *operations: Any) -> bytes:
+    return b"".join(joined(blob, Patch(json.dumps(operations).encode())(blob, never)))
+
+
+def merged(blob: bytes, patch: bytes) -> bytes:
+    return b"".join(joined(blob, Merge(patch)(blob, never)))
+
+
+def replaced(blob: bytes, old: str, new: str, *, everywhere: bool = False) -> bytes:
+    return b"".join(joined(blob, Replace(old, new, everywhere)(blob, never)))
+
+
+def op(name: str, path: str, *value: Any, **more: Any) -> dict[str, Any]:
+    return {"op": name, "path": path, **({"value": value[0]} if value else {}), **more}
+
+
+PRETTY = b"""{
+  "rows": [
+    {"n": 1.0, "s": "\\u00e9\\/"},
+    {"n": 1e400},
+    {"n": 2}
+  ],
+  "empty": [], "none": {},
+  "last": 12345678901234567890
+}"""
+
+
+@pytest.mark.parametrize(
+    ("operations", "changed"),
+    [
+        ([op("replace", "/rows/1/n", 3)], (b"1e400", b"3")),
+        ([op("replace", "/rows/0/s", "x")], (b'"\\u00e9\\/"', b'"x"')),
+        ([op("add", "/rows/1", {"n": 9})], (b'\n    {"n": 1e400},', b'\n    {"n": 9},\n    {"n": 1e400},')),
+        ([op("add", "/rows/-", 9)], (b'{"n": 2}', b'{"n": 2},\n    9')),
+        ([op("add", "/rows/3", 9)], (b'{"n": 2}', b'{"n": 2},\n    9')),
+        ([op("add", "/rows/0", 9)], (b'[\n    {"n": 1.0', b'[\n    9,\n    {"n": 1.0')),
+        ([op("remove", "/rows/0")], (b'{"n": 1.0, "s": "\\u00e9\\/"},\n    ', b"")),
+        ([op("remove", "/rows/2")], (b',\n    {"n": 2}', b"")),
+        ([op("remove", "/rows/1")], (b'\n    {"n": 1e400},', b"")),
+        ([op("remove", "/rows/1"), op("remove", "/rows/1")], (b',\n    {"n": 1e400},\n    {"n": 2}', b"")),
+        ([op("remove", "/rows/0")] * 3, (PRETTY[12 : PRETTY.index(b',\n  "empty"')], b"[]")),
+        ([op("add", "/empty/0", 1), op("add", "/empty/1", 2)], (b"[]", b"[1,2]")),
+        ([op("add", "/none/k", 1)], (b"{}", b'{"k":1}')),
+        ([op("add", "/new", [1])], (b"67890\n", b'67890,\n  "new": [1]\n')),
+        ([op("add", "/last", 1)], (b"12345678901234567890", b"1")),
+        ([op("remove", "/last")], (b',\n  "last": 12345678901234567890', b"")),
+        ([op("remove", "/rows")], (PRETTY[4 : PRETTY.index(b'"empty"')], b"")),
+        ([op("test", "/rows/0/n", 1), op("test", "/last", 12345678901234567890)], (b"", b"")),
+        ([op("test", "/rows/0", {"s": "\u00e9/", "n": 1.00})], (b"", b"")),
+        ([op("copy", "/last", **{"from": "/rows/1/n"})], (b"12345678901234567890", b"1e400")),
+        ([op("move", "/last", **{"from": "/last"})], (b"", b"")),
+        ([op("move", "/empty/0", **{"from": "/rows/2/n"}), op("remove", "/rows/2")], None),
+        (
+            [
+                op("add", "/none/a", {"b": [1, 2]}),
+                op("copy", "/none/c", **{"from": "/none/a"}),
+                op("add", "/none/c/b/0", 0),
+            ],
+            None,
+        ),
+    ],
+)
+def test_a_patch_changes_what_it_names_and_no_other_byte(operations: Any, changed: Any) -> None:
+    found = patched(PRETTY, *operations)
+    json.loads(found)
+    if changed:
+        assert found == PRETTY.replace(*changed, 1)
+
+
+def test_what_was_opened_is_copied_and_not_shared() -> None:
+    found = patched(b'{"a":[1,2]}', op("add", "/a/0", 0), op("copy", "/b", **{"from": "/a"}), op("add", "/b/-", 3))
+    assert found == b'{"a":[0,1,2],"b":[0,1,2,3]}'
+    assert patched(b'{"a": 1}', op("replace", "", [1])) == b"[1]"
+    assert patched(b'{"a":1,"b":2,"a":3}', op("replace", "/a", 4)) == b'{"a":1,"b":2,"a":4}'
+    assert patched(b'{"a":1,"b":2,"a":3}', op("remove", "/a")) == b'{"b":2}'
+    assert patched(b"[1 , 2 ,3 ]", op("remove", "/1"), op("add", "/1", 9), op("add", "/1", 8)) == b"[1 , 8 , 9 ,3 ]"
+    assert patched(b"[1]", op("add", "/-", 2)) == b"[1,2]"
+    assert patched(b"[ 1 ]", op("add", "/-", 2)) == b"[ 1, 2 ]"
+    assert patched(b"[1, 2]", op("replace", "/0", {"a": 1}), op("add", "/0/b", 2)) == b'[{"a": 1,"b": 2}, 2]'
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        ([op("remove", "/x")], 'Operation 0 of `patch` (remove "/x"): there is no "x". Nothing was changed.'),
+        ([op("add", "/a", 1), op("test", "/a", 2)], 'Operation 1 of `patch` (test "/a"): another value stands there.'),
+        ([op("test", "/n", True)], "another value stands there"),
+        ([op("replace", "/l/9", 1)], 'there is no "9"'),
+        ([op("replace", "/l/-", 1)], 'there is no "-"'),
+        ([op("replace", "/l/01", 1)], 'there is no "01"'),
+        ([op("remove", "/l/2")], 'there is no "2"'),
+        ([op("add", "/l/9", 1)], "the array has no place"),
+        ([op("add", "/l/x", 1)], "the array has no place"),
+        ([op("add", "/n/x", 1)], "there is no object or array at the place above"),
+        ([op("add", "n", 1)], 'a path begins with "/"'),
+        ([op("add", "/n")], "it has no `value`"),
+        ([op("copy", "/n")], "it has no `from`"),
+        ([op("remove", "")], "the whole value cannot be removed"),
+        ([op("move", "/l/0", **{"from": "/l"})], "cannot be moved into itself"),
+        ([op("swap", "/n")], "wants `op` to be one of add, remove, replace, move, copy, test"),
+        ([{"op": "add"}], "`patch` is a list such as"),
+    ],
+)
+def test_a_patch_that_cannot_be_done_says_where_and_why(operations: Any, said: str) -> None:
+    with pytest.raises(ToolError) as error:
+        patched(b'{"n":1,"l":[1,2]}', *operations)
+    assert said in str(error.value)
+
+
+def test_only_what_is_small_is_compared() -> None:
+    with pytest.raises(ToolError, match="are compared"):
+        patched(json.dumps(["x" * 17_000_000]).encode(), op("test", "/0", "x"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("ab/~\u00e9", max_size=4),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab/~", max_size=2), inner, max_size=5),
+    max_leaves=12,
+)
+INDENTS = st.sampled_from([None, 0, 2])
+
+
+def every_path(value: Any, at: str = "") -> list[str]:
+    children: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = [(f"{at}/{str(key).replace('~', '~0').replace('/', '~1')}", child) for key, child in children]
+    return [at, *(path for name, child in below for path in every_path(child, name))]
+
+
+def applied(value: Any, operation: dict[str, Any]) -> Any:
+    """What RFC 6902 says of a parsed value."""
+    tokens = [token.replace("~1", "/").replace("~0", "~") for token in operation["path"].split("/")[1:]]
+    if not tokens:
+        return operation["value"]
+    value = copy.deepcopy(value)
+    parent = value
+    for token in tokens[:-1]:
+        parent = parent[int(token) if isinstance(parent, list) else token]
+    last: Any = int(tokens[-1]) if isinstance(parent, list) else tokens[-1]
+    if operation["op"] == "remove":
+        del parent[last]
+    elif operation["op"] == "add" and isinstance(parent, list):
+        parent.insert(last, operation["value"])
+    else:
+        parent[last] = operation["value"]
+    return value
+
+
+@given(JSON, INDENTS, st.data())
+def test_patches_do_what_the_rule_says(value: Any, indent: int | None, data: Any) -> None:
+    blob, operations = json.dumps(value, indent=indent).encode(), []
+    for _ in range(data.draw(st.integers(1, 4))):
+        path = data.draw(st.sampled_from(every_path(value)))
+        name = data.draw(st.sampled_from(["add", "replace", "remove"] if path else ["replace"]))
+        operations.append(op(name, path, data.draw(JSON)))
+        value = applied(value, operations[-1])
+    assert json.loads(patched(blob, *operations)) == value
+
+
+@pytest.mark.parametrize(
+    ("blob", "patch", "found"),
+    [
+        (b'{"a":"b"}', b'{"a":"c"}', b'{"a":"c"}'),
+        (b'{"a":"b"}', b'{"b":"c"}', b'{"a":"b","b":"c"}'),
+        (b'{"a":"b"}', b'{"a":null}', b"{}"),
+        (b'{"a":"b","b":"c"}', b'{"a":null}', b'{"b":"c"}'),
+        (b'{"a":["b"]}', b'{"a":"c"}', b'{"a":"c"}'),
+        (b'{"a":"c"}', b'{"a":["b"]}', b'{"a":["b"]}'),
+        (b'{"a": {"b": "c"}}', b'{"a":{"b":"d","c":null}}', b'{"a": {"b": "d"}}'),
+        (b'{"a":[{"b":"c"}]}', b'{"a":[1]}', b'{"a":[1]}'),
+        (b'["a","b"]', b'["c","d"]', b'["c","d"]'),
+        (b'{"a":"b"}', b'["c"]', b'["c"]'),
+        (b'{"e":null}', b'{"a":1}', b'{"e":null,"a":1}'),
+        (b"[1,2]", b'{"a":"b","c":null}', b'{"a":"b"}'),
+        (b"{}", b'{"a":{"bb":{"ccc":null}}}', b'{"a":{"bb":{}}}'),
+        (b'{"n": 1.0, "m": 1e400}', b'{"x": 2.50}', b'{"n": 1.0, "m": 1e400, "x": 2.50}'),
+    ],
+)
+def test_a_merge_patch_does_what_its_rule_says(blob: bytes, patch: bytes, found: bytes) -> None:
+    """The examples of RFC 7386, appendix A."""
+    assert merged(blob, patch) == found
+
+
+@pytest.mark.parametrize(
+    ("blob", "old", "new", "found"),
+    [
+        (b'"one two"', "two", "2", b'"one 2"'),
+        (b'"a\\nb\\u00e9\\/c"', "\n", "\t", b'"a\\tb\\u00e9\\/c"'),
+        (b'"a\\u00e9b\xc3\xa9"', "b\u00e9", "\u00e9", b'"a\\u00e9\xc3\xa9"'),
+        (b'"say \\"hi\\""', '"hi"', 'a\\"', b'"say a\\\\\\""'),
+        (b'"x\\\\n"', "\\n", "y", b'"xy"'),
+        (b'"one two"', "one ", "", b'"two"'),
+        (b' {"a": 1.0, "b": 2} ', '"b": 2', '"b": 3', b'{"a": 1.0, "b": 3}'),
+    ],
+)
+def test_a_text_is_replaced_to_the_letter(blob: bytes, old: str, new: str, found: bytes) -> None:
+    assert replaced(blob, old, new) == found
+
+
+def test_a_text_that_stands_more_than_once_is_replaced_everywhere_only_where_that_is_asked_for() -> None:
+    with pytest.raises(ToolError, match="more than once"):
+        replaced(b'"aXbX"', "X", "Y")
+    assert replaced(b'"aXbX"', "X", "Y", everywhere=True) == b'"aYbY"'
+    with pytest.raises(ToolError, match='"Z" does not stand in the value'):
+        replaced(b'"aXbX"', "Z", "Y", everywhere=True)
+    with pytest.raises(ToolError, match="over the limit"):
+        replaced(b'"' + b"X" * 100_000 + b'"', "X", "Y", everywhere=True)
+
+
+def test_what_would_be_no_json_any_more_is_refused() -> None:
+    with pytest.raises(ToolError, match="That would be no JSON any more"):
+        replaced(b'{"a": 1}', "1}", "1")
+
+
+def test_a_change_is_told_in_pieces_of_the_old_value() -> None:
+    blob = b'{"large":"' + b"x" * 100_000 + b'","n":1}'
+    pieces = Patch(b'[{"op":"replace","path":"/n","value":2}]')(blob, never)
+    assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 100
+    assert any(isinstance(piece, Span) and piece.length > 100_000 for piece in pieces)
+
+
+def test_a_change_is_over_when_its_time_is() -> None:
+    for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", everywhere=False)):
+        with pytest.raises(ToolError, match="timeout"):
+            change(b'{"a":1}', lambda: True)

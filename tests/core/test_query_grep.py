@@ -1,0 +1,147 @@
+"""Where a pattern matches: in the lines of a text, in the strings of a JSON value."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.query.grep import Search, excerpt
+from mcp_mirror.query.lines import Matcher, matching_lines
+from mcp_mirror.query.windows import Budget
+from mcp_mirror.tokens import estimate_tokens
+
+WIDE = Budget(1_000_000, 10_000, estimate_tokens)
+
+
+def never() -> bool:
+    return False
+
+
+def grep(value: Any, pattern: str, budget: Budget = WIDE, **keys: int) -> str:
+    blob = value if isinstance(value, bytes) else json.dumps(value).encode()
+    arguments = {"context": 0, "offset": 0, "limit": 30} | keys
+    return Search(pattern, budget=budget, path="p", **arguments)(blob, never)
+
+
+TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
+
+
+@pytest.mark.parametrize(
+    ("value", "pattern", "keys", "said"),
+    [
+        (TEXT, "one", {}, "0: alpha one\n2: gamma one"),
+        (TEXT, "^d.*a$", {}, "3: delta"),
+        (TEXT, r"\Ag", {}, "2: gamma one"),
+        (TEXT, r"a\sg", {}, "No match."),
+        (TEXT, r"o\s+g|ne", {}, "0: alpha one\n2: gamma one"),
+        (TEXT, "(?i)ALPHA", {}, "0: alpha one"),
+        (TEXT, "one", {"limit": 1}, "0: alpha one\n... there are more; next: offset=2"),
+        (TEXT, "one", {"offset": 1}, "2: gamma one"),
+        (TEXT, "nothing", {}, "No match."),
+        ("", "x", {}, "No match."),
+        ("", "^$", {}, "No match."),
+        ("x\r\ny\r\n", "x", {}, "0: x"),
+        (TEXT, "two", {"context": 1}, "0- alpha one\n1: beta two\n2- gamma one"),
+        (TEXT, "epsilon", {"context": 9}, "0- alpha one\n1- beta two\n2- gamma one\n3- delta\n4: epsilon"),
+        (TEXT, "alpha", {"context": 1}, "0: alpha one\n1- beta two"),
+        (TEXT, "alpha|delta", {"context": 1}, "0: alpha one\n1- beta two\n--\n2- gamma one\n3: delta\n4- epsilon"),
+        ("a\nb\nc\n", "[ab]", {"context": 1}, "0: a\n1- b\n--\n1: b\n2- c"),
+        ({"a": ["x one", {"b/c": "y one"}], "one": 1}, "one", {}, "p/a/0: x one\np/a/1/b~1c: y one"),
+        (
+            {"a": "one", "b": "one", "c": "one"},
+            "one",
+            {"limit": 2},
+            "p/a: one\np/b: one\n... there are more; next: offset=2",
+        ),
+        ({"a": "one", "b": "one", "c": "one"}, "one", {"offset": 2}, "p/c: one"),
+        ({"a": 'say "hi"\nthere', "b": "x"}, '"hi"$', {}, 'p/a: say "hi"'),
+        ([1, 2.5, True, None, []], "1", {}, "No match."),
+        ({"k": "v"}, "^v$", {}, "p/k: v"),
+        ([["deep"]], r"\Adeep\z", {}, "p/0/0: deep"),
+        (b'{"k" : "k" , "k":"z"}', "k", {}, "No match."),
+    ],
+)
+def test_hits_are_told_with_where_they_are(value: Any, pattern: str, keys: dict[str, int], said: str) -> None:
+    assert grep(value, pattern, **keys) == said
+
+
+def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
+    said = grep(f"short\n{'x' * 5000}needle{'y' * 5000}", "needle")
+    assert said == f"1 (char 5006): ...{'x' * 80}needle{'y' * 80}..."
+    assert excerpt(b"a" * 1000, (0, 900)) == "a" * 380 + "..."
+    assert excerpt(b"a" * 1000, (990, 1000)) == "..." + "a" * 90
+    assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a: ...{'x' * 80}needle"
+
+
+def test_a_pattern_that_is_none_is_said_to_be() -> None:
+    for pattern in ("(", "(?=x)", "[z-a]"):
+        with pytest.raises(ToolError, match="`pattern` is no RE2 expression: .+ Escape"):
+            grep("x", pattern)
+
+
+def test_what_is_shown_stays_in_the_budget_and_one_hit_at_least_is() -> None:
+    lines = "\n".join(f"hit {'x' * 30}" for _ in range(50))
+    said = grep(lines, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
+    assert len(said) <= 400
+    assert said.splitlines()[-1] == "... there are more; next: offset=6"
+    assert grep(lines, "hit", budget=Budget(1, 1, estimate_tokens)).startswith("0: hit")
+    rows = [f"hit {'x' * 30}"] * 50
+    assert "next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"), [("hit\n" * 300_000, 1), (["hit" * 500] * 4000, 3)], ids=["text", "strings"]
+)
+def test_where_the_time_is_over_what_was_found_is_told_with_where_to_go_on(value: Any, looks: int) -> None:
+    left = iter([False] * looks)
+    blob = json.dumps(value).encode()
+    said = Search("hit", 0, 0, 1_000_000_000, Budget(10**9, 10**9, estimate_tokens))(blob, lambda: next(left, True))
+    last = said.splitlines()[-1]
+    assert re.fullmatch(r"\.\.\. the time is over; next: offset=\d+", last)
+    with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
+        Search("hit", 0, 0, 10, WIDE)(blob, lambda: True)
+
+
+@given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(["a", "b$", "^", "x|\u00e9", "^a?$"]))
+def test_a_text_is_searched_as_line_by_line(lines: list[str], pattern: str) -> None:
+    text = "\n".join(lines)
+    whole = text.split("\n") if text else []
+    whole = whole[:-1] if whole and not whole[-1] else whole
+    wanted = [f"{number}: {line}" for number, line in enumerate(whole) if re.search(pattern, line)]
+    said = grep(text, pattern, limit=1000)
+    assert (said.splitlines() if said != "No match." else []) == wanted
+
+
+@given(st.lists(st.text("ab\n", max_size=8), max_size=20), st.integers(0, 3))
+def test_lines_are_the_same_however_the_text_comes(pieces: list[str], context: int) -> None:
+    text = "".join(pieces)
+    found = list(matching_lines(Matcher("a"), (piece.encode() for piece in pieces), context))
+    numbers = [number for number, line in enumerate(text.split("\n")) if "a" in line]
+    assert [line.number for line in found] == numbers
+    lines = text.split("\n")
+    for line in found:
+        before = line.data[: line.start].decode().split("\n")[:-1]
+        wanted = lines[max(line.number - context, 0) : line.number]
+        assert before[len(before) - len(wanted) :] == wanted
+        behind = line.data[line.stop + 1 :].decode().split("\n")[:context]
+        after = lines[line.number + 1 : line.number + 1 + context]
+        assert [one for one in behind if one] == [one for one in after[: len(behind)] if one]
+
+
+def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
+    line = "\u00e9" * 1_300_000 + "needle" + "\u00e9" * 1_300_000
+    found = list(matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))
+    assert [one.number for one in found] == [1, 2]
+    assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")
+    said = grep(f"first\n{line}\nlast needle", "needle")
+    assert said.startswith("1 (char 1300006): ...")
+    assert grep([line * 2], "needle").startswith("p/0: ...")
+
+
+def _cut(text: str) -> list[bytes]:
+    data = text.encode()
+    return [data[at : at + 100_000] for at in range(0, len(data), 100_000)]

@@ -1,0 +1,101 @@
+"""What a value is, without showing it; and what a JMESPath expression finds in it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.query.select import select
+from mcp_mirror.query.shape import Shape
+from mcp_mirror.query.windows import Budget
+from mcp_mirror.tokens import estimate_tokens
+
+
+def never() -> bool:
+    return False
+
+
+def shape(value: Any, characters: int = 10_000) -> str:
+    blob = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Shape(Budget(1_000_000, characters, estimate_tokens))(blob, never)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("hello\nworld", 'text, 11 characters, 2 lines, begins "hello"'),
+        ("", 'text, 0 characters, 0 lines, begins ""'),
+        ("a\n", 'text, 2 characters, 1 lines, begins "a"'),
+        (b"1.50", "number 1.50"),
+        (None, "null null"),
+        ({}, "object, 0 keys"),
+        ({"a/b": 1, "c": "x" * 100}, 'object, 2 keys\n"/a~1b": 1\n"/c": text 102 B'),
+        ([], "array, 0 items"),
+        ([1, "x", 2], "array, 3 items; all of them: number (2), text (1)"),
+        (
+            [{"a": 1}, {"a": None, "b": "x"}, {"a": 2}],
+            'array, 3 items; all of them: object (3)\n"/a": number or null\n"/b": text, in 1 of 3',
+        ),
+        ([{"a": 1}] * 101, 'array, 101 items; the first 100 of them: object (100)\n"/a": number'),
+    ],
+)
+def test_a_value_is_outlined(value: Any, said: str) -> None:
+    assert shape(value) == said
+
+
+def test_of_large_items_few_are_looked_into() -> None:
+    assert "the first 3 of them" in shape(["x" * 2_000_000] * 5)
+
+
+def test_an_outline_stays_in_its_budget() -> None:
+    said = shape({f"key {number}": number for number in range(1000)}, 400)
+    assert len(said) <= 400
+    assert said.splitlines()[-1].endswith("more keys")
+
+
+def test_an_outline_is_over_when_its_time_is() -> None:
+    with pytest.raises(ToolError, match="timeout"):
+        Shape(Budget(1000, 1000, estimate_tokens))(b"[1]", lambda: True)
+
+
+ROWS = b'{"rows": [{"n": 1.0, "k": "b"}, {"n": 12345678901234567890.5, "k": "a"}, {"n": 1e400, "k": "b"}], "t": true}'
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("rows[?k == 'b'].n", "[1.0,1e400]"),
+        ("rows[0]", '{"n":1.0,"k":"b"}'),
+        ("rows[1].n", "12345678901234567890.5"),
+        ("sort_by(rows, &k)[0].n", "12345678901234567890.5"),
+        ("length(rows)", "3"),
+        ("rows[?n > `1.5`].k", '["a","b"]'),
+        ("max_by(rows, &n).k", '"b"'),
+        ("sum(rows[:1].n)", "1.0"),
+        ("t", "true"),
+        ("nothing", "null"),
+    ],
+)
+def test_an_expression_is_answered_and_numbers_keep_their_digits(expression: str, found: str) -> None:
+    assert select(ROWS, expression) == found.encode()
+
+
+def test_a_whole_number_of_any_length_keeps_its_digits() -> None:
+    assert select(b"[" + b"9" * 4000 + b"]", "[0]") == b"9" * 4000
+
+
+@pytest.mark.parametrize(
+    ("blob", "expression", "said"),
+    [
+        (ROWS, "rows[", "`expression` does not work"),
+        (ROWS, "", "`expression` does not work"),
+        (ROWS, "nonsense(rows)", "Unknown function"),
+        (ROWS, "sort_by(rows, &nothing)", "does not work"),
+        (ROWS, "[&a]", "finds what is no JSON value"),
+        (b'"\\ud800"', "@", "cannot be computed with"),
+    ],
+)
+def test_an_expression_that_does_not_work_says_why(blob: bytes, expression: str, said: str) -> None:
+    with pytest.raises(ToolError, match=said):
+        select(blob, expression)

@@ -1,0 +1,194 @@
+"""Windows on a value: characters, lines, items, keys; never over the budget, and always with how to go on."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.query.texts import Piece, count_characters, find_text, pieces_of
+from mcp_mirror.query.windows import Budget, Unit, Window, count_lines
+from mcp_mirror.spans import trim
+from mcp_mirror.tokens import estimate_tokens
+
+WIDE = Budget(1_000_000, 10_000, estimate_tokens)
+NARROW = Budget(1_000_000, 230, estimate_tokens)
+"""Thirty characters beside what is kept for the footer."""
+
+
+def never() -> bool:
+    return False
+
+
+def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None = None, budget: Budget = WIDE) -> str:
+    blob = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Window(by, offset, limit, budget)(blob, never)
+
+
+LINES = "one\ntwo\nthree\nfour"
+
+
+@pytest.mark.parametrize(
+    ("value", "arguments", "said"),
+    [
+        ("hello", {}, "hello"),
+        ("hello", {"offset": 2}, "llo"),
+        ("hello", {"offset": 1, "limit": 2}, "el\n... next: by=chars, offset=3"),
+        ("hello", {"offset": -2}, "lo"),
+        ("hello", {"offset": -99}, "hello"),
+        ("hello", {"offset": 5}, "(nothing more)"),
+        ("", {}, "(nothing more)"),
+        ("h\u00e9\U0001f600llo", {"offset": 1, "limit": 2}, "\u00e9\U0001f600\n... next: by=chars, offset=3"),
+        (b'"a\\n\\u00e9\\ud83d\\ude00\\/b"', {"offset": 1}, "\n\u00e9\U0001f600/b"),
+        (b'"a\\ud800b"', {}, "a\ufffdb"),
+        (1.5, {}, "1.5"),
+        (b"1e400", {}, "1e400"),
+        (None, {}, "null"),
+        ({"a": 1}, {"by": "chars"}, '{"a": 1}'),
+        (b' {"a":\n 1} ', {"by": "lines", "offset": 1}, " 1}"),
+        (LINES, {"by": "lines", "offset": 1, "limit": 2}, "two\nthree\n... next: by=lines, offset=3"),
+        (LINES, {"by": "lines", "offset": -1}, "four"),
+        (LINES, {"by": "lines", "offset": -2, "limit": 1}, "three\n... next: by=lines, offset=3"),
+        ("a\r\nb\r\nc", {"by": "lines", "limit": 2}, "a\r\nb\r\n... next: by=lines, offset=2"),
+        ("a\n\nb\n", {"by": "lines"}, "a\n\nb"),
+        ("", {"by": "lines"}, "(nothing more)"),
+        ("a\n", {"by": "lines", "offset": 1}, "(nothing more)"),
+        ("a\nb", {"by": "lines", "offset": 2}, "(nothing more)"),
+        ([1.0, "x", {"a": [2]}], {}, '0: 1.0\n1: "x"\n2: {"a": [2]}'),
+        ([1, 2, 3, 4], {"offset": 1, "limit": 2}, "1: 2\n2: 3\n... next: by=items, offset=3"),
+        ([1, 2, 3, 4], {"offset": -1}, "3: 4"),
+        ([1, 2], {"offset": 2}, "(nothing more)"),
+        ([], {}, "(nothing more)"),
+        ({"a/b": 1, "c": "x"}, {}, '"/a~1b": 1\n"/c": "x"'),
+        ({"a": 1, "b": 2}, {"offset": -1}, '"/b": 2'),
+        ({"a": 1, "b": 2}, {"limit": 1}, '"/a": 1\n... next: by=keys, offset=1'),
+        ({"a": 1}, {"offset": 1}, "(nothing more)"),
+    ],
+)
+def test_a_window_shows_what_was_asked_for_and_how_to_go_on(value: Any, arguments: Any, said: str) -> None:
+    assert read(value, **arguments) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "arguments", "said"),
+    [
+        ("hello", {"offset": 6}, "Offset 6 is past the end: there are 5 characters."),
+        ("a\nb", {"by": "lines", "offset": 3}, "Offset 3 is past the end: there are 2 lines."),
+        ([1], {"offset": 2}, "Offset 2 is past the end: there are 1 items."),
+        ({}, {"offset": 1}, "Offset 1 is past the end: there are 0 keys."),
+        ("x", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),
+        ([1], {"by": "keys"}, "The value has no keys: it is array. Leave `by` out."),
+    ],
+)
+def test_what_cannot_be_shown_is_said(value: Any, arguments: Any, said: str) -> None:
+    with pytest.raises(ToolError) as error:
+        read(value, **arguments)
+    assert str(error.value) == said
+
+
+def test_what_does_not_fit_is_left_for_the_next_window() -> None:
+    assert read("x" * 100, budget=NARROW) == f"{'x' * 30}\n... next: by=chars, offset=30"
+    lines = "\n".join(["0123456789"] * 5)
+    assert read(lines, by="lines", budget=NARROW) == "0123456789\n0123456789\n... next: by=lines, offset=2"
+    assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1'
+
+
+def test_a_line_that_is_longer_than_a_window_goes_on_by_characters() -> None:
+    said = read(f"ab\n{'x' * 100}\ny", by="lines", offset=1, budget=NARROW)
+    assert said == f"{'x' * 30}\n... the line goes on; next: by=chars, offset=33"
+    assert read(f"ab\n{'x' * 100}\ny", offset=33, limit=2).startswith("xx")
+
+
+def test_a_value_that_never_fits_is_told_instead_and_the_others_are_shown() -> None:
+    said = read({"small": 1, "large": "x" * 300, "last": 2}, budget=Budget(1000, 320, estimate_tokens))
+    assert said.splitlines()[0] == '"/small": 1'
+    assert said.splitlines()[1] == '"/large": (text 302 B: too large to be shown here, take its path)'
+    assert read(["y" * 10_000], budget=Budget(1000, 320, estimate_tokens)).startswith("0: (text 10 kB: too large")
+
+
+@given(st.text(max_size=300), st.integers(1, 60), st.sampled_from([7, 50, 1000]))
+def test_windows_one_after_another_give_the_whole_text(text: str, limit: int, tokens: int) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    blob, shown, offset = json.dumps(text).encode(), "", 0
+    budget = Budget(tokens + 70, 10_000, estimate_tokens)
+    while True:
+        said = read(blob, offset=offset, limit=limit, by="chars", budget=budget)
+        if said == "(nothing more)":
+            break
+        part, more, following = said.rpartition("\n... next: by=chars, offset=")
+        shown += part if more else said
+        if not more:
+            break
+        assert int(following) > offset
+        offset = int(following)
+    assert shown == text
+
+
+@given(st.lists(st.integers() | st.text(max_size=20), max_size=30), st.integers(1, 5))
+def test_windows_one_after_another_give_every_item_once(value: list[Any], limit: int) -> None:
+    seen, offset = [], 0
+    while (said := read(value, offset=offset, limit=limit)) != "(nothing more)":
+        lines = [line for line in said.splitlines() if not line.startswith("... next")]
+        seen += [json.loads(line.partition(": ")[2]) for line in lines]
+        if len(lines) == len(said.splitlines()):
+            break
+        offset = len(seen)
+    assert seen == value
+
+
+def test_a_read_is_over_when_its_time_is() -> None:
+    with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
+        Window("chars", 0, None, WIDE)(b'"x"', lambda: True)
+    with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
+        Window("items", 0, None, WIDE)(b"[1]", lambda: True)
+
+
+def test_lines_and_characters_are_counted_in_any_script() -> None:
+    blob = json.dumps("\u00e9\n\U0001f600").encode()
+    assert count_lines(blob, trim(blob), never) == 2
+    assert count_characters("\u00e9\n\U0001f600".encode()) == 3
+
+
+@pytest.mark.parametrize("size", [12, 13, 50, 1 << 20])
+@pytest.mark.parametrize("dump", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
+def test_a_text_is_the_same_in_pieces_of_any_size(size: int, dump: Callable[[str], str]) -> None:
+    text = 'plain \u00e9\U0001f600\\"/\n' * 20
+    blob = dump(text).encode()
+    pieces = list(pieces_of(blob, trim(blob), never, size))
+    assert b"".join(piece.data for piece in pieces).decode() == text
+    raw = dump([text]).encode()
+    whole = list(pieces_of(raw, trim(raw), never, size))
+    assert b"".join(piece.data for piece in whole) == raw
+    assert all(piece.data.decode() is not None for piece in whole)
+    assert whole[0] == Piece(0, whole[0].data)
+
+
+def test_halves_of_characters_stand_for_something_wherever_the_text_is_cut() -> None:
+    blob = b'"' + b"\\ud800" * 40 + b'x"'
+    for size in (12, 13, 14, 15, 16, 100):
+        said = b"".join(piece.data for piece in pieces_of(blob, trim(blob), never, size)).decode()
+        assert said.endswith("x")
+
+
+@given(st.text(max_size=60), st.text(min_size=1, max_size=3), st.booleans())
+def test_a_text_is_found_wherever_it_stands_however_it_is_written(text: str, wanted: str, ascii_: bool) -> None:  # noqa: FBT001
+    text, wanted = (part.encode("utf-8", "replace").decode() for part in (text, wanted))
+    whole = wanted.join((text, text[::-1], "")) + text
+    blob = json.dumps(whole, ensure_ascii=ascii_).encode()
+    found = find_text(blob, trim(blob), wanted.encode(), 1000, never)
+    assert len(found) == whole.count(wanted)
+    assert all(json.loads(b'"%b"' % blob[one.start : one.stop]) == wanted for one in found)
+
+
+def test_a_text_is_found_across_pieces_and_deep_in_one() -> None:
+    text = "\u00e9" * 700_000 + "needle" + "x" * 900_000 + "\n\U0001f600needle"
+    for ascii_ in (True, False):
+        blob = json.dumps(text, ensure_ascii=ascii_).encode()
+        found = find_text(blob, trim(blob), b"needle", 10, never)
+        assert [blob[one.start : one.stop] for one in found] == [b"needle", b"needle"]
+        assert len(find_text(blob, trim(blob), b"needle", 1, never)) == 1
+    raw = json.dumps({"a": "needle"}).encode()
+    assert [raw[one.start : one.stop] for one in find_text(raw, trim(raw), b'"needle"', 10, never)] == [b'"needle"']
