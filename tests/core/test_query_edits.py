@@ -83,13 +83,15 @@ def test_a_patch_changes_what_it_names_and_no_other_byte(operations: Any, change
     found = patched(PRETTY, *operations)
     json.loads(found)
     if changed:
-        assert found == PRETTY.replace(*changed, 1)
+        old, new = changed
+        assert found == PRETTY.replace(old, new, 1)
 
 
 def test_what_was_opened_is_copied_and_not_shared() -> None:
     found = patched(b'{"a":[1,2]}', op("add", "/a/0", 0), op("copy", "/b", **{"from": "/a"}), op("add", "/b/-", 3))
     assert found == b'{"a":[0,1,2],"b":[0,1,2,3]}'
     assert patched(b'{"a": 1}', op("replace", "", [1])) == b"[1]"
+    assert patched(b'{"a": [2]}', op("copy", "", **{"from": "/a"})) == b"[2]"
     assert patched(b'{"a":1,"b":2,"a":3}', op("replace", "/a", 4)) == b'{"a":1,"b":2,"a":4}'
     assert patched(b'{"a":1,"b":2,"a":3}', op("remove", "/a")) == b'{"b":2}'
     assert patched(b"[1 , 2 ,3 ]", op("remove", "/1"), op("add", "/1", 9), op("add", "/1", 8)) == b"[1 , 8 , 9 ,3 ]"
@@ -103,7 +105,7 @@ def test_what_was_opened_is_copied_and_not_shared() -> None:
     [
         ([op("remove", "/x")], 'Operation 0 of `patch` (remove "/x"): there is no "x". Nothing was changed.'),
         ([op("add", "/a", 1), op("test", "/a", 2)], 'Operation 1 of `patch` (test "/a"): another value stands there.'),
-        ([op("test", "/n", True)], "another value stands there"),
+        ([{"op": "test", "path": "/n", "value": True}], "another value stands there"),
         ([op("replace", "/l/9", 1)], 'there is no "9"'),
         ([op("replace", "/l/-", 1)], 'there is no "-"'),
         ([op("replace", "/l/01", 1)], 'there is no "01"'),

@@ -61,11 +61,13 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ({"a": 'say "hi"\nthere', "b": "x"}, '"hi"$', {}, 'p/a: say "hi"'),
         ([1, 2.5, True, None, []], "1", {}, "No match."),
         ({"k": "v"}, "^v$", {}, "p/k: v"),
+        ({"k": "v"}, "w", {}, "No match."),
+        ([[[["a"]]], [[["hit"]]]], "hit", {}, "p/1/0/0/0: hit"),
         ([["deep"]], r"\Adeep\z", {}, "p/0/0: deep"),
         (b'{"k" : "k" , "k":"z"}', "k", {}, "No match."),
     ],
 )
-def test_hits_are_told_with_where_they_are(value: Any, pattern: str, keys: dict[str, int], said: str) -> None:
+def test_hits_are_told_with_where_they_are(value: Any, pattern: str, keys: Any, said: str) -> None:
     assert grep(value, pattern, **keys) == said
 
 
@@ -79,7 +81,7 @@ def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
 
 def test_a_pattern_that_is_none_is_said_to_be() -> None:
     for pattern in ("(", "(?=x)", "[z-a]"):
-        with pytest.raises(ToolError, match="`pattern` is no RE2 expression: .+ Escape"):
+        with pytest.raises(ToolError, match=r"`pattern` is no RE2 expression: .+ Escape"):
             grep("x", pattern)
 
 
@@ -133,7 +135,7 @@ def test_lines_are_the_same_however_the_text_comes(pieces: list[str], context: i
 
 
 def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
-    line = "\u00e9" * 1_300_000 + "needle" + "\u00e9" * 1_300_000
+    line = "\u20ac" * 1_300_000 + "needle" + "\u20ac" * 1_300_000
     found = list(matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))
     assert [one.number for one in found] == [1, 2]
     assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")

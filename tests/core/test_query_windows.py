@@ -91,7 +91,7 @@ def test_what_cannot_be_shown_is_said(value: Any, arguments: Any, said: str) -> 
 
 def test_what_does_not_fit_is_left_for_the_next_window() -> None:
     assert read("x" * 100, budget=NARROW) == f"{'x' * 30}\n... next: by=chars, offset=30"
-    lines = "\n".join(["0123456789"] * 5)
+    lines = "\n".join(["0123456789"] * 50)
     assert read(lines, by="lines", budget=NARROW) == "0123456789\n0123456789\n... next: by=lines, offset=2"
     assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1'
 
@@ -129,7 +129,8 @@ def test_windows_one_after_another_give_the_whole_text(text: str, limit: int, to
 
 @given(st.lists(st.integers() | st.text(max_size=20), max_size=30), st.integers(1, 5))
 def test_windows_one_after_another_give_every_item_once(value: list[Any], limit: int) -> None:
-    seen, offset = [], 0
+    seen: list[Any] = []
+    offset = 0
     while (said := read(value, offset=offset, limit=limit)) != "(nothing more)":
         lines = [line for line in said.splitlines() if not line.startswith("... next")]
         seen += [json.loads(line.partition(": ")[2]) for line in lines]
@@ -154,7 +155,7 @@ def test_lines_and_characters_are_counted_in_any_script() -> None:
 
 @pytest.mark.parametrize("size", [12, 13, 50, 1 << 20])
 @pytest.mark.parametrize("dump", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
-def test_a_text_is_the_same_in_pieces_of_any_size(size: int, dump: Callable[[str], str]) -> None:
+def test_a_text_is_the_same_in_pieces_of_any_size(size: int, dump: Callable[[Any], str]) -> None:
     text = 'plain \u00e9\U0001f600\\"/\n' * 20
     blob = dump(text).encode()
     pieces = list(pieces_of(blob, trim(blob), never, size))

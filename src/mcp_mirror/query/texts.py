@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -150,7 +151,5 @@ class _Cursor:
             self._known, self._start = offset, self._start + offset - self._known
             return
         begin = self._start
-        for unit in _UNIT.finditer(raw):
-            if self._known >= offset:
-                break
+        for unit in takewhile(lambda _: self._known < offset, _UNIT.finditer(raw)):
             self._known, self._start = self._known + len(spelled(unit[0])), begin + unit.end()

@@ -1,0 +1,115 @@
+"""Our own tools as clients see them: which there are, how short they are, and what they say of themselves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.policies import MemoryToolsPolicy
+from mcp_mirror.tools import LABELS, RETRIEVE, TOOLS, own_tools
+
+WEEK = 7 * 86_400.0
+ROOTED = MemoryToolsPolicy(roots=("/exchange",))
+FILES = {"memory_import", "memory_export"}
+
+
+def test_all_definitions_together_are_short(count_tokens: Callable[[str], int]) -> None:
+    adverts = [tool.advert for tool in own_tools(ROOTED, WEEK).values()]
+    assert len(adverts) == 11
+    assert count_tokens(msgspec.json.encode(adverts).decode()) <= 900
+
+
+def test_files_are_out_of_reach_where_no_root_is_named() -> None:
+    assert set(TOOLS) - set(own_tools(MemoryToolsPolicy(), WEEK)) == FILES
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "served"),
+    [
+        (("*",), ("*",), set()),
+        (("memory_r*",), (), {"memory_read"}),
+        (("*",), ("memory_*",), {RETRIEVE}),
+        (("memory_l*", "memory_i*"), ("memory_list",), {"memory_import"}),
+    ],
+)
+def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, ...], served: set[str]) -> None:
+    assert set(own_tools(replace(ROOTED, allow=allow, deny=deny), WEEK)) == served
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (WEEK, "7 days"),
+        (86_400.0, "24 hours"),
+        (5400.0, "90 minutes"),
+        (60.0, "60 seconds"),
+        (1.0, "1 second"),
+        (0.5, "0.5 seconds"),
+    ],
+)
+def test_what_makes_a_value_says_how_long_it_is_kept(seconds: float, said: str) -> None:
+    tools = own_tools(ROOTED, seconds)
+    for name in (*LABELS, "memory_list"):
+        assert f"kept {said} after last use" in tools[name].description
+    assert all("{" not in tool.description for tool in tools.values())
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "read"),
+    [
+        ("memory_read", b'{"memory_path":"p","offset":"-5","limit":2.0}', {"offset": -5, "limit": 2}),
+        ("memory_read", b'{"memory_path":"p","offset":null}', {"offset": 0}),
+        ("memory_edit", b'{"memory_path":"p","old_text":"a","new_text":"b","all":"true"}', {"all": True}),
+        ("memory_edit", b'{"memory_path":"p","old_text":"a","new_text":"b","all":false}', {"all": False}),
+    ],
+)
+def test_what_models_write_for_a_number_is_taken_for_one(tool: str, arguments: bytes, read: dict[str, int]) -> None:
+    given = TOOLS[tool].read_arguments(arguments)
+    assert {name: given.flag(name) if name == "all" else given.number(name) for name in read} == read
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "written", "kept"),
+    [
+        ("memory_edit", "patch", b'[{"op":"add","path":"/a","value":1.0}]', b'[{"op":"add","path":"/a","value":1.0}]'),
+        ("memory_edit", "patch", b'"[{\\"op\\":\\"remove\\"}]"', b'[{"op":"remove"}]'),
+        ("memory_edit", "merge", b'{"a":1e400}', b'{"a":1e400}'),
+        ("memory_edit", "merge", b'" {\\"a\\":1.0}"', b'{"a":1.0}'),
+    ],
+)
+def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes, kept: bytes) -> None:
+    given = TOOLS[tool].read_arguments(b'{"memory_path":"p","%b":%b}' % (argument.encode(), written))
+    assert given.json(argument) == kept
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        (
+            "memory_read",
+            b"[]",
+            "The arguments are no JSON object. It takes memory_path, and may take by, offset, limit.",
+        ),
+        ("memory_read", b"{}", "memory_read needs 'memory_path'."),
+        ("memory_read", b'{"path":"p"}', "takes no argument 'path'. Did you mean 'memory_path'?"),
+        ("memory_read", b'{"memory_path":"p","zzzz":1}', "takes no argument 'zzzz'. It takes memory_path"),
+        ("memory_read", b'{"memory_path":7}', "'memory_path' of memory_read must be text."),
+        ("memory_read", b'{"memory_path":"p","offset":1.5}', "'offset' of memory_read must be a whole number."),
+        (
+            "memory_read",
+            b'{"memory_path":"p","by":"words"}',
+            "'by' of memory_read must be one of chars, lines, items, keys.",
+        ),
+        ("memory_edit", b'{"memory_path":"p","all":1}', "'all' of memory_edit must be true or false."),
+        ("memory_edit", b'{"memory_path":"p","patch":{}}', "'patch' of memory_edit must be a list."),
+        ("memory_edit", b'{"memory_path":"p","merge":"x"}', "'merge' of memory_edit must be an object."),
+        ("memory_list", b'{"x":1}', "It takes nothing, and may take tool, after."),
+        ("memory_forget", b'{"memory_path":"p","x":1}', "It takes memory_path."),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_to_do(tool: str, arguments: bytes, said: str) -> None:
+    with pytest.raises(ToolError) as error:
+        TOOLS[tool].read_arguments(arguments)
+    assert said in str(error.value)
