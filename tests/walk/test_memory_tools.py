@@ -1,0 +1,343 @@
+"""Our own tools through a real gateway: looking into values, changing them, and handing them on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
+
+RETRIEVE = "retrieve_final_answer_from_memory"
+
+
+def path_in(notice: str) -> str:
+    assert notice.startswith("Stored in memory:"), notice
+    return notice.splitlines()[1]
+
+
+async def store(client: Lines, value: Any) -> str:
+    """Have an upstream answer with a value; give its path."""
+    said = {"content": [], "structuredContent": value}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps(said)}))
+
+
+async def store_text(client: Lines, text: str) -> str:
+    said = {"content": [{"type": "text", "text": text}]}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps(said)}))
+
+
+async def hear(client: Lines, value: str) -> str:
+    """What a tool receives that is given this argument, as the line that it was sent."""
+    heard = await client.text("hear_mirrored", {"x": value})
+    return heard if not heard.startswith("Stored") else await client.text(RETRIEVE, {"memory_path": path_in(heard)})
+
+
+async def refused(client: Lines, tool: str, arguments: dict[str, Any]) -> str:
+    result = json.loads(await client.call(tool, json.dumps(arguments)))["result"]
+    assert result["isError"] is True, result
+    return str(result["content"][0]["text"])
+
+
+ROWS = [{"id": number, "name": f"row {number}", "price": number / 4} for number in range(3000)]
+
+
+async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configured, speak: Speak, raw: Any) -> None:
+    config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(client, {"rows": ROWS, "title": "prices"})
+        described = await client.text("memory_describe", {"memory_path": f"{path}/rows"})
+        assert "array, 3,000 items; the first 100 of them: object (100)" in described
+        assert '"/price": number' in described
+        assert "from 'say' of 'raw'; stored 20" in described
+        hit = await client.text("memory_grep", {"memory_path": path, "pattern": "row 2718$"})
+        assert hit == f"{path}/rows/2718/name: row 2718"
+        window = await client.text("memory_read", {"memory_path": f"`{path}/rows`", "offset": 2718, "limit": 1})
+        assert window == '2718: {"id": 2718, "name": "row 2718", "price": 679.5}\n... next: by=items, offset=2719'
+        asked = {"memory_path": path, "expression": "rows[?price > `10`].{name: name, price: price}"}
+        found = path_in(await client.text("memory_query", asked))
+        assert found.startswith("memory_query-")
+        patch = [{"op": "replace", "path": "/0/price", "value": 99}, {"op": "remove", "path": "/1"}]
+        edited = path_in(await client.text("memory_edit", {"memory_path": found, "patch": patch}))
+        heard = await hear(client, f"{edited}/0")
+        assert '"x": {"name":"row 41","price":99}' in heard
+        assert '"x": {"name":"row 43","price":10.75}' in await hear(client, f"{edited}/1")
+        assert '"price":10.25' in await hear(client, f"{found}/0")
+        assert f"given {path}" in await client.text("memory_describe", {"memory_path": found})
+
+
+async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    lines = [f'<tr id="{number}"><td>\u00e9 "cell" {number}</td></tr>' for number in range(8000)]
+    page = "<table>\n" + "\n".join(lines) + "\n</table>"
+    assert len(page) > 300_000
+    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        path = await store_text(client, page)
+        hit = await client.text("memory_grep", {"memory_path": path, "pattern": 'id="4711"'})
+        assert hit.startswith('4712: <tr id="4711">')
+        row = "<tr><td>new \u00fc</td></tr>\n"
+        change = {"memory_path": path, "old_text": '<tr id="4711">', "new_text": f'{row}<tr id="4711">'}
+        edited = path_in(await client.text("memory_edit", change))
+        heard = json.loads(await hear(client, edited))["params"]["arguments"]["x"]
+        assert heard == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
+        again = await refused(client, "memory_edit", {"memory_path": path, "old_text": "<td>", "new_text": ""})
+        assert "stands there more than once" in again
+
+
+async def test_what_is_not_edited_keeps_its_digits(configured: Configured, speak: Speak, raw: Any) -> None:
+    digits = "7" * 5000
+    value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'
+    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        said = f'{{"content":[],"structuredContent":{value}}}'
+        path = path_in(await client.text("say_mirrored", {"result": said}))
+        patch = [{"op": "add", "path": "/list/1", "value": 9}]
+        for change in ({"patch": patch}, {"merge": {"new": True}}, {"old_text": "1.50", "new_text": "1.5"}):
+            edited = path_in(await client.text("memory_edit", {"memory_path": path, **change}))
+            line = await hear(client, edited)
+            for kept in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
+                assert kept in line
+        found = path_in(await client.text("memory_query", {"memory_path": path, "expression": "[a, n, e]"}))
+        assert f"[1.0,{digits},1e400]" in await hear(client, found)
+
+
+async def test_what_a_model_has_is_stored_and_used_by_path(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        for value, wanted in (
+            ("two\nlines", '"x": "two\\nlines"'),
+            ({"a": [1, "x"]}, '"x": {"a": [1, "x"]}'),
+            ([1, 2], '"x": [1, 2]'),
+            ('{"a": 1}', '"x": {"a": 1}'),
+        ):
+            path = path_in(await client.text("memory_put", {"value": value}))
+            assert path.startswith("memory_put-")
+            assert wanted in await hear(client, path)
+        listed = (await client.text("memory_list")).splitlines()
+        assert len(listed) == 4
+        assert "object, " in listed[0]
+
+
+async def test_values_are_listed_page_by_page_and_forgotten(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        assert await client.text("memory_list") == "Nothing is stored yet."
+        bases = [await store(client, {"n": number}) for number in range(25)]
+        put = path_in(await client.text("memory_put", {"value": "x"}))
+        first = (await client.text("memory_list", {"tool": "say"})).splitlines()
+        assert [line.split('"')[1] for line in first[:-1]] == bases[:4:-1]
+        after = re.search(r'5 more; next: after="(.*)"', first[-1])
+        assert after
+        rest = (await client.text("memory_list", {"tool": "say", "after": after[1]})).splitlines()
+        assert [line.split('"')[1] for line in rest] == bases[4::-1]
+        assert await client.text("memory_list", {"tool": "say", "after": bases[0]}) == "Nothing more."
+        assert "There are values of memory_put, say." in await client.text("memory_list", {"tool": "tell"})
+        assert await client.text("memory_forget", {"memory_path": put}) == f'Forgotten: "{put}".'
+        assert "No value is stored" in await refused(client, "memory_read", {"memory_path": put})
+        assert "No value is stored" in await refused(client, "memory_forget", {"memory_path": put})
+        below = await refused(client, "memory_forget", {"memory_path": f"{bases[0]}/n"})
+        assert below == f'Only a whole value can be forgotten. Give "{bases[0]}".'
+
+
+async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    """Reading, a slice, the length, lines, and grep."""
+    text = "\n".join(f"line {number}" for number in range(2000))
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_text(client, text)
+        whole = ""
+        while True:
+            part = await client.text("memory_read", {"memory_path": path, "offset": len(whole)})
+            whole += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
+            if "\n... next: " not in part:
+                break
+        assert whole == text
+        sliced = await client.text("memory_read", {"memory_path": path, "offset": 5, "limit": 8})
+        assert sliced.partition("\n... next")[0] == text[5:13]
+        assert f"text, {len(text):,} characters, 2,000 lines" in await client.text(
+            "memory_describe", {"memory_path": path}
+        )
+        lines = await client.text("memory_read", {"memory_path": path, "by": "lines", "offset": -2})
+        assert lines == "line 1998\nline 1999"
+        grepped = await client.text("memory_grep", {"memory_path": path, "pattern": "1999", "context": 1})
+        assert grepped == "1998- line 1998\n1999: line 1999"
+
+
+async def test_no_window_is_over_the_budget(configured: Configured, speak: Speak, raw: Any) -> None:
+    config = configured({"raw": raw()}, mirror={"read_budget": 300})
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(
+            client, {"text": "0123456789" * 5000, "rows": ROWS, "wide": {f"k{n}": n for n in range(5000)}}
+        )
+        for tool, below, more in (
+            ("memory_read", "/text", {}),
+            ("memory_read", "/rows", {}),
+            ("memory_read", "/wide", {}),
+            ("memory_read", "", {"by": "chars"}),
+            ("memory_grep", "", {"pattern": "row", "limit": 1000}),
+            ("memory_describe", "/wide", {}),
+        ):
+            said = await client.text(tool, {"memory_path": path + below, **more})
+            assert len(said) < 1000
+            assert "next: " in said or "more keys" in said
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
+        ("memory_read", {"memory_path": "P/nothing"}, 'there is no key "nothing". There is "/a"'),
+        ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
+        ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
+        ("memory_grep", {"memory_path": "P", "pattern": "("}, "no RE2 expression"),
+        ("memory_query", {"memory_path": "P", "expression": "a["}, "`expression` does not work"),
+        ("memory_edit", {"memory_path": "P"}, "Give one of `patch`"),
+        ("memory_edit", {"memory_path": "P", "merge": {}, "patch": []}, "Give one of `patch`"),
+        ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
+        ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
+        ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, 'there is no "b"'),
+        (
+            "memory_edit",
+            {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]},
+            "null is no value",
+        ),
+        ("memory_list", {"after": "nothing"}, "Leave it out for the first page"),
+        ("memory_import", {"file": "x"}, "There is no tool 'memory_import'"),
+    ],
+)
+async def test_a_mistake_is_answered_with_what_to_do(
+    tool: str, arguments: dict[str, Any], said: str, configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store(client, {"a": 1})
+        given = {key: value.replace("P", path) if key == "memory_path" else value for key, value in arguments.items()}
+        assert said in await refused(client, tool, given)
+
+
+async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    config = configured({"raw": raw()}, memory_tools={"timeout": 0.5, "query_bytes": 100_000})
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(client, {"a": list(range(2000))})
+        slow = "a[?length(a) > `1`] | [" + ",".join(["sort(@)"] * 50) + "]"
+        doubling = "a" + " | [@,@]" * 40
+        for expression in (doubling, slow):
+            said = await refused(client, "memory_query", {"memory_path": path, "expression": expression})
+            assert "memory_tools." in said or "does not work" in said or "memory" in said
+        large = await store(client, {"a": "x" * 200_000})
+        assert "(`memory_tools.query_bytes`)" in await refused(
+            client, "memory_query", {"memory_path": large, "expression": "a"}
+        )
+        assert await client.text("memory_query", {"memory_path": path, "expression": "length(a)"}) == "2000"
+
+
+async def test_files_come_in_and_go_out_under_the_roots_alone(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    root, outside = tmp_path / "exchange", tmp_path / "outside"
+    (root / "below").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (root / "text.txt").write_text("\u00e9 text\n")
+    (root / "below" / "value.json").write_text('{"n": 1.0}')
+    picture = bytes(range(256)) * 5000
+    (root / "picture").write_bytes(picture)
+    (root / "link").symlink_to(outside / "secret")
+    (root / "folder").symlink_to(outside)
+    config = configured({"raw": raw()}, memory_tools={"roots": ["exchange"]})
+    async with speak(config) as client:
+        await client.greet()
+
+        async def bring(file: str, **more: Any) -> str:
+            return path_in(await client.text("memory_import", {"file": file, **more}))
+
+        async def content(path: str) -> str:
+            return await client.text(RETRIEVE, {"memory_path": path})
+
+        assert await content(await bring("text.txt")) == "\u00e9 text\n"
+        assert await content(await bring(str(root / "below" / "value.json"))) == '{"n": 1.0}'
+        assert await content(f"{await bring('below/value.json')}/n") == "1.0"
+        assert base64.b64decode(await content(await bring("text.txt", base64=True))).decode() == "\u00e9 text\n"
+        large = await bring("picture")
+        for file in (
+            "link",
+            "folder/secret",
+            "../outside/secret",
+            str(outside / "secret"),
+            "below",
+            "none",
+            "",
+            "a\0b",
+        ):
+            said = await refused(client, "memory_import", {"file": file})
+            assert "secret" not in said.replace(repr(file), "")
+        for arguments, written in (
+            ({"memory_path": large, "file": "again", "base64": True}, picture),
+            ({"memory_path": large, "file": "below/as_text"}, base64.b64encode(picture)),
+        ):
+            await client.text("memory_export", arguments)
+            assert (root / str(arguments["file"])).read_bytes() == written
+            taken = await refused(client, "memory_export", arguments)
+            assert "set `overwrite`" in taken
+            assert f"{len(written):,} bytes" in await client.text("memory_export", {**arguments, "overwrite": True})
+        for file in ("folder/x", "none/x", "../x", str(outside / "x"), "below"):
+            await refused(client, "memory_export", {"memory_path": large, "file": file, "overwrite": True})
+        over = {"memory_path": large, "file": "link", "overwrite": True}
+        await client.text("memory_export", over)
+        assert not (root / "link").is_symlink()
+    assert (outside / "secret").read_text() == "secret"
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+    assert [path.name for path in root.rglob("*.part")] == []
+
+
+async def test_a_stored_picture_is_written_as_its_bytes(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    config = configured({"raw": raw()}, memory_tools={"roots": ["out"]})
+    async with speak(config) as client:
+        await client.greet()
+        data = base64.b64encode(b"\x89PNG" * 300_000).decode()
+        said = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
+        notice = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(said)})))
+        path = path_in(notice["result"]["content"][0]["text"])
+        await client.text("memory_export", {"memory_path": path, "file": "picture.png"})
+        assert (tmp_path / "out" / "picture.png").read_bytes() == b"\x89PNG" * 300_000
+
+
+async def test_clients_see_the_tools_that_are_switched_on_and_check_prints_their_cost(
+    configured: Configured, connect: Connect, raw: Any, run: Run
+) -> None:
+    config = configured({"raw": raw()}, memory_tools={"deny": ["memory_forget", "memory_e*"]})
+    async with connect(config) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools if "memory" in tool.name]
+        assert names == [
+            *(RETRIEVE, "memory_describe", "memory_read", "memory_grep", "memory_query"),
+            *("memory_put", "memory_list"),
+        ]
+        result = await client.call_tool("memory_forget", {"memory_path": "x"})
+        assert result.is_error
+    ended = await run("check", "--config", str(config))
+    assert re.search(r"memory_grep +\d+", ended.out)
+    assert "memory_edit" not in ended.out
+
+
+async def test_a_transparent_gateway_has_none_of_them(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
+        await client.greet()
+        assert "There is no tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
