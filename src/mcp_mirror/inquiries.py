@@ -29,7 +29,7 @@ _IN_THREAD: Final = 1 << 23
 _GRACE: Final = 1.0
 """Seconds that a process gets to end by itself when its time is over."""
 _PROCESSES: Final = 2
-_MEMORY: Final = 4 << 30
+_MEMORY: Final = 2 << 30
 """Bytes that such a process may take, beside the files that it maps."""
 
 

@@ -63,6 +63,10 @@ _FAST: Final = 1 << 16
 """Bytes above which the C scanner measures an object's values (it cannot tell a repeated key apart)."""
 
 
+_LISTED: Final = 1 << 26
+"""Bytes up to which all items of an array are listed to count them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Miss:
     """Why a pointer leads nowhere."""
@@ -235,11 +239,14 @@ def item(blob: Buffer, span: Span, index: int) -> Span | int:
 
 
 def count_items(blob: Buffer, span: Span) -> int:
-    """How many items the array at `span` has. Scans all of it: containers at 2 GB/s, plain numbers at 1 GB/s."""
+    """How many items the array at `span` has. Scans all of it: containers at 2 GB/s, plain numbers at 1 GB/s.
+
+    Past a size, where a list of all items would be felt, containers are counted in little memory, at 0.1 GB/s.
+    """
     first = next(items(blob, span), None)
     if first is None:
         return 0
-    if span.length > _FAST and blob[first.start] in b"[{":
+    if _FAST < span.length <= _LISTED and blob[first.start] in b"[{":
         with suppress(RecursionError):
             return len(msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=list[msgspec.Raw]))
     counted = item(blob, span, _ALL)

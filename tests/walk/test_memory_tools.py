@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
 
 RETRIEVE = "retrieve_final_answer_from_memory"
@@ -341,3 +341,65 @@ async def test_a_transparent_gateway_has_none_of_them(configured: Configured, sp
     async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
         await client.greet()
         assert "There is no tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
+
+
+LARGE = 200_000_000
+
+
+def _family(process: int) -> list[int]:
+    """A process and all that come from it."""
+    children = [child for task in Path(f"/proc/{process}/task").iterdir() for child in _words(task / "children")]
+    return [process, *(one for child in children for one in _family(int(child)))]
+
+
+def _words(file: Path) -> list[str]:
+    return file.read_text().split()
+
+
+def _memory_of(process: int) -> int:
+    """Bytes that a process and all that come from it hold, but for files that they map."""
+    held = 0
+    for one in _family(process):
+        said = Path(f"/proc/{one}/status").read_text()
+        held += sum(int(size) << 10 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", said, re.MULTILINE))
+    return held
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_a_value_of_200_megabytes_is_looked_into_in_little_memory(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    line = b"a \xc3\xa9 line of text that says little\n"
+    (root / "text").write_bytes(line * (LARGE // len(line)) + b"the needle\nlast line")
+    row = b'{"id": 1, "name": "some row", "tags": [1, 2]},'
+    (root / "rows").write_bytes(b'{"rows": [' + row * (LARGE // len(row)) + b'{"id": 2, "name": "the needle"}]}')
+    config = configured({"raw": raw()}, memory_tools={"roots": ["in"], "timeout": 60})
+    async with speak(config) as client:
+        await client.greet()
+        await client.text("memory_put", {"value": "x"})
+        before, peak = _memory_of(client.process.pid), 0
+
+        async def ask(tool: str, below: str = "", **more: Any) -> str:
+            nonlocal peak
+            said = await client.text(tool, {"memory_path": path + below, **more})
+            peak = max(peak, _memory_of(client.process.pid))
+            return said
+
+        path = path_in(await client.text("memory_import", {"file": "text"}))
+        lines = LARGE // len(line)
+        assert f"{lines + 2:,} lines" in await ask("memory_describe")
+        assert await ask("memory_grep", pattern="^the needle$", context=1) == (
+            f"{lines - 1}- {line.decode().strip()}\n{lines}: the needle\n{lines + 1}- last line"
+        )
+        assert await ask("memory_read", by="lines", offset=lines) == "the needle\nlast line"
+        assert await ask("memory_read", offset=-9) == "last line"
+        path = path_in(await client.text("memory_import", {"file": "rows"}))
+        rows = LARGE // len(row)
+        assert f"{rows + 1:,} items" in await ask("memory_describe", "/rows")
+        assert await ask("memory_grep", pattern="^the needle$") == f"{path}/rows/{rows}/name: the needle"
+        assert (await ask("memory_read", "/rows", offset=rows)).endswith('{"id": 2, "name": "the needle"}')
+        path = path_in(await ask("memory_edit", patch=[{"op": "remove", "path": f"/rows/{rows - 1}"}]))
+        assert (await ask("memory_read", "/rows", offset=rows - 1)).endswith('"name": "the needle"}')
+    assert peak - before < 100_000_000
