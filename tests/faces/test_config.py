@@ -16,6 +16,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.policies import (
     Config,
     HttpEndpoint,
+    MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
     StdioEndpoint,
@@ -108,6 +109,22 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
         server=ServerPolicy("gate", "Be brief.", "/x/mcp", drain=0),
         limits=WirePolicy(5_000_000, 1024, 100),
     )
+
+
+def test_memory_tools_are_chosen_and_their_folders_start_at_the_file(load: Load, tmp_path: Path) -> None:
+    section = "{allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, query_bytes: 1MiB}"
+    config = load(f"upstreams: {{}}\nmirror: {{read_budget: 100}}\nmemory_tools: {section}", {"R": "../x"})
+    roots = (str(tmp_path / "in"), "/out", str(tmp_path.parent / "x"))
+    assert config.memory_tools == MemoryToolsPolicy(("memory_*",), ("memory_forget",), roots, 5.0, 1 << 20)
+    assert config.mirror.read_budget == 100
+
+
+@pytest.mark.parametrize(
+    "section", ["{timeout: 0}", "{roots: x}", "{allow: 1}", "{query_bytes: none}", "{root: [x]}", "{roots: [[x]]}"]
+)
+def test_what_memory_tools_cannot_be_is_refused(load: Load, section: str) -> None:
+    with pytest.raises(ConfigError, match="memory_tools"):
+        load(f"upstreams: {{}}\nmemory_tools: {section}")
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,9 @@ class Roots:
             descriptor = os.open(draft, _NEW, _MODE, dir_fd=folder)
             try:
                 size = _filled(descriptor, pieces)
-                if overwrite:
-                    os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
-                else:
-                    os.link(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
+                if not overwrite:
+                    os.close(os.open(last, _NEW, _MODE, dir_fd=folder))  # the name is ours, or another's already
+                os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(draft, dir_fd=folder)
@@ -87,7 +86,8 @@ class Roots:
 
     def _places(self, name: str) -> "list[_Place]":
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
-        if not path.name or ".." in path.parts or "\0" in name:
+        is_odd = bool(path.anchor) and not path.is_absolute()  # Windows: relative to a drive
+        if not path.name or ".." in path.parts or "\0" in name or is_odd:
             raise ToolError(f"{name!r} is no path of a file. Give one without `..` under {self._listed}.")
         if not path.is_absolute():
             return [_Place(root, path.parts) for root in self.folders]
