@@ -50,18 +50,17 @@ class Roots:
             ToolError: There is none there that may be read.
         """
         for place in self._places(name):
-            with _told(name), _parent(place) as (folder, last):
-                try:
-                    descriptor = os.open(last, _FILE, dir_fd=folder)
-                except FileNotFoundError:
-                    continue
-                try:
-                    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                        raise ToolError(f"{name!r} is no regular file. Give a file.")
-                    yield descriptor
-                finally:
-                    os.close(descriptor)
-                return
+            with _told(name):
+                file = _opened(place)
+            if file is None:
+                continue
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise ToolError(f"{name!r} is no regular file. Give a file.")
+                yield file
+            finally:
+                os.close(file)
+            return
         raise ToolError(f"There is no file {name!r} under the roots {self._listed} (`memory_tools.roots`).")
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
@@ -101,6 +100,15 @@ class Roots:
     @property
     def _listed(self) -> str:
         return ", ".join(map(repr, self.folders))
+
+
+def _opened(place: "_Place") -> int | None:
+    """The file; None where there is none."""
+    try:
+        with _parent(place) as (folder, last):
+            return os.open(last, _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return None
 
 
 def _filled(descriptor: int, pieces: Iterable[Buffer]) -> int:

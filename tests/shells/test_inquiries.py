@@ -1,0 +1,107 @@
+"""Where values are looked into: the answer is the same, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import aclosing
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.inquiries import Inquirer
+from mcp_mirror.leash import Leash
+from mcp_mirror.models import FileSpan, Span
+from mcp_mirror.query.grep import Search
+from mcp_mirror.query.windows import Budget
+from mcp_mirror.tokens import estimate_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SECONDS = 20.0
+LARGE = b'"' + b"line\n".replace(b"\n", b"\\n") * 2_000_000 + b'the needle"'
+NEEDLE = Search("needle", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
+
+
+@pytest.fixture
+async def inquirer() -> AsyncIterator[Inquirer]:
+    with Leash() as leash:
+        async with aclosing(Inquirer(leash)) as opened:
+            yield opened
+
+
+def filed(tmp_path: Path, blob: bytes) -> FileSpan:
+    path = tmp_path / "value"
+    path.write_bytes(b"before" + blob + b"behind")
+    return FileSpan(str(path), Span(6, len(blob)))
+
+
+async def test_the_answer_is_the_same_wherever_it_is_found(inquirer: Inquirer, tmp_path: Path) -> None:
+    said = "2000000: the needle"
+    assert await inquirer.ask(LARGE, None, NEEDLE, SECONDS) == said
+    assert await inquirer.ask(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS) == said
+    assert await inquirer.ask_apart(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS) == said
+    small = b'"the needle"'
+    assert await inquirer.ask(small, None, NEEDLE, SECONDS) == "0: the needle"
+    assert await inquirer.ask_apart(small, None, NEEDLE, SECONDS) == "0: the needle"
+
+
+async def test_a_file_that_is_gone_costs_nothing_but_time(inquirer: Inquirer, tmp_path: Path) -> None:
+    nowhere = FileSpan(str(tmp_path / "gone"), Span(0, len(LARGE)))
+    assert await inquirer.ask(LARGE, nowhere, NEEDLE, SECONDS) == "2000000: the needle"
+    assert await inquirer.ask_apart(LARGE, nowhere, NEEDLE, SECONDS) == "2000000: the needle"
+
+
+async def test_what_is_wrong_is_said_wherever_it_is_found(inquirer: Inquirer, tmp_path: Path) -> None:
+    wrong = Search("(", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
+    for file in (None, filed(tmp_path, LARGE)):
+        with pytest.raises(ToolError, match="no RE2 expression"):
+            await inquirer.ask(LARGE, file, wrong, SECONDS)
+
+
+async def test_a_process_that_dies_or_hangs_costs_one_question(inquirer: Inquirer, tmp_path: Path) -> None:
+    file = filed(tmp_path, LARGE)
+    await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+    for sign, said in ((signal.SIGKILL, "died"), (signal.SIGSTOP, r"longer than 0\.1 s")):
+        (worker,) = inquirer._idle  # noqa: SLF001  # nothing else tells which process it is
+        assert worker._process is not None  # noqa: SLF001  # as above
+        os.kill(worker._process.pid, sign)  # noqa: SLF001  # as above
+        with pytest.raises(ToolError, match=said):
+            await inquirer.ask(LARGE, file, NEEDLE, 0.1)
+        assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS) == "2000000: the needle"
+
+
+async def test_who_gives_up_takes_no_answer_from_the_next(inquirer: Inquirer, tmp_path: Path) -> None:
+    file = filed(tmp_path, LARGE)
+    await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+    with anyio.move_on_after(0.001):
+        await inquirer.ask(LARGE, file, Search("line", 0, 0, 9, Budget(9, 9, estimate_tokens)), SECONDS)
+    assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS) == "2000000: the needle"
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(inquirer.ask, LARGE, file, NEEDLE, SECONDS)
+
+
+async def test_the_event_loop_goes_on_meanwhile(inquirer: Inquirer, tmp_path: Path) -> None:
+    longest, last = 0.0, monotonic()
+    done = anyio.Event()
+
+    async def tick() -> None:
+        nonlocal longest, last
+        while not done.is_set():
+            await anyio.lowlevel.checkpoint()
+            now = monotonic()
+            longest, last = max(longest, now - last), now
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        for file in (None, filed(tmp_path, LARGE)):
+            await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+        done.set()
+    assert longest < 1.0

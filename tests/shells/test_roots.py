@@ -1,0 +1,96 @@
+"""Files under the roots, and none elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory_tools import roots as module
+from mcp_mirror.memory_tools.roots import Roots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(params=["walked", "resolved"])
+def roots(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
+    """Two roots, the second behind a link of the operator's own; both ways of getting to a file."""
+    if request.param == "resolved":
+        monkeypatch.setattr(module, "_WALKS", False)  # as on Windows
+    for name in ("one/below", "two", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "two")
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    (tmp_path / "one" / "below" / "file").write_bytes(b"one")
+    (tmp_path / "two" / "deep").mkdir()
+    for name in ("other", "deep/other"):
+        (tmp_path / "two" / name).write_bytes(b"two")
+    return Roots((str(tmp_path / "one"), str(tmp_path / "link")))
+
+
+def content(roots: Roots, name: str) -> bytes:
+    with roots.reading(name) as file:
+        return os.read(file, 100)
+
+
+def test_a_file_is_found_under_any_root_by_either_path(roots: Roots, tmp_path: Path) -> None:
+    assert content(roots, "below/file") == b"one"
+    assert content(roots, str(tmp_path / "one" / "below" / "file")) == b"one"
+    assert content(roots, "other") == content(roots, "deep/other") == b"two"
+    assert content(roots, str(tmp_path / "link" / "other")) == b"two"
+
+
+def test_no_link_no_folder_and_nothing_outside_is_read(roots: Roots, tmp_path: Path) -> None:
+    one, outside = tmp_path / "one", tmp_path / "outside"
+    (one / "file_link").symlink_to(outside / "secret")
+    (one / "folder_link").symlink_to(outside)
+    (one / "own_link").symlink_to(one / "below" / "file")
+    if sys.platform != "win32":
+        os.mkfifo(one / "pipe")
+    names = ["file_link", "folder_link/secret", "own_link", "below", "pipe", "../outside/secret", "none", "", "/", "~"]
+    for name in (*names, str(outside / "secret"), "below/../../outside/secret", "a\0b", "below/file/x", "~nobody/x"):
+        with pytest.raises(ToolError):
+            content(roots, name)
+
+
+def test_a_file_is_written_whole_or_not_at_all(roots: Roots, tmp_path: Path) -> None:
+    def breaks() -> Iterator[bytes]:
+        yield b"half"
+        raise ToolError("broken")
+
+    with pytest.raises(ToolError, match="broken"):
+        roots.write("new", breaks(), overwrite=False)
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["below"]
+    assert roots.write("new", [b"a", b"bc"], overwrite=False) == 3
+    with pytest.raises(ToolError, match="set `overwrite`"):
+        roots.write("new", [b"other"], overwrite=False)
+    with pytest.raises(ToolError, match="broken"):
+        roots.write("new", breaks(), overwrite=True)
+    assert (tmp_path / "one" / "new").read_bytes() == b"abc"
+    assert roots.write("new", [b"other"], overwrite=True) == 5
+    assert (tmp_path / "one" / "new").read_bytes() == b"other"
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["below", "new"]
+    assert (tmp_path / "one" / "new").stat().st_mode & 0o077 == 0 or sys.platform == "win32"
+
+
+def test_nothing_is_written_through_a_link_or_elsewhere(roots: Roots, tmp_path: Path) -> None:
+    one, outside = tmp_path / "one", tmp_path / "outside"
+    (one / "folder_link").symlink_to(outside)
+    for name in ("folder_link/x", str(outside / "x"), "../outside/x", "none/x", "below", "below/file/x"):
+        with pytest.raises(ToolError):
+            roots.write(name, [b"x"], overwrite=True)
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert sorted(path.name for path in one.rglob("*")) == ["below", "file", "folder_link"]
+
+
+def test_a_link_in_the_place_of_a_new_file_is_not_followed(roots: Roots, tmp_path: Path) -> None:
+    secret = tmp_path / "outside" / "secret"
+    (tmp_path / "one" / "link").symlink_to(secret)
+    with pytest.raises(ToolError):
+        roots.write("link", [b"x"], overwrite=False)
+    assert secret.read_bytes() == b"secret"
