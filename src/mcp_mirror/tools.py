@@ -25,9 +25,10 @@ _KEPT: Final = "{kept}"
 _TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _NUMBER: Final[Mapping[str, Any]] = {"type": "integer"}
 _FLAG: Final[Mapping[str, Any]] = {"type": "boolean"}
-_VALUE: Final[Mapping[str, Any]] = {
-    "anyOf": [{"type": kind} for kind in ("string", "object")] + [{"type": "array", "items": {}}]
-}
+_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+_OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": _OBJECT}
+_VALUE: Final[Mapping[str, Any]] = {"anyOf": [_TEXT, _OBJECT, _OBJECTS]}
+"""Any JSON in the words that every provider takes; what the words leave out is taken as well."""
 
 TOOLS: Final[Mapping[str, OwnTool]] = {
     tool.name: tool
@@ -76,8 +77,8 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             f"Copies are {_KEPT}.",
             {
                 PATH: _TEXT,
-                "patch": {"type": "array", "items": {"type": "object"}},
-                "merge": {"type": "object"},
+                "patch": _OBJECTS,
+                "merge": _OBJECT,
                 "old_text": _TEXT,
                 "new_text": _TEXT,
                 "all": _FLAG,

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mcp_mirror.schema import Schema, fit_name, twin_of
+from mcp_mirror.tools import TOOLS
 
 Rule = Callable[[Schema], bool]
 """Whether a tool obeys."""
@@ -257,6 +258,11 @@ def test_of_real_tools_a_provider_takes_the_twins_too(provider: str) -> None:
     taken = [tool for tool in CORPUS if not broken_rules(provider, tool)]
     assert len(taken) >= TAKEN[provider]
     assert {tool["name"]: broken for tool in taken if (broken := broken_rules(provider, twin(tool)))} == {}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_provider_takes_our_own_tools(provider: str) -> None:
+    assert {name: broken for name, tool in TOOLS.items() if (broken := broken_rules(provider, tool.advert))} == {}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

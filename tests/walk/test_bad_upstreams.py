@@ -173,7 +173,7 @@ async def test_one_that_dies_of_a_question_it_does_not_know_is_greeted_in_the_ol
 async def test_ten_thousand_tools_on_many_pages_are_listed(configured: Configured, connect: Any, raw: Any) -> None:
     async with connect(configured({"many": raw("pages")})) as client:
         listed = (await client.list_tools()).tools
-        assert len(listed) == 10_001
+        assert len([tool for tool in listed if tool.name.endswith("_mirrored")]) == 10_000
         assert listed[9_999].name == "tool_09999_mirrored"
 
 

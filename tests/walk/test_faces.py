@@ -82,8 +82,12 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "{cut}"}, 'Nearest are "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "has nothing below it"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
-    ("retrieve_final_answer_from_memory", {"path": "{path}"}, "takes 'memory_path'"),
-    ("retrieve_final_answer_from_memory", {"memory_path": 5}, "takes 'memory_path'"),
+    ("retrieve_final_answer_from_memory", {"path": "{path}"}, "Did you mean 'memory_path'?"),
+    (
+        "retrieve_final_answer_from_memory",
+        {"memory_path": 5},
+        "'memory_path' of retrieve_final_answer_from_memory must be text",
+    ),
     ("typed_mirrored", {"n": "{path}/data"}, "wants integer"),
     ("typed_mirrored", {"n": "no number"}, "n: "),
 ]

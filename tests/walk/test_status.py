@@ -10,6 +10,7 @@ import jsonschema_rs
 import pytest
 
 from mcp_mirror import __version__
+from mcp_mirror.tools import TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ async def test_check_lists_tools_twins_and_their_cost_and_is_content(
     assert len(rows) == 7
     assert all(int(row[3].replace(",", "")) > 10 for row in rows)
     own = [line.split() for line in ended.out.splitlines() if line.startswith("  (mcp-mirror) ")]
-    assert [row[1] for row in own] == ["retrieve_final_answer_from_memory"]
+    assert [row[1] for row in own] == [name for name in TOOLS if name not in ("memory_import", "memory_export")]
     assert "lab: ready, chemist 1.2, protocol 2026-07-28" in ended.out
     total = sum(int(row[-1].replace(",", "")) for row in [*rows, *own])
     assert f"{total:,} tokens at most" in ended.out
