@@ -39,7 +39,7 @@ def listing(gateway: "Connection") -> list[Tool]:
 
 @pytest.fixture(scope="module")
 def twins(listing: list[Tool]) -> Mapping[str, Tool]:
-    return {tool.name: tool for tool in listing}
+    return {tool.name: tool for tool in listing if tool.name not in OWN}
 
 
 def test_every_tool_of_every_server_has_exactly_one_twin_in_the_order_of_the_servers(
