@@ -180,7 +180,19 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
             tasks.cancel_scope.cancel()
 
 
+def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
+    try:
+        from mcp_mirror.stores.redis import RedisStore  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise MirrorError("`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'.") from None
+    return RedisStore(policy, time.time, folder)
+
+
 def _open_store(policy: StorePolicy, spool: Spool) -> Store:
+    if policy.kind == "redis":
+        return _open_redis(policy, lambda: spool.directory)
     return _STORES.get(policy.kind or "memory", MemoryStore)(policy, time.time, lambda: spool.directory)
 
 
