@@ -35,7 +35,7 @@ Read = Callable[..., Awaitable[Any]]
 Plan = Callable[[Read], Awaitable[Iterable[Command] | None]]
 """Reads, and gives the commands to be carried out together if nobody gets in the way; None: nothing is to be done."""
 
-_DOWN: Final = "The store's Redis server cannot be reached. Try again in a moment; the operator sees why in the log."
+_DOWN: Final = "The store's Redis server cannot be reached. Try again in a moment."
 _SLOW: Final = f"The store's Redis server did not answer within {_PATIENCE:g} s. Try again in a moment."
 _READ_ONLY: Final = "The store's Redis server is read-only. Point `store.url` to the primary, or try again later."
 _FULL: Final = "The store's Redis server is out of memory. Set its `maxmemory` well above `store.max_bytes`."
@@ -82,6 +82,8 @@ class RedisLink:
         """Whether the server answered when it was asked last, be it with an error."""
         self._outages = 0
         self._trouble = StoreError(_DOWN)
+        self._reported = ""
+        """What the log was told last: once, not with every call."""
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -135,7 +137,7 @@ class RedisLink:
                 try:
                     async with asyncio.timeout(_PATIENCE):
                         yield
-                    self.is_up = True
+                    self._is_well()
                 except (refusals.RedisError, OSError) as error:
                     raise self._told(error) from None
 
@@ -145,8 +147,16 @@ class RedisLink:
         if not self.is_up:
             self._outages += 1
             self._trouble = trouble
-        _logger.warning("%s (%s)", trouble, type(error).__name__)
+        if self._reported != str(trouble):
+            self._reported = str(trouble)
+            _logger.warning("%s (%s)", trouble, type(error).__name__)
         return trouble
+
+    def _is_well(self) -> None:
+        self.is_up = True
+        if self._reported:
+            self._reported = ""
+            _logger.warning("The store's Redis server is used again.")
 
 
 def _pool_of(url: str) -> ConnectionPool:
