@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz conformance node lock clean
+.PHONY: help run test check format bench fuzz conformance replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -40,6 +40,9 @@ fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linu
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
+
+replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server: what must hold of them; prints a table
+	$(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
