@@ -23,6 +23,7 @@ from mcp_mirror.models import Descriptor, Provenance, Span
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis import RedisStore
+from mcp_mirror.stores.redis_records import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -88,7 +89,7 @@ async def test_a_value_of_several_chunks_comes_back_in_any_range(segments: int, 
     parts = tuple(memoryview(blob)[a:b] for a, b in pairwise(edges))
     await store.put("me", descriptor("t-1", len(blob)), parts)
     assert bytes(await store.read("me", "t-1") or b"") == blob
-    spans = [Span(0, 0), Span(8 * MIB - 1, 2), Span(8 * MIB, 8 * MIB), Span(16 * MIB, 99 * MIB), Span(30 * MIB, 1)]
+    spans = [Span(0, 0), Span(CHUNK - 1, 2), Span(CHUNK, CHUNK), Span(2 * CHUNK, 99 * MIB), Span(30 * MIB, 1)]
     spans += [Span(at := random.randrange(len(blob)), random.randrange(len(blob) - at)) for _ in range(10)]
     for span in spans:
         assert bytes(await store.read("me", "t-1", span) or b"") == blob[span.start : span.stop]
@@ -101,7 +102,7 @@ async def test_a_range_costs_that_range_on_the_wire(store: RedisStore, redis_ser
         return int(redis_server.run("INFO", "stats")["total_net_output_bytes"])
 
     before = sent()
-    assert len(await store.read("me", "t-1", Span(8 * MIB - 500, 1000)) or b"") == 1000
+    assert len(await store.read("me", "t-1", Span(CHUNK - 500, 1000)) or b"") == 1000
     assert sent() - before < 20_000
 
 
@@ -115,12 +116,21 @@ async def test_a_large_value_is_mapped_and_leaves_no_file(store: RedisStore, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_large_value_that_finds_no_file_is_an_error(redis_server: RedisProcess, tmp_path: Path) -> None:
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:", ttl=60.0)
+    async with RedisStore(policy, time.time, lambda: tmp_path / "absent") as store:
+        await put(store, "t-1", bytes(17 * MIB))
+        with pytest.raises(StoreError, match="No such file or directory"):
+            await store.read("me", "t-1")
+        assert await store.read("me", "t-1", Span(16 * MIB, 5)) == bytes(5)
+
+
 async def test_every_key_has_an_expiry_and_all_of_a_values_keys_are_kept_by_its_use(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     async with opened(redis_server, tmp_path, ttl=1000.0, max_values=2) as store:
         for base in ("t-1", "t-2", "t-3"):
-            await put(store, base, bytes(9 * MIB))
+            await put(store, base, bytes(CHUNK + MIB))
         await store.delete("me", "t-2")
         keys = our_keys(redis_server, tmp_path)
         assert min(keys.values()) > 0
@@ -411,6 +421,58 @@ async def test_a_server_out_of_memory_is_told_of_and_keeps_what_it_has(
         check_accounts(own_redis, tmp_path)
 
 
+class Network:
+    """What lies between: it can fall silent for those who are connected, as where a machine is exchanged."""
+
+    def __init__(self, server: RedisProcess) -> None:
+        self._server = server
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[str]:
+        async with await asyncio.start_server(self._connected, "127.0.0.1", 0) as listening:
+            yield f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            self.fall_silent()
+            for end in self._ends:
+                end.close()
+            await asyncio.gather(*self._tasks, *(end.wait_closed() for end in self._ends), return_exceptions=True)
+
+    def fall_silent(self) -> None:
+        """Nothing passes any more on the connections that there are."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._server.port)
+        self._ends += [writer, back]
+        for source, sink in ((reader, back), (there, writer)):
+            self._tasks.add(asyncio.create_task(_forward(source, sink)))
+
+
+async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+    sink.close()
+
+
+async def test_connections_that_have_gone_dead_are_given_up_together(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    network = Network(redis_server)
+    async with network.opened() as url, opened(redis_server, tmp_path, url=url) as store:
+        await put(store, "t-1")
+        await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
+        network.fall_silent()
+        started = time.monotonic()
+        _, seconds = await refused(store.read("me", "t-1"))
+        assert seconds < LIMIT
+        assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
+        await put(store, "t-2")
+        assert time.monotonic() - started < RETURN
+
+
 async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
@@ -461,8 +523,8 @@ async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisPr
         url = f"redis://{user}@127.0.0.1:{own_redis.port}"
         async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
             if words is None:
-                await put(store, "t-1", bytes(9 * MIB))
-                assert len(await store.read("me", "t-1") or b"") == 9 * MIB
+                await put(store, "t-1", bytes(CHUNK + MIB))
+                assert len(await store.read("me", "t-1") or b"") == CHUNK + MIB
                 assert await store.delete("me", "t-1")
             else:
                 assert words in (await refused(put(store, "t-2")))[0]

@@ -212,23 +212,27 @@ class RedisStore:
     async def _spool(self, entry: Entry, pieces: Sequence[Piece], first: Buffer) -> Buffer | None:
         """A large range in a file, which goes with its last reader."""
         path = self._folder() / secrets.token_hex(16)
+        try:
+            return map_file(path) if await self._write(path, entry, pieces, first) else None
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise StoreError(f"A large value could not be read into a file: {reason}. Make room there.") from None
+        finally:
+            with suppress(OSError):  # some systems keep a file that is mapped; it goes with its folder
+                path.unlink()
+
+    async def _write(self, path: Path, entry: Entry, pieces: Sequence[Piece], first: Buffer) -> bool:
+        """Bring a range into a file; False where it has gone meanwhile."""
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             await anyio.to_thread.run_sync(write_all, file, first)
             for piece in pieces[1:]:
                 if (part := await self._fetch(entry, piece)) is None:
-                    return None
+                    return False
                 await anyio.to_thread.run_sync(write_all, file, part)
-            return map_file(path)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise StoreError(
-                f"A large value could not be read into a file: {reason}. Make room on that disk."
-            ) from None
+            return True
         finally:
             os.close(file)
-            with suppress(OSError):  # some systems keep a file that is mapped; it goes with its folder
-                path.unlink()
 
     async def _fetch(self, entry: Entry, piece: Piece) -> bytes | None:
         """A part of a value; None where it has gone meanwhile."""

@@ -139,14 +139,16 @@ class RedisLink:
                         yield
                     self._is_well()
                 except (refusals.RedisError, OSError) as error:
-                    raise self._told(error) from None
+                    raise await self._told(error) from None
 
-    def _told(self, error: Exception) -> StoreError:
+    async def _told(self, error: Exception) -> StoreError:
         trouble = StoreError(_words(error))
         self.is_up = not isinstance(error, _OUTAGES)
         if not self.is_up:
             self._outages += 1
             self._trouble = trouble
+            with anyio.move_on_after(_PAUSE):  # where one connection is dead, so may be those that nobody uses now
+                await self._pool.disconnect(inuse_connections=False)
         if self._reported != str(trouble):
             self._reported = str(trouble)
             _logger.warning("%s (%s)", trouble, type(error).__name__)

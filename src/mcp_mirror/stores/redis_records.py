@@ -24,7 +24,7 @@ import msgspec
 from mcp_mirror.models import Buffer, Descriptor, Segments, Span
 from mcp_mirror.stores.base import Reason, Tombstone
 
-CHUNK: Final = 8 << 20
+CHUNK: Final = 4 << 20
 """Bytes of one key's value: one command moves no more, so that each takes a fraction of a second."""
 _FORMAT: Final = "1"
 
