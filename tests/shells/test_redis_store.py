@@ -394,6 +394,10 @@ async def test_a_server_that_is_read_only_is_told_of(own_redis: RedisProcess, tm
         said, seconds = await refused(put(store, "t-2"))
         assert "read-only" in said
         assert seconds < LIMIT
+        assert isinstance(await store.describe("me", "t-1"), Descriptor)
+        assert await store.read("me", "t-1") == b'"x"'
+        assert [one.base for one in await store.list("me")] == ["t-1"]
+        assert "read-only" in (await refused(store.delete("me", "t-1")))[0]
         own_redis.run("REPLICAOF", "NO", "ONE")
         assert await back(store) < RETURN
         assert await store.describe("me", "t-2") is None
@@ -471,6 +475,23 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN
+
+
+async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        for base in ("t-1", "t-2", "t-3"):
+            await put(store, base, base.encode() * MIB)
+        own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] - MIB)
+        assert "out of memory" in (await refused(put(store, "t-9")))[0]
+        assert isinstance(await store.describe("me", "t-1"), Descriptor)
+        assert bytes(await store.read("me", "t-1") or b"") == b"t-1" * MIB
+        assert await store.read("me", "t-3", Span(3, 3)) == b"t-3"
+        assert [one.base for one in await store.list("me")] == ["t-3", "t-2", "t-1"]
+        assert await store.delete("me", "t-2") is True
+        assert await store.describe("me", "t-2") is None
+        await put(store, "t-9")
+        check_accounts(own_redis, tmp_path)
 
 
 async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mcp_mirror.spool import map_file, write_all
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import buried, refuse_oversized
 from mcp_mirror.stores.redis_commands import Clerk, Command
-from mcp_mirror.stores.redis_link import Read, RedisLink
+from mcp_mirror.stores.redis_link import Read, RedisLink, WriteRefusedError
 from mcp_mirror.stores.redis_records import (
     CHUNK,
     Entry,
@@ -124,9 +124,12 @@ class RedisStore:
 
     async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
         """Put a value's expiry off and read parts of it; whether all of it is there, and they."""
-        uses = list(self._clerk.use(entry, now))
-        told = await self._link.run([*uses, *(self._clerk.fetch(entry, piece) for piece in pieces)])
-        parts = told[len(uses) :]
+        fetches = [self._clerk.fetch(entry, piece) for piece in pieces]
+        try:
+            told = await self._link.run([*self._clerk.keep(entry), *self._clerk.use(entry, now), *fetches])
+        except WriteRefusedError:  # what is there can be read still
+            told = await self._link.run([*self._clerk.find(entry), *fetches])
+        parts = told[len(told) - len(fetches) :]
         is_read = all(len(part) == piece.length for part, piece in zip(parts, pieces, strict=True))
         return is_read and all(told[: entry.chunks]), parts
 
@@ -145,7 +148,14 @@ class RedisStore:
                 return None
             return self._clerk.next_turn(), *self._clerk.remove(entry, None)
 
-        return await self._link.transact(self._keys.turn, plan) is not None
+        try:
+            return await self._link.transact(self._keys.turn, plan) is not None
+        except WriteRefusedError:  # to keep accounts takes memory: make some first, at once
+            entry, _, _ = await self._lookup(name)
+            if entry is None:
+                return False
+            await self._link.run([("DEL", self._keys.card(name), *self._keys.blobs(entry))])
+            return await self._link.transact(self._keys.turn, plan) is not None
 
     async def list(self, namespace: str) -> tuple[Descriptor, ...]:
         """What is kept, the newest first."""

@@ -55,14 +55,21 @@ class Clerk:
         yield from self.keep(entry)
 
     def use(self, entry: Entry, now: float) -> Iterator[Command]:
-        """Put the expiry of a value off. Its chunks come first: one that is missing answers with 0."""
-        yield from self.keep(entry)
+        """Put a value last in line for eviction."""
         namespace, _, base = entry.name.partition(":")
         yield "ZADD", self.keys.order, "XX", "GT", now, entry.name
         yield "ZADD", self.keys.order_of(namespace), "XX", "GT", now, base
 
+    def find(self, entry: Entry) -> Iterator[Command]:
+        """Look for each of its chunks."""
+        for blob in self.keys.blobs(entry):
+            yield "EXISTS", blob
+
     def keep(self, entry: Entry) -> Iterator[Command]:
-        """Begin all its keys' time anew; what tells of it when it is gone stays longer."""
+        """Begin the time of all its keys anew, its chunks first: one that is missing answers with 0.
+
+        What tells of it when it is gone stays longer.
+        """
         keys = self.keys
         for blob in keys.blobs(entry):
             yield "PEXPIRE", blob, self._lifetime

@@ -39,6 +39,8 @@ _DOWN: Final = "The store's Redis server cannot be reached. Try again in a momen
 _SLOW: Final = f"The store's Redis server did not answer within {_PATIENCE:g} s. Try again in a moment."
 _READ_ONLY: Final = "The store's Redis server is read-only. Point `store.url` to the primary, or try again later."
 _FULL: Final = "The store's Redis server is out of memory. Set its `maxmemory` well above `store.max_bytes`."
+_STUCK: Final = "The store's Redis server cannot write to its disk and takes nothing. Its own log says why."
+_TAKES_NOTHING: Final = frozenset({_READ_ONLY, _FULL, _STUCK})
 _STRANGER: Final = "The store's Redis server refuses the user or password in `store.url`. Correct them."
 _FORBIDDEN: Final = "The store's Redis user may not do what the store needs. Extend its ACL as the README says."
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
@@ -54,7 +56,7 @@ _BY_KIND: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OSError, _DOWN),
 )
 _BY_CODE: Final = (
-    ("MISCONF", "The store's Redis server cannot write to its disk and takes nothing. Its own log says why."),
+    ("MISCONF", _STUCK),
     ("READONLY", _READ_ONLY),
     ("WRONGPASS", _STRANGER),
     ("NOREPLICAS", "The store's Redis server takes nothing while its replicas are missing. Try again later."),
@@ -62,6 +64,10 @@ _BY_CODE: Final = (
 )
 """What the server itself begins its errors with."""
 _OUTAGES: Final = (refusals.ConnectionError, refusals.TimeoutError, OSError, TimeoutError)
+
+
+class WriteRefusedError(StoreError):
+    """The server is there and takes nothing: it is read-only, out of memory or cannot write to its disk."""
 
 
 class RedisLink:
@@ -91,12 +97,13 @@ class RedisLink:
             await self._pool.disconnect()
 
     async def run(self, commands: Iterable[Command]) -> list[Any]:
-        """Carry commands out together, at once.
+        """Carry commands out one after another, in one exchange; others may come between them.
 
         Raises:
+            WriteRefusedError: The server takes nothing; those that only read would have been carried out.
             StoreError: They could not be.
         """
-        async with self._exchange(self._slots), self._client.pipeline(transaction=True) as pipe:
+        async with self._exchange(self._slots), self._client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
@@ -142,7 +149,8 @@ class RedisLink:
                     raise await self._told(error) from None
 
     async def _told(self, error: Exception) -> StoreError:
-        trouble = StoreError(_words(error))
+        words = _words(error)
+        trouble = (WriteRefusedError if words in _TAKES_NOTHING else StoreError)(words)
         self.is_up = not isinstance(error, _OUTAGES)
         if not self.is_up:
             self._outages += 1
