@@ -4,7 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +13,12 @@ from uuid import uuid4
 import anyio
 import mcp_types as types
 import uvicorn
+from platformdirs import user_data_path
 
 from mcp_mirror import __version__
 from mcp_mirror.catalog import Catalog, build_catalog
 from mcp_mirror.contents import LABELS, ContentCapture
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.handlers import Handlers
@@ -27,7 +28,7 @@ from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import Config, StorePolicy
+from mcp_mirror.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
@@ -39,7 +40,8 @@ from mcp_mirror.tools import OWN_TOOLS
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience
 
-_STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
+_logger = logging.getLogger(__name__)
+
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _AT_START: Final = ("store", "server", "limits")
 """Sections of the configuration that are read at the start alone."""
@@ -141,10 +143,10 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
         config: What to serve.
         awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
     """
-    folder = Path(config.store.path) if config.store.path else None
-    with Spool(config.limits, folder) as spool, Leash() as leash:
-        opened = _open_store(config.store, spool)
-        async with aclosing(Scanner(leash)) as scanner, opened as store, anyio.create_task_group() as tasks:
+    with Leash() as leash:
+        opened = _open_store(config, awaits_client=awaits_client)
+        async with opened as kept, aclosing(Scanner(leash)) as scanner, anyio.create_task_group() as tasks:
+            store, policy, spool = kept
             news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
             audience = Audience(news.changed, news.updated)
@@ -152,12 +154,13 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
             upstreams = Upstreams(config.upstreams, equipment)
             gateway = Gateway(
                 upstreams=upstreams,
-                keeper=Keeper(store, config.store, time.time, news.kept),
+                keeper=Keeper(store, policy, time.time, news.kept),
                 scanner=scanner,
                 mirror=config.mirror,
                 limits=config.limits,
                 new_id=uuid4,
                 is_transparent=config.is_transparent,
+                catalog=Catalog({}, LABELS | await store.labels()),
             )
             relay = Relay(upstreams)
             sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
@@ -180,8 +183,42 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
             tasks.cancel_scope.cancel()
 
 
-def _open_store(policy: StorePolicy, spool: Spool) -> Store:
-    return _STORES.get(policy.kind or "memory", MemoryStore)(policy, time.time, lambda: spool.directory)
+@asynccontextmanager
+async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
+    """The store, what it obeys, and a spool whose files it can link.
+
+    Where the user has not chosen a store and the disk cannot be used, values are kept in memory.
+    """
+    chosen = config.store.kind or ("disk" if awaits_client else "memory")
+    policy = replace(config.store, kind=chosen)
+    async with AsyncExitStack() as stack:
+        try:
+            store, spool = await _enter_store(policy, config.limits, stack)
+        except StoreError as error:
+            if config.store.kind or config.store.path:
+                raise
+            _logger.warning("%s Until then values are kept in memory, and are gone with the gateway.", error)
+            policy = replace(policy, kind="memory")
+            store, spool = await _enter_store(policy, config.limits, stack)
+        yield store, policy, spool
+
+
+async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
+    store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
+    configured = Path(policy.path) if policy.path else None
+    spool = stack.enter_context(Spool(limits, store.scratch if isinstance(store, DiskStore) else configured))
+    return await stack.enter_async_context(store), spool
+
+
+def _open_disk(policy: StorePolicy, _: Callable[[], Path]) -> Store:
+    return DiskStore(policy, time.time, Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store")
+
+
+_STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]] = {
+    "memory": lambda policy, folder: MemoryStore(policy, time.time, folder),
+    "disk": _open_disk,
+}
+"""By kind, from what a store obeys and where it may put files."""
 
 
 class _News:
