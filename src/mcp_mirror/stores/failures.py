@@ -11,6 +11,7 @@ from mcp_mirror.errors import StoreError
 _FULL: Final = "Its disk is full: free some space there, or lower `store.max_bytes`."
 _SEALED: Final = "Its folder cannot be written to: make it writable, or choose another (`store.path`)."
 _HANDLES: Final = "No file handle is free: raise the limit of open files (`ulimit -n`), or call again later."
+_SHUT: Final = "Its index cannot be opened: see that its folder is there and file handles are free (`ulimit -n`)."
 _FAULTY: Final = "Its disk reports an error: look into the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway that shares it does not let go of it: call again later."
 _DAMAGED: Final = "Its index is damaged: start the gateway anew, which sets it aside and begins another."
@@ -30,8 +31,9 @@ _BY_SQLITE: Final = {
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: _SEALED,
     sqlite3.SQLITE_PERM: _SEALED,
-    sqlite3.SQLITE_CANTOPEN: _HANDLES,
+    sqlite3.SQLITE_CANTOPEN: _SHUT,
     sqlite3.SQLITE_IOERR: _FAULTY,
+    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
@@ -60,4 +62,4 @@ def told(where: object) -> Iterator[None]:
 
 def _said_of(error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", 0)  # what Python itself raises has none
-    return _BY_SQLITE.get(code & _PRIMARY, f"SQLite says: {error}.")
+    return _BY_SQLITE.get(code) or _BY_SQLITE.get(code & _PRIMARY, f"SQLite says: {error}.")
