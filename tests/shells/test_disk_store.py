@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.blobs import SYSTEM
 from mcp_mirror.stores.disk import DiskStore
 
 if TYPE_CHECKING:
@@ -184,6 +186,29 @@ async def test_a_blob_that_was_lost_meanwhile_is_written_again_with_the_next_equ
         assert await store.read("me", "t-1") is None
         await put(store, clock, "t-2", LARGE)
         assert (await read(store, "t-1"), await read(store, "t-2")) == (LARGE, LARGE)
+
+
+async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    in_use = [True]
+
+    def unlink(path: Path) -> None:
+        if in_use[0] and path.parent.name == "blobs":
+            raise PermissionError(13, "in use")
+        path.unlink()
+
+    policy = StorePolicy(ttl=TTL)
+    async with DiskStore(policy, clock, folder, replace(SYSTEM, unlink=unlink)) as store:
+        for base, blob in (("t-1", LARGE), ("t-2", LARGE * 2)):
+            await put(store, clock, base, blob)
+            await store.delete("me", base)
+        assert len(list((folder / "blobs").iterdir())) == 2
+        in_use[0] = False
+        await put(store, clock, "t-3", LARGE)
+        assert await read(store, "t-3") == LARGE
+        assert len(list((folder / "blobs").iterdir())) == 1
+    assert audit(folder) == {("me", "t-3")}
 
 
 VERSION_1 = """
