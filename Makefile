@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz conformance node lock clean
+.PHONY: help run test check format bench fuzz soak conformance node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -37,6 +37,9 @@ bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one ru
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
+
+soak: $(VENV)/.installed ## kill gateways a thousand times while they write to the disk (minutes)
+	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)

@@ -189,7 +189,7 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
 
     Where the user has not chosen a store and the disk cannot be used, values are kept in memory.
     """
-    chosen = config.store.kind or ("disk" if awaits_client else "memory")
+    chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
     policy = replace(config.store, kind=chosen)
     async with AsyncExitStack() as stack:
         try:

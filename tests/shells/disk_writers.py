@@ -54,7 +54,7 @@ async def put(store: DiskStore, base: str) -> None:
         Path(file.path).unlink()
 
 
-async def write_on(folder: Path, policy: StorePolicy, name: str, acknowledge: Callable[[str], None]) -> None:
+async def write_on(folder: Path, policy: StorePolicy, name: str, acknowledge: Callable[[str], object]) -> None:
     """Write values until killed."""
     async with DiskStore(policy, time.time, folder) as store:
         for number in range(10_000):
@@ -103,7 +103,7 @@ def _fork(folder: Path, policy: StorePolicy, name: str) -> tuple[int, int]:
         os.close(writing)
         return process, reading
     try:
-        anyio.run(write_on, folder, policy, name, lambda base: os.write(writing, base.encode() + b"\n") and None)
+        anyio.run(write_on, folder, policy, name, lambda base: os.write(writing, base.encode() + b"\n"))
     finally:
         os._exit(1)
 
