@@ -26,21 +26,25 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
         ).fetchall()
         usage = {row[0]: row[1:] for row in index.execute("SELECT * FROM usage")}
         assert index.execute("SELECT * FROM doomed").fetchall() == []
-        known = {digest for (digest,) in index.execute("SELECT digest FROM blobs")}
+        known = {(digest, start) for digest, start in index.execute("SELECT digest, start FROM blobs")}
     for _, _, size, content, digest, start, held in kept:
         if digest is None:
             assert len(content) == size
             continue
-        whole = (blobs / digest).read_bytes()
+        whole = (blobs / _name_of(digest, start)).read_bytes()
         assert (len(whole), content) == (held, None)
         assert hashlib.sha256(whole[start : start + size]).hexdigest() == digest
     names = {namespace for namespace, *_ in kept}
     sizes = {name: [size for namespace, _, size, *_ in kept if namespace == name] for name in names}
     assert usage == {name: (len(of), sum(of)) for name, of in sizes.items()}
-    assert known == {digest for *_, digest, _, _ in kept if digest}
-    assert {path.name for path in blobs.iterdir()} == known
+    assert known == {(digest, start) for *_, digest, start, _ in kept if digest}
+    assert {path.name for path in blobs.iterdir()} == {_name_of(*place) for place in known}
     assert {path.name for path in folder.iterdir()} <= {"blobs", "index.sqlite", "lock"}
     return {(namespace, base) for namespace, base, *_ in kept}
+
+
+def _name_of(digest: str, start: int) -> str:
+    return f"{digest}.{start}" if start else digest
 
 
 @pytest.fixture

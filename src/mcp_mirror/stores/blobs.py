@@ -34,6 +34,11 @@ class SystemCalls:
 SYSTEM: Final = SystemCalls()
 
 
+def name_of(digest: str, start: int) -> str:
+    """What a blob's file is called; who has found a blob never reads it from where an equal one is in its file."""
+    return f"{digest}.{start}" if start else digest
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A blob on the disk under a name that nobody knows yet."""
@@ -74,9 +79,9 @@ class Blobs:
             self._calls.mkdir(self._folder, 0o700)
         self._sync(self._folder.parent, _READ)
 
-    def path_of(self, digest: str) -> Path:
-        """Where a blob is."""
-        return self._folder / digest
+    def path_of(self, digest: str, start: int) -> Path:
+        """Where a blob is that begins so many bytes into its file."""
+        return self._folder / name_of(digest, start)
 
     @contextmanager
     def draft(self, blob: Segments, file: FileSpan | None) -> Iterator[Draft]:
@@ -92,23 +97,19 @@ class Blobs:
             with suppress(OSError):
                 self._calls.unlink(path)
 
-    def adopt(self, draft: Draft, *, known: bool) -> bool:
-        """Give a draft its name; False where the same blob has it already.
+    def adopt(self, draft: Draft) -> None:
+        """Give a draft its name.
 
         Raises:
             OSError: It cannot be renamed.
         """
-        target = self.path_of(draft.digest)
-        if known and target.exists():
-            return False
-        self._calls.rename(draft.path, target)
+        self._calls.rename(draft.path, self.path_of(draft.digest, draft.start))
         self._sync(self._folder, _READ)
-        return True
 
-    def remove(self, digest: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Remove a file, maps of which stay readable; False where the system does not let us now."""
         try:
-            self._calls.unlink(self.path_of(digest))
+            self._calls.unlink(self._folder / name)
         except FileNotFoundError:
             return True
         except OSError:

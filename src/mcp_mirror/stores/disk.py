@@ -142,7 +142,9 @@ class DiskStore:
         return view[span.start : span.stop] if span else view
 
     def _place_of(self, held: Held) -> FileSpan | None:
-        return FileSpan(str(self._blobs.path_of(held.digest)), Span(held.start, held.size)) if held.digest else None
+        if held.digest is None:
+            return None
+        return FileSpan(str(self._blobs.path_of(held.digest, held.start)), Span(held.start, held.size))
 
     def _begin(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

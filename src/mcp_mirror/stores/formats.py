@@ -40,7 +40,7 @@ _TOMBSTONES_USAGE_LABELS: Final = (
     'CREATE TABLE usage (namespace TEXT PRIMARY KEY, "values" INTEGER NOT NULL, bytes INTEGER NOT NULL)',
     "INSERT INTO usage SELECT namespace, count(*), sum(size) FROM entries GROUP BY namespace",
     # Blobs that no value has any more: their files are removed once that is certain.
-    "CREATE TABLE doomed (digest TEXT PRIMARY KEY)",
+    "CREATE TABLE doomed (digest TEXT NOT NULL, start INTEGER NOT NULL, PRIMARY KEY (digest, start))",
     """CREATE TRIGGER entry_added AFTER INSERT ON entries BEGIN
         INSERT INTO usage VALUES (new.namespace, 1, new.size)
             ON CONFLICT (namespace) DO UPDATE SET "values" = "values" + 1, bytes = bytes + new.size;
@@ -52,8 +52,8 @@ _TOMBSTONES_USAGE_LABELS: Final = (
     """CREATE TRIGGER blob_released AFTER DELETE ON entries
         WHEN old.digest IS NOT NULL AND NOT EXISTS (SELECT 1 FROM entries WHERE digest = old.digest)
     BEGIN
+        INSERT OR IGNORE INTO doomed SELECT digest, start FROM blobs WHERE digest = old.digest;
         DELETE FROM blobs WHERE digest = old.digest;
-        INSERT INTO doomed VALUES (old.digest) ON CONFLICT DO NOTHING;
     END""",
 )
 _STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS)

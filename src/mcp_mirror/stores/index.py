@@ -17,7 +17,7 @@ from mcp_mirror.models import Descriptor, Span, StoreStats
 from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
-from mcp_mirror.stores.blobs import Blobs, Draft
+from mcp_mirror.stores.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.formats import bring_up_to_date
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried
 from mcp_mirror.stores.records import pack, unpack
@@ -35,6 +35,7 @@ _ALL: Final = 1 << 30
 _DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
 _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
+_BLOBS: Final = "SELECT digest, start, held FROM blobs"
 
 Key = tuple[str, str]
 
@@ -110,7 +111,7 @@ class Index:
                 )
         except BaseException:
             if draft:
-                self._disown(draft.digest)
+                self._disown(draft)
             raise
         self._clear_doomed()
 
@@ -168,8 +169,8 @@ class Index:
         """
         with self._changing() as change:
             there = self._blobs.sizes()
-            known = dict(change.execute("SELECT digest, held FROM blobs"))
-            lost = [(digest,) for digest, held in known.items() if there.get(digest) != held]
+            known = {name_of(digest, start): (digest, held) for digest, start, held in change.execute(_BLOBS)}
+            lost = [(digest,) for name, (digest, held) in known.items() if there.get(name) != held]
             gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
@@ -271,17 +272,20 @@ class Index:
             change.execute(f"DELETE FROM tombstones WHERE rowid IN ({beyond})", (MAX_TOMBSTONES,))  # noqa: S608  # ours
 
     def _adopt(self, change: sqlite3.Connection, draft: Draft) -> None:
-        known = change.execute("SELECT 1 FROM blobs WHERE digest = ?", (draft.digest,)).fetchone() is not None
-        if self._blobs.adopt(draft, known=known):
-            place = (draft.digest, draft.start, draft.held)
-            change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
-        change.execute("DELETE FROM doomed WHERE digest = ?", (draft.digest,))
+        known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
+        if known and self._blobs.path_of(draft.digest, *known).exists():
+            return
+        self._blobs.adopt(draft)
+        place = (draft.digest, draft.start, draft.held)
+        change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
+        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 
-    def _disown(self, digest: str) -> None:
+    def _disown(self, draft: Draft) -> None:
         """Remove a file that was adopted for a value that was not kept; what cannot be removed is at the next start."""
         with suppress(sqlite3.Error), self._changing(durable=False) as change:
-            if not change.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone():
-                self._blobs.remove(digest)
+            place = (draft.digest, draft.start)
+            if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
+                self._blobs.remove(name_of(*place))
 
     def _clear_doomed(self) -> None:
         """Remove the files of blobs that no value has any more, unless one has come to need it meanwhile."""
@@ -289,6 +293,6 @@ class Index:
             if not self._rows("SELECT 1 FROM doomed LIMIT 1", ()):
                 return
             with self._changing(durable=False) as change:
-                for (digest,) in change.execute("SELECT digest FROM doomed").fetchall():
-                    if self._blobs.remove(digest):
-                        change.execute("DELETE FROM doomed WHERE digest = ?", (digest,))
+                for place in change.execute("SELECT digest, start FROM doomed").fetchall():
+                    if self._blobs.remove(name_of(*place)):
+                        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
