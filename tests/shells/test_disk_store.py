@@ -18,6 +18,7 @@ from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.blobs import SYSTEM
 from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.lodging import alone_in
 
 if TYPE_CHECKING:
     from tests.shells.conftest import Audit
@@ -311,6 +312,33 @@ async def test_tombstones_are_bounded_in_number_and_time(
         clock.now += 31 * 86_400
         await store.describe("me", "t-11")
         assert [isinstance(await store.describe("me", f"t-{n}"), Tombstone) for n in (10, 11)] == [False, True]
+
+
+async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_keeps_nobody_from_reading(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.index._PATIENCE", 50)
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", SMALL)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="does not let go of it: call again later"):
+                await put(store, clock, "t-2", LARGE)
+            assert await read(store, "t-1") == SMALL
+            assert list((folder / "blobs").iterdir()) == []
+        await put(store, clock, "t-2", LARGE)
+        assert await read(store, "t-2") == LARGE
+
+
+async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.lodging._PATIENCE", 0.05)
+    folder.mkdir(parents=True)
+    with alone_in(folder), pytest.raises(StoreError, match="does not let go of it"):
+        await opened(folder, clock).__aenter__()
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
 
 
 async def test_a_closed_store_says_so(folder: Path, clock: Clock) -> None:

@@ -114,7 +114,7 @@ class DiskStore:
         return await anyio.to_thread.run_sync(partial(self._told, function, *arguments), limiter=self._threads)
 
     def _told(self, function: Callable[..., T], *arguments: Any) -> T:
-        with told(self._folder):
+        with told():
             try:
                 return function(*arguments)
             except sqlite3.Error as error:
@@ -147,21 +147,25 @@ class DiskStore:
         return FileSpan(str(self._blobs.path_of(held.digest, held.start)), Span(held.start, held.size))
 
     def _begin(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with told(f"The store in {self._folder}"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lost = self._open_alone()
+        if lost:
+            _logger.warning("%d values in %s have lost their files: they are forgotten.", lost, self._folder)
+
+    def _open_alone(self) -> int:
         with alone_in(self._folder):
             self._lodging.enter()
             self._blobs.open()
             if (self._folder / _DAMAGED).exists():
                 self._set_aside()
             try:
-                lost = self._open_index()
+                return self._open_index()
             except sqlite3.Error as error:
                 if not is_damage(error):
                     raise
                 self._set_aside()
-                lost = self._open_index()
-        if lost:
-            _logger.warning("%d values in %s have lost their files: they are forgotten.", lost, self._folder)
+                return self._open_index()
 
     def _open_index(self) -> int:
         self._index.open()

@@ -49,15 +49,15 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def told(where: object) -> Iterator[None]:
-    """Errors of the system and of SQLite become `StoreError`; `where` is what failed."""
+def told(what: str = "The store") -> Iterator[None]:
+    """Errors of the system and of SQLite become `StoreError`, which says what failed."""
     try:
         yield
     except OSError as error:
         said = _BY_ERRNO.get(error.errno or 0, f"The system says: {error.strerror or error}.")
-        raise StoreError(f"The store in {where} failed. {said}") from error
+        raise StoreError(f"{what} failed. {said}") from error
     except sqlite3.Error as error:
-        raise StoreError(f"The store in {where} failed. {_said_of(error)}") from error
+        raise StoreError(f"{what} failed. {_said_of(error)}") from error
 
 
 def _said_of(error: sqlite3.Error) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from mcp_mirror.models import Descriptor, Span, StoreStats
 from mcp_mirror.paths import label_of
@@ -22,8 +22,10 @@ from mcp_mirror.stores.formats import bring_up_to_date
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried
 from mcp_mirror.stores.records import pack, unpack
 
-_PATIENCE: Final = 10.0
-"""Seconds that another process may hold the write lock."""
+_PATIENCE: Final = 10_000
+"""Milliseconds that another process may hold the write lock."""
+_IMPATIENCE: Final = 100
+"""The same where what is to be written can be written later."""
 _AHEAD: Final = 60.0
 """Seconds by which the expiry of a value in use is written ahead: so often, at most, is its use written."""
 _AHEAD_PART: Final = 0.1
@@ -74,7 +76,9 @@ class Index:
             StoreError: It is of a later format.
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._open = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        self._open = sqlite3.connect(
+            self._path, timeout=_PATIENCE / 1000, isolation_level=None, check_same_thread=False
+        )
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
         bring_up_to_date(self._open)
@@ -102,13 +106,10 @@ class Index:
                 self._make_room(change, namespace, descriptor.size)
                 if draft:
                     self._adopt(change, draft)
-                change.execute(
-                    "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(*key, descriptor.size, descriptor.created, self._clock(), descriptor.expires),
-                        *(pack(descriptor), content, draft.digest if draft else None, label_of(descriptor.base)),
-                    ),
-                )
+                times = (descriptor.created, self._clock(), descriptor.expires)
+                held = (pack(descriptor), content, draft.digest if draft else None)
+                row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
+                change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except BaseException:
             if draft:
                 self._disown(draft)
@@ -189,10 +190,14 @@ class Index:
 
     @contextmanager
     def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One change, whole or not at all; a durable one is on the disk afterwards, if the user wants that."""
+        """One change, whole or not at all; a durable one is on the disk afterwards, if the user wants that.
+
+        One that is not durable can be made later as well, and is where another process is at it.
+        """
         with self._turn:
             connection = self._connection
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE if durable else _IMPATIENCE}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._write_uses(connection)
@@ -217,7 +222,7 @@ class Index:
             return None
         self._uses[key] = now
         if expires < now + self._policy.lifetime:
-            with suppress(sqlite3.Error), self._changing(durable=False):  # a full disk keeps nobody from reading
+            with suppress(sqlite3.Error), self._changing(durable=False):  # no disk that is full keeps from reading
                 pass
         return row
 
@@ -255,7 +260,6 @@ class Index:
                 self._bury(change, "evicted", oldest, parameters)
 
     def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> None:
-        assert reason in get_args(Reason)  # noqa: S101  # it is read again as one
         query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
         now = self._clock()
         rows = change.execute(query, parameters).fetchall()

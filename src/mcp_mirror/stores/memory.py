@@ -67,7 +67,7 @@ class MemoryStore:
         """Keep a value, at the cost of those used longest ago."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         key = (namespace, descriptor.base)
-        with told("memory"):
+        with told():
             entry = _Entry(descriptor, *self._held(blob, file))
         await self.delete(*key)
         self._tombstones.pop(key, None)
