@@ -30,8 +30,12 @@ class Clock:
 
 STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], AbstractAsyncContextManager[Store]]] = {
     "memory": MemoryStore,
-    "disk": lambda policy, clock, folder: DiskStore(policy, clock, folder() / "store"),
+    "disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
 }
+NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
+    "disk": lambda _, folder: {"path": str(folder / "store")},
+}
+"""What the policy of a kind says beside what a test wants of it: where it is."""
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
 
@@ -44,7 +48,9 @@ def clock() -> Clock:
 @pytest.fixture(params=STORES)
 def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
     """Opens a store of each kind, empty, under the policy that is said."""
-    return lambda **policy: STORES[request.param](StorePolicy(ttl=TTL, **policy), clock, lambda: tmp_path)
+    kind = request.param
+    needed = NEEDS[kind](request, tmp_path) if kind in NEEDS else {}
+    return lambda **policy: STORES[kind](StorePolicy(kind=kind, ttl=TTL, **needed, **policy), clock, lambda: tmp_path)
 
 
 @pytest.fixture
