@@ -158,7 +158,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 is_transparent=config.is_transparent,
             )
             relay = Relay(upstreams)
-            sessions = Sessions(time.monotonic, news.ended)
+            sessions = Sessions(time.monotonic, news.ended, config.server.answer_timeout)
             handlers = Handlers(
                 gateway=gateway,
                 relay=relay,
@@ -167,6 +167,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 announcements=Announcements(sessions, tasks),
                 sessions=sessions,
                 postbox=Postbox(),
+                patience=config.server.answer_timeout,
             )
             news.reach(handlers, config)
             tasks.start_soon(news.spread)

@@ -65,6 +65,10 @@ class Exchange(Protocol):
         """Whether the client asked to be told of this request's progress."""
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for this request now; it does not between two rounds of one that was asked back."""
+
+    @property
     def home(self) -> "Exchange | None":
         """The way back that lasts beyond this request; None where requests stand alone."""
 
@@ -86,6 +90,7 @@ class Silent:
     caller: Caller
     log_level: str | None = None
     wants_progress: bool = False
+    is_waiting: bool = True
     home: Exchange | None = None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:

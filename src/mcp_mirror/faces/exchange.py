@@ -41,8 +41,11 @@ class Session:
     server_session: ServerSession
     ready: anyio.Event
     """Set when the client has said that it is: nothing is asked of it before."""
+    patience: float
+    """Seconds that a question waits for its answer."""
     log_level: str | None = None
     wants_progress: bool = False
+    is_waiting: bool = True
 
     @property
     def home(self) -> Exchange | None:
@@ -59,7 +62,7 @@ class Session:
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the session's own stream; see `Exchange.ask`."""
         await self.ready.wait()
-        return await _ask(self.server_session, method, params, None)
+        return await _ask(self.server_session, _question(method, params), self.patience, None)
 
 
 @dataclass(slots=True)
@@ -69,6 +72,9 @@ class RequestExchange:
     context: Context
     caller: Caller
     home: Exchange | None
+    patience: float
+    """Seconds that a question waits for its answer."""
+    is_waiting: bool = True
 
     @property
     def log_level(self) -> str | None:
@@ -94,7 +100,7 @@ class RequestExchange:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the request's stream; see `Exchange.ask`."""
-        return await _ask(self.context.session, method, params, self.context.request_id)
+        return await _ask(self.context.session, _question(method, params), self.patience, self.context.request_id)
 
     @property
     def _token(self) -> Any:
@@ -142,14 +148,20 @@ def _notification(method: str, params: Mapping[str, Any]) -> Any:
     return types.Notification[Any, str](method=method, params=dict(params))
 
 
+def _question(method: str, params: Mapping[str, Any]) -> Any:
+    return types.Request[Any, str](method=method, params=dict(params) or None)
+
+
 async def _ask(
-    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None
+    session: ServerSession, request: Any, patience: float, request_id: types.RequestId | None
 ) -> Mapping[str, Any]:
-    request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
     metadata = None if request_id is None else ServerMessageMetadata(related_request_id=request_id)
     try:
-        answer = await session.send_request(request, _Anything, metadata=metadata)
+        answer = await session.send_request(request, _Anything, patience, metadata)
     except MCPError as error:
+        if error.error.code == types.REQUEST_TIMEOUT:
+            said = f"The client has not answered within {patience:g} s."
+            raise RefusedError(said, types.REQUEST_TIMEOUT, said) from None
         raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
     except ValidationError:
         said = "The client answered with something that is not of the protocol's form."

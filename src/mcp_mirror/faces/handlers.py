@@ -71,6 +71,8 @@ class Handlers:
     announcements: Announcements
     sessions: Sessions
     postbox: Postbox
+    patience: float
+    """Seconds that a question to a client waits for its answer."""
 
     def register(self, server: Server[Any]) -> None:
         """Answer what this server is asked."""
@@ -98,7 +100,7 @@ class Handlers:
         """The way back to whoever makes a request."""
         home = self.sessions.of(context)
         caller = home.caller if home else read_caller(context, LOCAL, None)
-        return RequestExchange(context, caller, home)
+        return RequestExchange(context, caller, home, self.patience)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)

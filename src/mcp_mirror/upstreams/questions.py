@@ -101,7 +101,7 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
         try:
             method = str(request.get("method"))
             check_capability(exchange.caller, method)
-            answers[key] = dict(await exchange.ask(method, request.get("params") or {}))
+            answers[key] = dict(await exchange.ask(method, _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -112,6 +112,13 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
     if failed:
         raise failed[0]
     return answers
+
+
+def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A question as its older era has it: that to open a URL has an id there, which the newer one has dropped."""
+    if params.get("mode") != "url" or "elicitationId" in params:
+        return params
+    return {**params, "elicitationId": secrets.token_urlsafe(16)}
 
 
 def check_capability(caller: Caller, method: str) -> None:
@@ -149,6 +156,11 @@ class HeldCall:
         self._asked = 0
         self._outcome: Arrival | UpstreamError | None = None
         self._news = anyio.Event()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request of the client's waits for what comes next."""
+        return self._present is not None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to the request that waits now; while none does, it is dropped."""
