@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz conformance node lock clean
+.PHONY: help run test check format bench conformance faults fuzz node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -33,6 +33,9 @@ format: $(VENV)/.installed ## format and mend what can be mended
 
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
 	BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+
+faults: $(VENV)/.installed ## let upstreams and networks fail in every way, measure what it costs; prints tables
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/

@@ -27,15 +27,17 @@ from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import Config
+from mcp_mirror.policies import Config, StorePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
+from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Audience, Equipment, Upstreams
+from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
+from mcp_mirror.upstreams.upstream import Audience
 
 _STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -141,13 +143,13 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
     """
     folder = Path(config.store.path) if config.store.path else None
     with Spool(config.limits, folder) as spool, Leash() as leash:
-        async with aclosing(Scanner(leash)) as scanner, anyio.create_task_group() as tasks:
+        opened = _open_store(config.store, spool)
+        async with aclosing(Scanner(leash)) as scanner, opened as store, anyio.create_task_group() as tasks:
             news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
             audience = Audience(news.changed, news.updated)
             equipment = Equipment(spool, leash, client_info, audience, config.server.answer_timeout)
             upstreams = Upstreams(config.upstreams, equipment)
-            store = _STORES[config.store.kind](config.store, time.time, lambda: spool.directory)
             gateway = Gateway(
                 upstreams=upstreams,
                 keeper=Keeper(store, config.store, time.time, news.kept),
@@ -158,7 +160,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 is_transparent=config.is_transparent,
             )
             relay = Relay(upstreams)
-            sessions = Sessions(time.monotonic, news.ended, config.server.answer_timeout)
+            sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
             handlers = Handlers(
                 gateway=gateway,
                 relay=relay,
@@ -167,7 +169,6 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 announcements=Announcements(sessions, tasks),
                 sessions=sessions,
                 postbox=Postbox(),
-                patience=config.server.answer_timeout,
             )
             news.reach(handlers, config)
             tasks.start_soon(news.spread)
@@ -177,6 +178,10 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 server = MirrorServer(handlers, config.server, spool, __version__)
                 yield Application(config, gateway, server, upstreams, news)
             tasks.cancel_scope.cancel()
+
+
+def _open_store(policy: StorePolicy, spool: Spool) -> Store:
+    return _STORES.get(policy.kind or "memory", MemoryStore)(policy, time.time, lambda: spool.directory)
 
 
 class _News:

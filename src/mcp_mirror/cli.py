@@ -31,7 +31,7 @@ from mcp_mirror.spans import kind_at, trim
 from mcp_mirror.telemetry import set_up_logging
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Upstream
+from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import join
 
 app = typer.Typer(

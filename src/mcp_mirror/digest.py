@@ -73,6 +73,16 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode
     Raises:
         WireError: It is no JSON-RPC response, or past a bound.
     """
+    members = members_of(frame)
+    return members if isinstance(members, Refused) else digest_result(members, order, estimate, decode)
+
+
+def members_of(frame: Buffer) -> Mapping[str, Buffer] | Refused:
+    """The members of the result in a whole response that was not looked at yet.
+
+    Raises:
+        WireError: It is no JSON-RPC response.
+    """
     message = open_message(frame)
     if not isinstance(message.error, msgspec.UnsetType):
         try:
@@ -82,7 +92,7 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode
         return Refused(error.code, error.message)
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
-    return digest_result({key: memoryview(raw) for key, raw in message.result.items()}, order, estimate, decode)
+    return {key: memoryview(raw) for key, raw in message.result.items()}
 
 
 class _Error(msgspec.Struct):

@@ -143,8 +143,10 @@ class Gateway:
         return Memory(self.keeper.store, self.mirror, estimate_tokens, self.scanner)
 
     async def _route(self, name: str, caller: Caller) -> Entry:
-        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still
+        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still, or be back
             await self.upstreams.settle(self.mirror.startup_wait)
+        if name not in self.catalog_for(caller).entries:
+            await self.upstreams.try_unlisted()
         if entry := self.catalog_for(caller).entries.get(name):
             return entry
         near = nearest(name, (*self.catalog_for(caller).entries, *OWN_TOOLS))
@@ -160,6 +162,7 @@ class Gateway:
             shown={"name": entry.tool, "arguments": _header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
+            may_repeat=entry.may_repeat,
         )
         return await self.upstreams[entry.upstream].request(order, call.exchange, checked(call.again, call.arguments))
 

@@ -47,7 +47,7 @@ class Keeper:
             tokens=draft.tokens,
             members=draft.members,
             created=now,
-            expires=now + self.lifetime.ttl,
+            expires=now + self.lifetime.lifetime,
             provenance=provenance,
             media_type=draft.media_type,
         )

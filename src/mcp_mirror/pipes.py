@@ -57,6 +57,11 @@ class LineSource:
         self._ended = True
         self._waiting.cancel()
 
+    @property
+    def is_choked(self) -> bool:
+        """Whether a message past its bound is under way: what comes after it waits for its end."""
+        return self._collector.is_dropping
+
     def close(self) -> None:
         """Drop what came of an unfinished message, and the descriptor."""
         self._collector.close()

@@ -23,7 +23,7 @@ Over a connection of the 2025 era a server's questions, log lines and updates do
 each client's session has one of its own. Where one is shared, none of these is offered to the server.
 """
 
-StoreKind = Literal["memory", "disk"]
+StoreKind = Literal["memory", "disk", "redis"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -77,6 +77,8 @@ class UpstreamPolicy:
     """Tool name globs with what they change; where several match, a later one wins member by member."""
     scope: Scope | None = None
     """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
+    repeat_read_only: bool = False
+    """A call of a tool that is marked read-only is made once more where its connection was lost."""
     progress_resets_timeout: bool = False
     """News of a request's progress gives it all its time again."""
     max_request_bytes: int | None = None
@@ -115,6 +117,7 @@ class UpstreamPolicy:
         return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
 
 
+_LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
 _HTTP_LIMIT = 4 << 20
 _NODE_LIMIT = 10 << 20
 _NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
@@ -161,12 +164,33 @@ class WirePolicy:
 class StorePolicy:
     """Where values are kept and how many bytes of them."""
 
-    kind: StoreKind = "memory"
+    kind: StoreKind | None = None
+    """None: `disk` on standard streams, `memory` over HTTP."""
     path: str | None = None
-    """Folder of the disk store; None: one of its own among the system's temporary files."""
+    """Folder of the disk store; None: the user's own data folder."""
+    url: str | None = field(default=None, repr=False)
+    """Address of the Redis or Valkey server; it may hold a password, so it is never shown."""
+    prefix: str = "mcp-mirror:"
+    """What the keys in Redis begin with."""
+    fsync: bool = True
+    """A value is on the disk before its path is told; else it may be lost where the machine, not the gateway, stops."""
+    ttl: float | None = None
+    """Seconds since last use after which a value expires. None: 7 days on disk, else 24 hours."""
+    max_value_bytes: int = 2 << 30
+    """Of one value."""
     max_bytes: int = 8 << 30
-    ttl: float = 86_400.0
-    """Seconds since last use after which a value expires."""
+    """Of all values together."""
+    max_values: int = 100_000
+    """All values together."""
+    namespace_bytes: int = 8 << 30
+    """Of one principal's values."""
+    namespace_values: int = 100_000
+    """One principal's values."""
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds since last use after which a value expires."""
+        return self.ttl if self.ttl is not None else _LIFETIMES.get(self.kind or "memory", 86_400.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.catalog import join_cache_hints
+from mcp_mirror.digest import Refused, members_of
 from mcp_mirror.directory import KINDS, Kind, Place, alias, merge, scheme_of
-from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.upstreams.base import Outgoing, Page
-from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.questions import Asked, Round
-from mcp_mirror.upstreams.supervisor import Upstream, Upstreams
-from mcp_mirror.wire import open_message
+from mcp_mirror.upstreams.supervisor import Upstreams
+from mcp_mirror.upstreams.upstream import Upstream
 
 _CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
 _OURS: Final = frozenset({"_meta", "requestState", "inputResponses"})
@@ -214,15 +214,15 @@ class Relay:
         if isinstance(arrival, Asked):
             return asked_reply(arrival, arguments)
         with discarding(arrival):
-            return await _members(arrival)
-
-
-async def _members(arrival: Arrival) -> Members:
-    """A result's members; of a large one in a file, mapped from there."""
-    if not isinstance(arrival, SpooledFrame):
-        return arrival
-    message = await anyio.to_thread.run_sync(open_message, arrival.view)
-    return {key: memoryview(raw) for key, raw in message.result.items()} if isinstance(message.result, dict) else {}
+            if not isinstance(arrival, SpooledFrame):
+                return arrival
+            try:
+                members = await anyio.to_thread.run_sync(members_of, arrival.view)
+            except WireError as error:
+                raise UpstreamError(f"Upstream {upstream!r} answered {order.what} unreadably. {error}") from None
+            if isinstance(members, Refused):
+                raise self.upstreams[upstream].refusal(order.what, members.code, members.message)
+            return members
 
 
 def _order(method: str, shown: Mapping[str, str], asking: Asking) -> Outgoing:

@@ -44,6 +44,9 @@ _CHECKED: Final = 1 << 20
 _RESERVE: Final = 150
 """Levels of nesting kept back: what is opened here can be opened again from a deeper stack."""
 
+_SHALLOW: Final = 400
+"""Opening brackets with which a message can be opened from the deepest stack."""
+
 _HINTS: Final = (
     (re.compile(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
     (re.compile(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are no JSON numbers"),
@@ -79,7 +82,7 @@ def open_message(frame: Buffer) -> Message:
     """
     try:
         _check_encoding(frame)
-        return _decode(frame, _RESERVE)
+        return _DECODER.decode(frame) if _is_shallow(frame) else _decode(frame, _RESERVE)
     except RecursionError:
         at = _too_deep_at(frame)
         raise WireError(
@@ -112,6 +115,12 @@ def _too_deep_at(frame: Buffer) -> int:
     brackets = [match for match in _BRACKET.finditer(frame) if match[0] in _STEP]
     depths = accumulate(_STEP[match[0]] for match in brackets)
     return next((match.start() for match, depth in zip(brackets, depths, strict=True) if depth > MAX_DEPTH), len(frame))
+
+
+def _is_shallow(frame: Buffer) -> bool:
+    """Whether a glance tells that a message is not nested deep: most are small, and this costs them less."""
+    text = bytes(frame) if len(frame) <= _SMALL else b""
+    return bool(text) and text.count(b"[") + text.count(b"{") < _SHALLOW
 
 
 def _decode(frame: Buffer, reserve: int) -> Message:

@@ -104,7 +104,7 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
             ),
         ),
         mirror=MirrorPolicy("_twin", "never", 1, 2, 3, "paper", expose_originals=True, startup_wait=0),
-        store=StorePolicy("disk", str(tmp_path / "kept"), 3 << 29, 7200),
+        store=StorePolicy("disk", str(tmp_path / "kept"), max_bytes=3 << 29, ttl=7200),
         server=ServerPolicy("gate", "Be brief.", "/x/mcp", drain=0),
         limits=WirePolicy(5_000_000, 1024, 100),
     )
@@ -292,7 +292,7 @@ def test_the_schema_admits_the_examples(name: str) -> None:
         ("upstreams: {a: {command: x, timeout: 0}}", False),
         ("upstreams: {a: {command: x, cwd: null}}", False),
         ("upstreams: {a b: {command: x}}", False),
-        ("store: {kind: redis}", False),
+        ("store: {kind: valkey}", False),
         ("store: {max_bytes: lots}", False),
         ("mirror: {notice: nice}", False),
         ("upstream: {}", False),

@@ -42,7 +42,7 @@ CHARACTER = "the text holds a character that cannot be passed on (NUL or half a 
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, scope, "
-    "progress_resets_timeout, enabled, tools, overrides"
+    "repeat_read_only, progress_resets_timeout, enabled, tools, overrides"
 )
 
 BAD_KEYS = [
@@ -127,7 +127,7 @@ BAD_SECTIONS = [
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
     ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
-    ("store: {kind: redis}", "store.kind: wanted one of memory, disk, got text"),
+    ("store: {kind: valkey}", "store.kind: wanted one of memory, disk, redis, got text"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
     ("store: {max_bytes: 5 bits}", f"store.max_bytes: {SIZE} text"),
     ("store: {max_bytes: 24h}", f"store.max_bytes: {SIZE} text"),

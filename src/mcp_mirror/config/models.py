@@ -128,6 +128,11 @@ class UpstreamSection(_Section):
         "By default shared where the server speaks the protocol of 2026, else session: there its questions and log "
         "lines do not say whose they are.",
     )
+    repeat_read_only: Flag = Field(
+        default=_UPSTREAM.repeat_read_only,
+        description="A call of a tool that its server marks read-only is made once more where the connection was lost. "
+        "No other call ever is.",
+    )
     progress_resets_timeout: Flag = Field(
         default=_UPSTREAM.progress_resets_timeout,
         description="News of a request's progress gives it its whole timeout again.",
@@ -185,24 +190,46 @@ class MirrorSection(_Section):
 class StoreSection(_Section):
     """Where values are kept and for how long."""
 
-    kind: Storage = Field(
-        default=_STORE.kind,
-        description="memory: in this process, large values in files. disk: all in files. Both are gone when it ends.",
+    kind: Storage | None = Field(
+        default=None,
+        description="disk: in files that outlive the gateway. memory: in this process, gone when it ends. redis: in a "
+        "Redis or Valkey server, for several gateways. By default disk on standard streams, memory over HTTP.",
     )
     path: Text | None = Field(
         default=None,
-        description="Folder of the disk store, relative to this file's folder. By default a temporary one.",
-        examples=["~/.cache/mcp-mirror"],
+        description="Folder of the disk store, relative to this file's folder. By default the user's data folder.",
+        examples=["~/.local/share/mcp-mirror"],
     )
-    max_bytes: Bytes = Field(
-        default=_STORE.max_bytes,
-        description="Bytes to keep at most; suffixes KB, MB, GB, KiB, MiB, GiB.",
-        examples=["8GiB"],
+    url: Text | None = Field(
+        default=None,
+        repr=False,
+        description="Address of the Redis or Valkey server: redis://, rediss:// for TLS, or unix://.",
+        examples=["rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0"],
     )
-    ttl: Duration = Field(
-        default=_STORE.ttl,
-        description="Seconds since its last use after which a value is forgotten; suffixes s, m, h, d.",
+    prefix: Text = Field(default=_STORE.prefix, description="What the keys in Redis begin with.")
+    fsync: Flag = Field(
+        default=_STORE.fsync,
+        description="Whether a value is on the disk before its path is told. Without, it may be lost where the machine "
+        "stops, not where the gateway does.",
+    )
+    ttl: Duration | None = Field(
+        default=None,
+        description="Seconds since its last use after which a value is forgotten; suffixes s, m, h, d. By default 7 "
+        "days on disk, else 24 hours.",
         examples=["24h"],
+    )
+    max_value_bytes: Bytes = Field(
+        default=_STORE.max_value_bytes,
+        description="Bytes of one value; suffixes KB, MB, GB, KiB, MiB, GiB.",
+        examples=["2GiB"],
+    )
+    max_bytes: Bytes = Field(default=_STORE.max_bytes, description="Bytes of all values together.", examples=["8GiB"])
+    max_values: Whole = Field(default=_STORE.max_values, description="How many values to keep, all together.")
+    namespace_bytes: Bytes = Field(
+        default=_STORE.namespace_bytes, description="Bytes of one principal's values.", examples=["1GiB"]
+    )
+    namespace_values: Whole = Field(
+        default=_STORE.namespace_values, description="How many values to keep of one principal."
     )
 
 

@@ -41,8 +41,8 @@ class Session:
     server_session: ServerSession
     ready: anyio.Event
     """Set when the client has said that it is: nothing is asked of it before."""
-    patience: float
-    """Seconds that a question waits for its answer."""
+    answer_timeout: float
+    """Seconds that the user's answer may take."""
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
@@ -61,8 +61,9 @@ class Session:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the session's own stream; see `Exchange.ask`."""
-        await self.ready.wait()
-        return await _ask(self.server_session, _question(method, params), self.patience, None)
+        with anyio.move_on_after(self.answer_timeout):
+            await self.ready.wait()
+        return await _ask(self.server_session, method, params, None, self.answer_timeout)
 
 
 @dataclass(slots=True)
@@ -72,8 +73,8 @@ class RequestExchange:
     context: Context
     caller: Caller
     home: Exchange | None
-    patience: float
-    """Seconds that a question waits for its answer."""
+    answer_timeout: float
+    """Seconds that the user's answer may take."""
     is_waiting: bool = True
 
     @property
@@ -100,7 +101,7 @@ class RequestExchange:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask on the request's stream; see `Exchange.ask`."""
-        return await _ask(self.context.session, _question(method, params), self.patience, self.context.request_id)
+        return await _ask(self.context.session, method, params, self.context.request_id, self.answer_timeout)
 
     @property
     def _token(self) -> Any:
@@ -148,19 +149,16 @@ def _notification(method: str, params: Mapping[str, Any]) -> Any:
     return types.Notification[Any, str](method=method, params=dict(params))
 
 
-def _question(method: str, params: Mapping[str, Any]) -> Any:
-    return types.Request[Any, str](method=method, params=dict(params) or None)
-
-
 async def _ask(
-    session: ServerSession, request: Any, patience: float, request_id: types.RequestId | None
+    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None, seconds: float
 ) -> Mapping[str, Any]:
+    request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
     metadata = None if request_id is None else ServerMessageMetadata(related_request_id=request_id)
     try:
-        answer = await session.send_request(request, _Anything, patience, metadata)
+        answer = await session.send_request(request, _Anything, seconds, metadata)
     except MCPError as error:
         if error.error.code == types.REQUEST_TIMEOUT:
-            said = f"The client has not answered within {patience:g} s."
+            said = f"The client has not answered within {seconds:g} s."
             raise RefusedError(said, types.REQUEST_TIMEOUT, said) from None
         raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
     except ValidationError:

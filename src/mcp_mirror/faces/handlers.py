@@ -32,7 +32,7 @@ from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tools import OWN_TOOLS
-from mcp_mirror.upstreams.supervisor import Upstream
+from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import MARK, array_of, join
 
 LOCAL: Final = "local"
@@ -71,8 +71,6 @@ class Handlers:
     announcements: Announcements
     sessions: Sessions
     postbox: Postbox
-    patience: float
-    """Seconds that a question to a client waits for its answer."""
 
     def register(self, server: Server[Any]) -> None:
         """Answer what this server is asked."""
@@ -100,7 +98,7 @@ class Handlers:
         """The way back to whoever makes a request."""
         home = self.sessions.of(context)
         caller = home.caller if home else read_caller(context, LOCAL, None)
-        return RequestExchange(context, caller, home, self.patience)
+        return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)

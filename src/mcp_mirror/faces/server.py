@@ -19,7 +19,7 @@ from mcp_mirror.faces.stdio import stdio_streams
 from mcp_mirror.policies import ServerPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.tools import RETRIEVE
-from mcp_mirror.upstreams.supervisor import Presented, Upstream
+from mcp_mirror.upstreams.upstream import Presented, Upstream
 from mcp_mirror.wire import MARK
 
 _INSTRUCTIONS: Final = 3900

@@ -18,17 +18,17 @@ _INITIALIZED: Final = "notifications/initialized"
 class Sessions:
     """Remembers each, until it ends or nobody uses it any more."""
 
-    def __init__(self, clock: Callable[[], float], on_end: Callable[[str], None], patience: float) -> None:
+    def __init__(self, answer_timeout: float, clock: Callable[[], float], on_end: Callable[[str], None]) -> None:
         """Know none yet.
 
         Args:
+            answer_timeout: Seconds that a user's answer may take.
             clock: Seconds that only grow.
             on_end: Told which session is over.
-            patience: Seconds that a question to a client waits for its answer.
         """
+        self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
-        self._patience = patience
         self._known: dict[str, tuple[Session, float]] = {}
 
     def __iter__(self) -> Iterator[Session]:
@@ -57,7 +57,8 @@ class Sessions:
             self._on_end(key)
 
     def _begin(self, context: Context, namespace: str, key: str) -> Session:
-        return Session(read_caller(context, namespace, key), context.session, anyio.Event(), self._patience)
+        caller = read_caller(context, namespace, key)
+        return Session(caller, context.session, anyio.Event(), self.answer_timeout)
 
     def _forget_idle(self, now: float) -> None:
         for key, (_, used) in tuple(self._known.items()):

@@ -1,7 +1,7 @@
 """What every store does. Nothing above a store knows which one it is."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
 
@@ -22,8 +22,21 @@ class Store(Protocol):
     """Keeps immutable values by namespace and base.
 
     A namespace sees its own values alone: another's, a swept and a never stored base are all None. Reads are of
-    byte ranges, so one key of a large value costs that key. Every use of a value puts its expiry off.
+    byte ranges, so one key of a large value costs that key. Every use of a value puts its expiry off. What was read
+    stays readable whatever becomes of the value meanwhile.
+
+    A store is an async context manager: entered before its first use, left when nobody uses it any more.
     """
+
+    async def __aenter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            StoreError: It cannot be used.
+        """
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value; when this returns, it is kept.

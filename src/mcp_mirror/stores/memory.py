@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
@@ -46,6 +46,12 @@ class MemoryStore:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
         self._bytes = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to release: its files go with the spool."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value, at the cost of those used longest ago."""
@@ -102,7 +108,7 @@ class MemoryStore:
         self._bury_expired()
         if (entry := self._entries.get(key)) is None:
             return None
-        entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.ttl)
+        entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.lifetime)
         self._entries.move_to_end(key)
         return entry
 

@@ -39,6 +39,10 @@ RawResult = Mapping[str, Buffer]
 Arrival = RawResult | SpooledFrame
 """A result as it arrived: its members, or the whole response, unread, in a file."""
 
+_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods whose large results go on unread: who asked reads them where that holds up nobody."""
+FAILED_CONNECTION: Final = "the connection failed"
+"""With what the error begins that a transport gives instead of an answer it could not have."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
@@ -100,6 +104,12 @@ class Bypass:
         """Set by the transport when nothing more can come."""
         self.hear: Callable[[Said], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
+        self.is_stuck = False
+        """The server neither reads nor says anything that can be read: it is not waited for."""
+        self.is_choked: Callable[[], bool] = lambda: False
+        """Set by a transport that has one stream for all: a message past its bound holds up the others."""
+        self.on_over: Callable[[RequestId], None] = lambda _identity: None
+        """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
         self._passages: dict[str, Passage] = {}
         self._awaited: dict[RequestId, str] = {}
@@ -127,6 +137,7 @@ class Bypass:
         for identity in passage.ids:
             self._awaited.pop(identity, None)
             self._over.append(identity)
+            self.on_over(identity)
         if isinstance(passage.arrival, SpooledFrame):
             passage.arrival.discard()
 
@@ -138,6 +149,11 @@ class Bypass:
     def passage(self, token: str) -> Passage:
         """What is known of a request that is under way."""
         return self._passages[token]
+
+    def give_up(self) -> None:
+        """End the connection without waiting for the server."""
+        self.is_stuck = True
+        self.ended.set()
 
     def forgotten(self, identity: RequestId) -> None:
         """Told by the transport that the server does not know the session that this request was sent in."""
@@ -174,7 +190,10 @@ class Bypass:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
         passage = None if identity is None else self._awaiting(identity)
-        if identity is not None and passage is not None and passage.method == "tools/call":
+        if identity is not None and passage is not None and passage.method in _UNREAD:
+            if passage.arrival is not None:
+                frame.discard()
+                return None
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:
@@ -190,6 +209,8 @@ class Bypass:
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
+        if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
+            return None
         lifted = lift_result(message, passage.method)
         if lifted is None:
             return frame

@@ -90,8 +90,12 @@ class Courier:
     async def _carry(self, idle: anyio.Event) -> None:
         try:
             while self._queue:
-                with anyio.move_on_after(_DELIVERY):
-                    await self.exchange.tell(*self._queue.popleft())
+                method, params = self._queue.popleft()
+                try:
+                    with anyio.move_on_after(_DELIVERY):
+                        await self.exchange.tell(method, params)
+                except Exception:  # a client's side must not cost the upstream its connection
+                    log.exception("%s could not be passed on", method)
         finally:
             self._idle = None
             idle.set()
@@ -213,6 +217,10 @@ class Hearing:
                 )
             except RefusedError as error:
                 wrong = types.ErrorData(code=error.code, message=error.said, data=error.data)
+                answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
+            except Exception:  # a client's side must not cost the upstream its connection
+                log.exception("%s could not be asked", said.method)
+                wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
                 del self._questions[identity]

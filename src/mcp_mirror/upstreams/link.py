@@ -24,6 +24,7 @@ from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import (
     Connection,
+    ConnectionLostError,
     Listing,
     Mode,
     Outgoing,
@@ -141,6 +142,10 @@ class Link:
             try:
                 return await connection.request(order, exchange)
             except SessionLostError:
+                connection = await self.usable()
+            except ConnectionLostError:
+                if not order.may_repeat:
+                    raise
                 connection = await self.usable()
             return await connection.request(order, exchange)
 

@@ -1,59 +1,30 @@
-"""All upstreams, and which connection to each of them a caller's request takes.
+"""All upstreams, side by side: started together, stopped and exchanged one by one.
 
 An upstream that fails is reported and tried again; the others do not notice.
 """
 
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import Exchange
-from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.errors import UpstreamError
 from mcp_mirror.leash import Leash
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.spool import Spool
-from mcp_mirror.upstreams.base import Listing, Outgoing
-from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.hearing import Party
-from mcp_mirror.upstreams.link import Link, Means, Modes, Status
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.upstreams.link import Means
 from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream, session_key
 
-_IDLE: Final = 1800.0
-"""Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
-_SWEEP: Final = 60.0
 _LOOK: Final = 0.05
 
-Key = tuple[str, ...]
-"""Whose connection it is, and what they can do."""
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Presented:
-    """The one client of a gateway that has one alone, as it introduced itself."""
-
-    exchange: Exchange
-    modes: Modes
-    """How to connect on its behalf: in its own era where the upstream speaks it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audience:
-    """Who is told of what upstreams announce."""
-
-    on_change: Callable[[str, str | None], None]
-    """Which list has changed, and for which session; None: for all."""
-    on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
-    """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,201 +37,6 @@ class Equipment:
     audience: Audience
     hold: float
     """Seconds that a call waits for a client's answer."""
-
-
-@dataclass(slots=True)
-class _Lease:
-    link: Link
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-
-class Upstream:
-    """One of the user's MCP servers."""
-
-    def __init__(self, means: Means, audience: Audience, hold: float) -> None:
-        """Make one that is not started.
-
-        Args:
-            means: What connections are made with.
-            audience: Who is told of its announcements.
-            hold: Seconds that a call waits for a client's answer.
-        """
-        self.policy: UpstreamPolicy = means.policy
-        self._means = means
-        self._audience = audience
-        self._hold = hold
-        self._trunk = Link(means, self._party(None))
-        self._leases: dict[Key, _Lease] = {}
-        self._tasks: TaskGroup | None = None
-        self._held: HeldCalls | None = None
-        self._solitary = False
-        self._modern_only = False
-
-    @property
-    def status(self) -> Status:
-        """How it is."""
-        return self._trunk.status
-
-    @property
-    def listing(self) -> Listing | None:
-        """What it said of itself last."""
-        return self._trunk.listing
-
-    def listing_for(self, session: str | None) -> Listing | None:
-        """What it said of itself last on a session's connection, if that has one of its own."""
-        lease = self._leases.get(session_key(session)) if session else None
-        return lease.link.listing if lease and lease.link.listing else self.listing
-
-    @property
-    def settled(self) -> anyio.Event:
-        """Set once the first attempt to connect has ended, well or not."""
-        return self._trunk.settled
-
-    @property
-    def under_way(self) -> int:
-        """How many requests to it wait for their answers."""
-        return self._trunk.under_way + sum(lease.link.under_way for lease in self._leases.values())
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        """Every connection to it."""
-        return (self._trunk, *(lease.link for lease in self._leases.values()))
-
-    def offers(self, capability: str, detail: str = "") -> bool:
-        """Whether it has a capability, and within it a detail."""
-        offered = self.listing.capabilities.get(capability) if self.listing else None
-        return offered is not None and (not detail or bool(offered.get(detail)))
-
-    def refusal(self, what: str, code: int, message: str) -> RefusedError:
-        """A JSON-RPC error of the server's that came in a file."""
-        redactor = self._means.redactor
-        told = f"Upstream {self.policy.name!r} refused {what}: {redactor.quote(message)} (error {code})."
-        return RefusedError(told, code, redactor.clean(message))
-
-    def present(self, client: Presented) -> None:
-        """Told before the start that one client alone is served: every connection is its own."""
-        self._solitary = True
-        self._trunk = Link(self._means, self._party(client.exchange), client.modes)
-
-    async def run(self) -> None:
-        """Connect, and keep connected; until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            self._held = HeldCalls(tasks, self._hold)
-            tasks.start_soon(self._trunk.run)
-            while True:
-                await anyio.sleep(_SWEEP)
-                self._sweep()
-
-    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
-        """Send a caller's request over the connection that is its own.
-
-        Args:
-            order: The request.
-            exchange: The way back to the caller.
-            again: The answers, where the caller makes the request again to bring them.
-
-        Raises:
-            UpstreamError: It is not connected, the request is over its limit, or failed.
-        """
-        self._check_size(order.size)
-        if again is not None and "held" in again.state:
-            return await self._holding.resume(again, exchange)
-        link = await self.link_for(exchange)
-        if again is not None:
-            order = order.with_params(requestState=again.state.get("state"))
-            order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
-        modern = link.listing is None or link.listing.modern
-        if exchange.caller.modern and not modern and exchange.caller.can_be_asked:
-            return await self._holding.begin(exchange, lambda held: link.request(order, held))
-        arrival = await link.request(order, exchange)
-        asked = read_asked(arrival) if modern else None
-        if asked is None or exchange.caller.modern:
-            return asked or arrival
-        return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
-
-    async def link_for(self, exchange: Exchange) -> Link:
-        """The connection that a caller's requests take; made where there is none yet."""
-        key = self._key(exchange)
-        if key is None:
-            return self._trunk
-        lease = self._leases.get(key) or self._lease(key, exchange)
-        await lease.link.settled.wait()
-        if lease.link.listing is not None or not self._refuses_handshakes(lease):
-            return lease.link
-        self._modern_only = True
-        self.release(key)
-        return self._trunk
-
-    def release(self, key: Key) -> None:
-        """End a connection that was made for one client or principal."""
-        if lease := self._leases.pop(key, None):
-            lease.scope.cancel()
-
-    def _key(self, exchange: Exchange) -> Key | None:
-        """Whose connection a caller's requests take; None: everybody's."""
-        caller, scope = exchange.caller, self.policy.scope
-        if self._solitary or scope == "shared":
-            return None
-        if caller.session is not None and scope in (None, "session"):
-            return None if self._modern_only else session_key(caller.session)
-        if (self.listing is None or self.listing.modern) and scope is None:
-            return None
-        if not caller.capabilities and scope is None:
-            return None
-        return ("principal", caller.namespace, json.dumps(dict(caller.capabilities), sort_keys=True))
-
-    def _lease(self, key: Key, exchange: Exchange) -> _Lease:
-        assert self._tasks is not None  # noqa: S101  # requests come after the start
-        modes: Modes = ("auto", "legacy") if exchange.caller.modern else ("legacy",)
-        lease = self._leases[key] = _Lease(Link(self._means, self._party(exchange), modes))
-        self._tasks.start_soon(self._keep, lease)
-        return lease
-
-    async def _keep(self, lease: _Lease) -> None:
-        with lease.scope:
-            await lease.link.run()
-
-    def _refuses_handshakes(self, lease: _Lease) -> bool:
-        """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
-        return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
-
-    def _party(self, exchange: Exchange | None) -> Party:
-        home = exchange.home if exchange else None
-        session = home.caller.session if home else None
-
-        def changed(kind: str) -> None:
-            self._audience.on_change(kind, session)
-
-        def updated(uri: str, params: Mapping[str, Any]) -> None:
-            self._audience.on_update(self.policy.name, session, uri, params)
-
-        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {})
-
-    @property
-    def _holding(self) -> HeldCalls:
-        assert self._held is not None  # noqa: S101  # requests come after the start
-        return self._held
-
-    def _sweep(self) -> None:
-        before = anyio.current_time() - _IDLE
-        for key, lease in tuple(self._leases.items()):
-            if lease.link.last_used < before and not lease.link.under_way:
-                self.release(key)
-
-    def _check_size(self, size: int) -> None:
-        """Some servers end at a message that is too large for them: it is not sent."""
-        limit = self.policy.request_limit
-        if limit is not None and size > limit:
-            raise UpstreamError(
-                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
-                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
-            )
-
-
-def session_key(session: str) -> Key:
-    """Whose connection it is that was made for one client's session."""
-    return ("session", session)
 
 
 class Upstreams:
@@ -341,6 +117,13 @@ class Upstreams:
             for link in upstream.links:
                 if link.session == session and (connection := link.connection) and not connection.modern:
                     await connection.notify(method)
+
+    async def try_unlisted(self) -> None:
+        """Try those anew that have never told their tools, and not only when their pause is over."""
+        async with anyio.create_task_group() as tasks:
+            for upstream in self:
+                if upstream.listing is None:
+                    tasks.start_soon(upstream.attempt)
 
     async def settle(self, seconds: float) -> None:
         """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""

@@ -1,0 +1,106 @@
+"""Whose connection to an upstream a client's requests take, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, Listening, Serve, Speak
+
+BOUND = 20.0
+
+
+def handshakes(log: Path) -> int:
+    return log.read_text().count(" initialize\n")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND):
+        while not condition():  # noqa: ASYNC110  # other processes make it true
+            await asyncio.sleep(0.01)
+
+
+async def status(client: Client) -> list[dict[str, Any]]:
+    contents = (await client.read_resource("mcp-mirror://upstreams")).contents
+    told: list[dict[str, Any]] = json.loads(contents[0].text)["upstreams"]  # type: ignore[union-attr]
+    return told
+
+
+CASES = [
+    # scope, mode of the two clients, handshakes once both have called: the gateway's own, and what they brought about
+    (None, "legacy", 3),
+    ("session", "legacy", 3),
+    ("principal", "legacy", 2),
+    ("shared", "legacy", 1),
+    (None, "auto", 1),
+    ("principal", "auto", 2),
+    ("shared", "auto", 1),
+]
+
+
+@pytest.mark.parametrize(("scope", "mode", "expected"), CASES)
+async def test_a_2025_upstream_has_a_connection_for_whom_its_scope_says(
+    *, scope: str | None, mode: Any, expected: int, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    upstream = raw("ok", "--log", str(log)) | ({"scope": scope} if scope else {})
+    async with serve(configured({"one": upstream})) as served, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(served.url, mode=mode)) for _ in range(2)]
+        for client in clients:
+            assert (await client.call_tool("hear_mirrored", {})).is_error is not True
+            assert (await client.call_tool("hear_mirrored", {})).is_error is not True
+        assert handshakes(log) == expected
+        assert (await status(clients[0]))[0].get("connections", 1) == expected
+
+
+async def test_a_session_that_ends_takes_its_connections_with_it(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    async with serve(configured({"one": raw()})) as served, Client(served.url) as watching:
+        async with Client(served.url, mode="legacy") as client:
+            await client.call_tool("hear_mirrored", {})
+            assert (await status(watching))[0]["connections"] == 2
+        async with asyncio.timeout(BOUND):
+            while "connections" in (await status(watching))[0]:  # noqa: ASYNC110  # the gateway ends them
+                await asyncio.sleep(0.01)
+
+
+async def test_tools_that_a_session_brought_about_are_its_own(configured: Configured, serve: Serve, raw: Any) -> None:
+    async def names(client: Client) -> set[str]:
+        return {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
+
+    async with (
+        serve(configured({"one": raw()})) as served,
+        Client(served.url, mode="legacy") as growing,
+        Client(served.url, mode="legacy") as other,
+    ):
+        await other.call_tool("hear_mirrored", {})
+        await growing.call_tool("grow_mirrored", {"name": "sprout"})
+        async with asyncio.timeout(BOUND):
+            while "sprout_mirrored" not in await names(growing):  # noqa: ASYNC110  # the gateway lists again
+                await asyncio.sleep(0.05)
+        assert (await growing.call_tool("sprout_mirrored", {})).is_error is not True
+        assert "sprout_mirrored" not in await names(other)
+        assert "There is no tool" in str((await other.call_tool("sprout_mirrored", {})).content)
+
+
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_a_server_is_told_when_its_session_is_over(
+    style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
+        async with speak(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            await client.call("hear_mirrored")
+        await until(lambda: "DELETE" in log.read_text())
+        assert log.read_text().count("DELETE") == 1

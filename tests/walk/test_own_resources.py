@@ -1,0 +1,119 @@
+"""Stored values as resources: a person can attach one in a client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client, MCPError
+from mcp.client.subscriptions import ResourcesListChanged
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Connect, Lines, Speak
+
+BOUND = 20.0
+LONG = "a line of text\n" * 2000
+
+
+def stored(client: Lines, result: dict[str, Any]) -> Any:
+    return client.call("say_mirrored", json.dumps({"result": json.dumps(result)}))
+
+
+async def uris(client: Client) -> list[str]:
+    found: list[str] = []
+    page = await client.list_resources(cache_mode="refresh")
+    while True:
+        found += [str(resource.uri) for resource in page.resources if str(resource.uri).startswith("memory://")]
+        if page.next_cursor is None:
+            return found
+        page = await client.list_resources(cursor=page.next_cursor)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_stored_values_are_listed_page_by_page_and_read(
+    mode: Any, configured: Configured, connect: Connect, raw: Any
+) -> None:
+    async with connect(configured({"raw": raw()}), mode=mode) as client:
+        templates = (await client.list_resource_templates()).resource_templates
+        assert "memory://{+path}" in [template.uri_template for template in templates]
+        for number in range(120):
+            said = {"content": [], "structuredContent": {"number": number, "a/b": {"c d": ["x", number]}}}
+            await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        listed = await uris(client)
+        assert len(listed) == len(set(listed)) == 120
+        newest = listed[0]
+        whole = (await client.read_resource(newest)).contents[0]
+        assert whole.mime_type == "application/json"
+        assert json.loads(whole.text)["number"] == 119  # type: ignore[union-attr]
+        part = (await client.read_resource(f"{newest}/a~1b/c%20d/1")).contents[0]
+        assert part.text == "119"  # type: ignore[union-attr]
+
+
+async def test_what_cannot_be_read_says_why(configured: Configured, connect: Connect, raw: Any) -> None:
+    config = configured({"raw": raw()}, mirror={"answer_budget": 500})
+    async with connect(config) as client:
+        said = {"content": [{"type": "text", "text": LONG}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        (uri,) = await uris(client)
+        with pytest.raises(MCPError, match="answer_budget"):
+            await client.read_resource(uri)
+        with pytest.raises(MCPError, match="no key"):
+            await client.read_resource(f"{uri}/nothing")
+        with pytest.raises(MCPError, match="No value is stored"):
+            await client.read_resource(uri.replace("say", "hear"))
+        with pytest.raises(MCPError):
+            await client.read_resource("mcp-mirror://nothing")
+
+
+async def test_a_picture_comes_back_as_its_bytes(configured: Configured, connect: Connect, raw: Any) -> None:
+    data = base64.b64encode(b"\x89PNG" * 200_000).decode()
+    async with connect(configured({"raw": raw()})) as client:
+        said = {"content": [{"type": "image", "data": data, "mimeType": "image/png"}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        (uri,) = await uris(client)
+        content = (await client.read_resource(uri)).contents[0]
+        assert content.mime_type == "image/png"
+        assert content.blob == data  # type: ignore[union-attr]
+
+
+async def test_a_new_value_is_announced(configured: Configured, connect: Connect, raw: Any) -> None:
+    said = json.dumps({"content": [], "structuredContent": {"a": 1}})
+    async with (
+        connect(configured({"raw": raw()})) as client,
+        client.listen(resources_list_changed=True) as changes,
+        asyncio.timeout(BOUND),
+    ):
+        await client.call_tool("say_mirrored", {"result": said})
+        assert isinstance(await anext(aiter(changes)), ResourcesListChanged)
+
+
+async def test_a_notice_is_followed_by_a_link_where_that_is_wanted(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    said = {"content": [{"type": "text", "text": LONG}]}
+    async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
+        await client.greet()
+        notice, link = json.loads(await stored(client, said))["result"]["content"]
+        assert notice["text"].startswith("Stored in memory:")
+        assert link["type"] == "resource_link"
+        assert link["uri"] == f"memory://{notice['text'].splitlines()[1]}"
+        assert link["mimeType"] == "text/plain"
+        small = json.loads(await stored(client, {"content": [{"type": "text", "text": "small"}]}))["result"]["content"]
+        assert [block["type"] for block in small] == ["text"]
+
+
+async def test_a_transparent_gateway_has_nothing_of_its_own(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
+        greeting = await client.greet()
+        assert "resources" not in greeting["capabilities"]
+        assert greeting["instructions"].startswith("Server raw: I am raw.")
+        tools = json.loads(await client.request("tools/list"))["result"]["tools"]
+        assert [tool["name"] for tool in tools][:2] == ["say", "hear"]
+        assert all("memory" not in json.dumps(tool) for tool in tools)
+        call = '{"name":"say","arguments":{"result":"{\\"content\\":[],\\"structuredContent\\":{\\"a\\":1e400}}"}}'
+        assert b'"structuredContent":{"a":1e400}' in await client.request("tools/call", call)
+        unknown = json.loads(await client.request("tools/call", '{"name":"retrieve_final_answer_from_memory"}'))
+        assert unknown["result"]["isError"] is True
