@@ -3,6 +3,7 @@
 The faces make these; the gateway hands them down; upstreams speak through them. Words alone: nothing is sent here.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -38,6 +39,18 @@ class Caller:
     def identity(self) -> tuple[str, str | None]:
         """What makes two callers one."""
         return self.namespace, self.session
+
+    @property
+    def principal(self) -> str:
+        """A name for all callers whose connections may be one: they have one memory, and can do the same."""
+        return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
+
+    @property
+    def party(self) -> str | None:
+        """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
+        if self.session is not None:
+            return self.session
+        return self.principal if self.capabilities else None
 
     def can_answer(self, method: str) -> bool:
         """Whether it has said that it takes this request of a server's."""

@@ -87,7 +87,7 @@ class Gateway:
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
     """What every client is shown."""
     catalogs: dict[str, Catalog] = field(default_factory=dict)
-    """What single sessions are shown, whose upstreams list other tools on their connections."""
+    """What single parties are shown, whose upstreams list other tools on their connections; see `Caller.party`."""
 
     async def call_tool(self, call: ToolCall) -> Reply:
         """Answer a call; errors become results with `isError` that say what to do.
@@ -131,7 +131,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.session or "", self.catalog)
+        return self.catalogs.get(caller.party or "", self.catalog)
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)

@@ -55,7 +55,7 @@ class Subscriptions:
         """
         place = await self._relay.place_of(uri, exchange)
         link = await self._upstreams[place.upstream].link_for(exchange)
-        watch = self._watches.get(key := (place, link.session))
+        watch = self._watches.get(key := (place, link.party.name))
         if watch is None:
             watch = _Watch(place, link)
             connection = await link.usable()
@@ -103,17 +103,17 @@ class Subscriptions:
         watch.scope.cancel()
         if (connection := watch.link.connection) and not connection.modern:
             await connection.request(_order("resources/unsubscribe", watch.place), exchange)
-            if (watch.place, watch.link.session) in self._watches:  # somebody has come meanwhile
+            if (watch.place, watch.link.party.name) in self._watches:  # somebody has come meanwhile
                 await connection.request(_order("resources/subscribe", watch.place), exchange)
 
     async def _end_quietly(self, watch: _Watch) -> None:
         with contextlib.suppress(UpstreamError):
             await self._end(watch)
 
-    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """Told by an upstream, over the connection of a session or over one for all, that a resource was updated."""
+    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
+        """Told by an upstream, over the connection of a party or over one for all, that a resource was updated."""
         for watch in tuple(self._watches.values()):
-            if watch.place.upstream == upstream and watch.link.session == session and _covers(watch.place.key, uri):
+            if watch.place.upstream == upstream and watch.link.party.name == party and _covers(watch.place.key, uri):
                 self._tell(watch, uri, params)
 
     def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:

@@ -208,7 +208,7 @@ class Handlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = self.announcements.open(params.notifications)
+        stream = self.announcements.open(params.notifications, self.exchange_of(context).caller.party)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
             for uri in uris:

@@ -123,6 +123,8 @@ class Party:
     """The one client whose connection it is; None where several share it."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What the handshake says that the client can do."""
+    name: str | None = None
+    """Whose connection it is; None where it is everybody's. See `Caller.party`."""
 
 
 class Hearing:
