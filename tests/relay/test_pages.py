@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from desk import Desk
+from desk import OLD, Desk
 from mcp import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     BlobResourceContents,
     PromptReference,
     ResourceTemplateReference,
@@ -45,10 +46,10 @@ async def test_templates_are_listed_and_what_they_name_is_read(desk: Desk) -> No
     assert text.text == "What is at notes://by/Ada/Sketch."
 
 
-async def test_a_resource_that_is_not_there_is_refused_with_the_protocols_code(desk: Desk) -> None:
+async def test_a_resource_that_is_not_there_is_refused_with_its_upstreams_code(desk: Desk) -> None:
     with pytest.raises(MCPError) as caught:
         await desk.client.read_resource("nowhere://at/all")
-    assert caught.value.error.code in (-32002, -32602)
+    assert caught.value.error.code == (-32002 if desk.combination.upstream == OLD else INVALID_PARAMS)
 
 
 async def test_prompts_are_listed_and_filled_in(desk: Desk) -> None:

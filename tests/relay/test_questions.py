@@ -106,9 +106,8 @@ async def test_a_question_that_the_client_does_not_take_is_refused_as_the_protoc
         return
     with pytest.raises(MCPError) as caught:
         await reserved.text("interview", rounds=kind)
-    if reserved.combination.client == OLD:
-        assert caught.value.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY
-        assert caught.value.error.data == {"requiredCapabilities": {kind: {}}}
+    assert caught.value.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY
+    assert caught.value.error.data == {"requiredCapabilities": {kind: {}}}
 
 
 async def test_progress_reaches_the_request_that_waits_in_every_round(desk: Desk) -> None:
@@ -135,6 +134,13 @@ async def test_a_memory_path_is_the_same_value_in_every_round(desk: Desk, below:
     assert set(told["digests"]) == {hashlib.sha256(value.encode()).hexdigest()}
     assert len(told["digests"]) == (1 if desk.combination.upstream == OLD else 4)
     assert len(told["answers"]) == 3
+
+
+async def test_calls_that_ask_at_the_same_time_all_get_their_answers(desk: Desk) -> None:
+    calls = [in_tool(desk, "form,sampling;form") for _ in range(4)]
+    for told in await asyncio.gather(*calls):
+        assert told["answers"].keys() == {"0-form", "0-sampling", "1-form"}
+        assert told["answers"]["0-sampling"] == ANSWERS["0-sampling"]
 
 
 async def first_round(desk: Desk, **arguments: Any) -> InputRequiredResult:
@@ -171,7 +177,11 @@ async def test_a_state_that_was_tampered_with_or_belongs_to_other_arguments_is_r
             await come_back(desk, first, forged, rounds=rounds)
         assert caught.value.error.code == INVALID_PARAMS
     told = await come_back(desk, first, state, rounds="form")
-    assert json.loads(told.content[0].text)["answers"] == {next(iter(first.input_requests or ())): None} or told
+    assert json.loads(told.content[0].text)["answers"] == {"0-form": {"action": "decline"}}
+    if desk.combination.is_held:
+        with pytest.raises(MCPError) as caught:
+            await come_back(desk, first, state, rounds="form")
+        assert caught.value.error.code == INVALID_PARAMS
 
 
 async def test_a_cancelled_call_whose_question_is_open_is_cancelled_at_the_upstream(desk: Desk, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ async def ask_live(
         arrival = await send(order.with_params(inputResponses=answers, requestState=state))
         if (questions := read_asked(arrival)) is None:
             return arrival
+        check_capabilities(exchange.caller, questions)
     raise UpstreamError(f"The server asked for input more than {ROUNDS} times in one call.")
 
 
@@ -100,7 +101,6 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
             method = str(request.get("method"))
-            check_capability(exchange.caller, method)
             answers[key] = dict(await exchange.ask(method, _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
@@ -121,13 +121,15 @@ def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**params, "elicitationId": secrets.token_urlsafe(16)}
 
 
-def check_capability(caller: Caller, method: str) -> None:
-    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes this request."""
-    if not caller.can_answer(method):
-        needed = CAPABILITY_OF.get(method, method)
-        said = f"The tool needs a client that has the capability `{needed}`."
-        data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
-        raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
+def check_capabilities(caller: Caller, asked: Asked) -> None:
+    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
+    for request in asked.requests.values():
+        method = str(request.get("method"))
+        if not caller.can_answer(method):
+            needed = CAPABILITY_OF.get(method, method)
+            said = f"The tool needs a client that has the capability `{needed}`."
+            data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
+            raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
 
 
 @dataclass(slots=True)
@@ -144,8 +146,9 @@ class HeldCall:
     def __init__(self, exchange: Exchange, seconds: float) -> None:
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
-        self.taken = anyio.Event()
-        """Set once the client has the outcome."""
+        self.left = anyio.Event()
+        """Set once the client has the outcome, or does not want it any more."""
+        self._given_up = False
         self.caller = exchange.caller
         self.log_level = exchange.log_level
         self.wants_progress = exchange.wants_progress
@@ -201,8 +204,8 @@ class HeldCall:
         self._news.set()
 
     def discard(self) -> None:
-        """Nobody has come back for the result."""
-        if isinstance(self._outcome, SpooledFrame):
+        """Free what nobody has come back for."""
+        if isinstance(self._outcome, SpooledFrame) and (self._given_up or not self.left.is_set()):
             self._outcome.discard()
 
     @property
@@ -219,15 +222,18 @@ class HeldCall:
                 await self._news.wait()
         except anyio.get_cancelled_exc_class():
             self.scope.cancel()
+            self._given_up = True
+            self.left.set()
             raise
         finally:
             self._present = None
-        if isinstance(self._outcome, UpstreamError):
-            raise self._outcome
-        if self._outcome is not None:
-            return self._outcome
-        requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
-        return Asked(requests, {"held": self.id})
+        if self._open:  # first, where the result is there too: a question may be about another call than it seems
+            requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
+            return Asked(requests, {"held": self.id})
+        self.left.set()
+        if self._outcome is None or isinstance(self._outcome, UpstreamError):
+            raise self._outcome or UpstreamError("The call has come to no end.")
+        return self._outcome
 
 
 class HeldCalls:
@@ -255,7 +261,7 @@ class HeldCalls:
         call = HeldCall(exchange, self._seconds)
         self._calls[call.id] = call
         self._tasks.start_soon(self._run, call, send)
-        return await self._wait(call, exchange)
+        return await call.wait(exchange)
 
     async def resume(self, again: Round, exchange: Exchange) -> Arrival | Asked:
         """Go on with a call whose client has come back.
@@ -272,14 +278,7 @@ class HeldCalls:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             said = "`inputResponses` must be an object with an object for each request that was made."
             raise RefusedError(said, types.INVALID_PARAMS, said) from None
-        return await self._wait(call, exchange)
-
-    async def _wait(self, call: HeldCall, exchange: Exchange) -> Arrival | Asked:
-        try:
-            return await call.wait(exchange)
-        finally:
-            if call.is_over:
-                call.taken.set()
+        return await call.wait(exchange)
 
     async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
         with call.scope:
@@ -290,7 +289,6 @@ class HeldCalls:
         if not call.is_over:
             call.finish(UpstreamError("The call was given up: its question was not answered in time."))
         with anyio.move_on_after(self._seconds):
-            await call.taken.wait()
+            await call.left.wait()
         del self._calls[call.id]
-        if not call.taken.is_set():
-            call.discard()
+        call.discard()

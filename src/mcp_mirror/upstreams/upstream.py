@@ -18,7 +18,7 @@ from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
 
 _IDLE: Final = 1800.0
 """Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
@@ -154,8 +154,11 @@ class Upstream:
             return await self._holding.begin(exchange, lambda held: link.request(order, held))
         arrival = await link.request(order, exchange)
         asked = read_asked(arrival) if modern else None
-        if asked is None or exchange.caller.modern:
-            return asked or arrival
+        if asked is None:
+            return arrival
+        check_capabilities(exchange.caller, asked)
+        if exchange.caller.modern:
+            return asked
         return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
 
     async def link_for(self, exchange: Exchange) -> Link:
