@@ -70,4 +70,4 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths policies wire frames spans tokens references schema resolve capture notice digest
+PURE  := errors models paths policies callers wire frames spans tokens references directory schema resolve capture notice digest

@@ -109,7 +109,7 @@ class LineSink:
         self._queue, queue = anyio.create_memory_object_stream[tuple[Segments, anyio.Event]](0)
         limiter = anyio.CapacityLimiter(1)
         task_status.started()
-        with queue:
+        with self._queue, queue:
             async for segments, done in queue:
                 self._writing = True
                 try:

@@ -184,6 +184,18 @@ async def test_a_state_that_was_tampered_with_or_belongs_to_other_arguments_is_r
         assert caught.value.error.code == INVALID_PARAMS
 
 
+async def test_a_call_that_is_left_open_takes_no_questions_of_later_ones(desk: Desk) -> None:
+    if desk.combination.client == NEW:
+        await first_round(desk, rounds="form")
+    else:
+        desk.person.is_away = True
+        left = asyncio.create_task(in_tool(desk, "form"))
+        await desk.until(lambda: desk.person.asked)
+        desk.person.is_away = False
+        left.cancel()
+    assert (await in_tool(desk, ROUNDS))["answers"] == ANSWERS
+
+
 async def test_a_cancelled_call_whose_question_is_open_is_cancelled_at_the_upstream(desk: Desk, tmp_path: Path) -> None:
     over = tmp_path / "over"
     if desk.combination.client == NEW:  # between rounds it has no call that it could cancel

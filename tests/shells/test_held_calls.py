@@ -18,26 +18,6 @@ ANSWER = {"action": "accept"}
 pytestmark = pytest.mark.timeout(20)
 
 
-async def test_a_call_that_its_client_gave_up_is_held_no_longer() -> None:
-    async def never(_: Exchange) -> Arrival:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    async def at_once(_: Exchange) -> Arrival:
-        return RESULT
-
-    async with anyio.create_task_group() as tasks:
-        calls = HeldCalls(tasks, 600)
-        for _ in range(2):
-            for _ in range(600):  # as many, twice, are more than are held at one time
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await calls.begin(CLIENT, never)
-            await anyio.wait_all_tasks_blocked()
-        assert await calls.begin(CLIENT, at_once) == RESULT
-        tasks.cancel_scope.cancel()
-
-
 async def test_a_question_that_came_with_the_result_is_asked_before_the_result_is_given() -> None:
     answers: list[Any] = []
 

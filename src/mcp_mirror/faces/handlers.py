@@ -133,7 +133,7 @@ class Handlers:
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         exchange = self.exchange_of(context)
-        cursor = params.cursor
+        cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
         listed = None if cursor else await self.relay.list_all("resources", exchange)
         items: list[Segments] = list(listed.items) if listed else []

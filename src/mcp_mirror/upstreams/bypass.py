@@ -30,6 +30,8 @@ from mcp_mirror.wire import (
     object_of,
     open_message,
     open_object,
+    recover_id,
+    recover_method,
     splice,
 )
 
@@ -59,6 +61,8 @@ class Said:
     """None: a notification."""
     about: str | None
     """The token of the request of ours on whose stream it came; None where the transport has one stream for all."""
+    fault: str | None = None
+    """Why what it holds cannot be read, a sentence; its parameters are not there then."""
 
 
 @dataclass(slots=True)
@@ -201,7 +205,13 @@ class Bypass:
             return None if too_late else self._opened(frame.view, about)
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
-        message = open_message(frame)
+        try:
+            message = open_message(frame)
+        except WireError as error:
+            if (method := recover_method(frame)) is None:
+                raise
+            self.hear(Said(method, {}, recover_id(frame), self._token_of(about), str(error)))
+            return None
         if isinstance(message.method, str):
             self.hear(_said(message, message.method, self._token_of(about)))
             return None
@@ -253,21 +263,13 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
 
 
 def _said(message: Message, method: str, about: str | None) -> Said:
+    """What a server says of its own accord is small and meant for people: it is read, and written anew."""
     params = message.params if isinstance(message.params, dict) else {}
-    parsed = {key: _parsed(raw) for key, raw in params.items()}
-    return Said(method, parsed, message.id if isinstance(message.id, int | str) else None, about)
-
-
-def _parsed(raw: msgspec.Raw) -> Any:
-    """What a server says of its own accord is small and meant for people: it is read, and written anew.
-
-    Raises:
-        WireError: It holds what cannot be read.
-    """
+    identity = message.id if isinstance(message.id, int | str) else None
     try:
-        return msgspec.json.decode(raw)
+        return Said(method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"The message cannot be read: {error}.") from None
+        return Said(method, {}, identity, about, f"The message cannot be read: {error}.")
 
 
 def _nothing(message: Message) -> bytes:

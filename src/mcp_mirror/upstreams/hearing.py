@@ -152,7 +152,9 @@ class Hearing:
 
     def hear(self, said: Said) -> None:
         """Take what the server says."""
-        if said.id is None:
+        if said.fault and said.id is None:
+            log.warning("a %s is not passed on: %s", said.method[:100], said.fault)
+        elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         else:
             self._tasks.start_soon(self._answer, said, said.id)
@@ -194,7 +196,7 @@ class Hearing:
     def _attendance_for(self, said: Said) -> Attendance | None:
         """The request that it is about: that on whose stream it came, else one under way of the one caller's.
 
-        Among those, one that the client still waits for, and the latest: it may never come back to another.
+        The first that the client waits for; where it waits for none, the latest: it may never come back to others.
         """
         if said.about is not None:
             return self._attended.get(said.about)
@@ -202,7 +204,7 @@ class Hearing:
         if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
             return None
         waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
-        return (waited_for or attended)[-1]
+        return waited_for[0] if waited_for else attended[-1]
 
     def _courier_for(self, said: Said) -> Courier | None:
         attendance = self._attendance_for(said)
@@ -225,13 +227,16 @@ class Hearing:
                 wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
-                del self._questions[identity]
+                if self._questions.get(identity) is scope:  # a server may use an id twice
+                    del self._questions[identity]
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.sink.send(SessionMessage(answer))
 
     async def _asked(self, said: Said) -> Mapping[str, Any]:
         if said.method == "ping":
             return {}
+        if said.fault:
+            raise _refused(types.INVALID_PARAMS, said.fault)
         if said.method not in CAPABILITY_OF:
             raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
         attendance, courier = self._attendance_for(said), self._courier_for(said)

@@ -40,6 +40,8 @@ from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
 
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 60.0
+_DOUBLINGS: Final = 16
+"""Times that a pause is doubled: past it every bound is reached."""
 _JITTER: Final = 0.2
 """Share of a pause by which it varies: what went down together does not come back together."""
 _STEADY: Final = 10.0
@@ -185,8 +187,7 @@ class Link:
                 self._set_down(str(error))
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
             await anyio.sleep(_FIRST_PAUSE)
-            pause = min(_FIRST_PAUSE * 2**attempts, _LONGEST_PAUSE) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
-            with anyio.move_on_after(pause):
+            with anyio.move_on_after(jittered(pause_after(attempts, _FIRST_PAUSE, _LONGEST_PAUSE))):
                 await self._wanted.wait()
 
     def _tries_the_other_way(self, error: UpstreamError) -> bool:
@@ -285,7 +286,7 @@ class Link:
                     log.warning("upstream %s takes no subscription (error %d)", connection.name, error.code)
                     return
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
-            await anyio.sleep(min(_RELIST_PAUSE * 2**attempts, _LONGEST_DEAFNESS))
+            await anyio.sleep(pause_after(attempts, _RELIST_PAUSE, _LONGEST_DEAFNESS))
 
     async def _relist(self, connection: Connection) -> None:
         """Follow changes: however many were announced, once a second at most."""
@@ -309,6 +310,16 @@ class Link:
         self.settled.set()
         self._tell_moved()
         log.warning("upstream %s is down: %s", self.means.policy.name, detail)
+
+
+def pause_after(attempts: int, first: float, longest: float) -> float:
+    """Seconds until the next attempt: twice as many after each, up to a bound, however many there were."""
+    return min(first * (1 << min(attempts, _DOUBLINGS)), longest)
+
+
+def jittered(seconds: float) -> float:
+    """A pause, a little shorter or longer by chance."""
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ other comes back with the answer, and what one wants answered with a new call is
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import anyio
 import mcp_types as types
@@ -42,6 +42,13 @@ class Asked:
     """The requests as the server wrote them."""
 
 
+class _Request(TypedDict):
+    """One of them, as far as it is read; what else it holds is in the raw text."""
+
+    method: str
+    params: NotRequired[dict[str, Any] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a client brings when it comes back with answers."""
@@ -60,7 +67,7 @@ def read_asked(arrival: Arrival) -> Asked | None:
     if not isinstance(arrival, Mapping) or bytes(arrival.get("resultType", b"")) != b'"input_required"':
         return None
     try:
-        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, dict[str, Any]])
+        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])
         state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
@@ -80,6 +87,7 @@ async def ask_live(
     questions: Asked | None = asked
     for _ in range(ROUNDS):
         assert questions is not None  # noqa: S101  # the loop's condition
+        check_capabilities(exchange.caller, questions)
         if questions.requests:
             answers: dict[str, Any] | None = await _answers_of(questions.requests, exchange)
         else:
@@ -90,7 +98,6 @@ async def ask_live(
         arrival = await send(order.with_params(inputResponses=answers, requestState=state))
         if (questions := read_asked(arrival)) is None:
             return arrival
-        check_capabilities(exchange.caller, questions)
     raise UpstreamError(f"The server asked for input more than {ROUNDS} times in one call.")
 
 
@@ -100,8 +107,7 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            method = str(request.get("method"))
-            answers[key] = dict(await exchange.ask(method, _as_of_2025(request.get("params") or {})))
+            answers[key] = dict(await exchange.ask(request["method"], _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -124,8 +130,7 @@ def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_capabilities(caller: Caller, asked: Asked) -> None:
     """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
     for request in asked.requests.values():
-        method = str(request.get("method"))
-        if not caller.can_answer(method):
+        if not caller.can_answer(method := request["method"]):
             needed = CAPABILITY_OF.get(method, method)
             said = f"The tool needs a client that has the capability `{needed}`."
             data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
@@ -146,9 +151,8 @@ class HeldCall:
     def __init__(self, exchange: Exchange, seconds: float) -> None:
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
-        self.left = anyio.Event()
-        """Set once the client has the outcome, or does not want it any more."""
-        self._given_up = False
+        self.is_let_go = anyio.Event()
+        """Set once nobody will come back for it: the client has the outcome, or has left."""
         self.caller = exchange.caller
         self.log_level = exchange.log_level
         self.wants_progress = exchange.wants_progress
@@ -158,6 +162,7 @@ class HeldCall:
         self._open: dict[str, _Question] = {}
         self._asked = 0
         self._outcome: Arrival | UpstreamError | None = None
+        self._is_taken = False
         self._news = anyio.Event()
 
     @property
@@ -179,7 +184,7 @@ class HeldCall:
         self._asked += 1
         key, question = f"question-{self._asked}", _Question(method, params)
         self._open[key] = question
-        self._news.set()
+        self._wake()
         try:
             with anyio.move_on_after(self._seconds):
                 await question.answered.wait()
@@ -201,11 +206,11 @@ class HeldCall:
     def finish(self, outcome: Arrival | UpstreamError) -> None:
         """The server has answered the call, or failed."""
         self._outcome = outcome
-        self._news.set()
+        self._wake()
 
     def discard(self) -> None:
-        """Free what nobody has come back for."""
-        if isinstance(self._outcome, SpooledFrame) and (self._given_up or not self.left.is_set()):
+        """A result for which nobody has come is no use any more."""
+        if isinstance(self._outcome, SpooledFrame) and not self._is_taken:
             self._outcome.discard()
 
     @property
@@ -213,26 +218,38 @@ class HeldCall:
         """Whether nothing more can come."""
         return self._outcome is not None
 
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
     async def wait(self, exchange: Exchange) -> Arrival | Asked:
-        """What comes next: the result, or questions. A caller that leaves before takes the call with it."""
+        """What comes next: the result, or questions. A caller that leaves before takes the call with it.
+
+        Raises:
+            UpstreamError: The call failed, or its caller has come again, and that request gets the answer.
+        """
         self._present = exchange
+        self._wake()
         try:
-            while self._outcome is None and not self._open:
-                self._news = anyio.Event()
+            while self._present is exchange and self._outcome is None and not self._open:
                 await self._news.wait()
         except anyio.get_cancelled_exc_class():
-            self.scope.cancel()
-            self._given_up = True
-            self.left.set()
+            if self._present is exchange:
+                self.scope.cancel()
+                self.is_let_go.set()
             raise
-        finally:
-            self._present = None
+        if self._present is not exchange:
+            said = "This was sent again meanwhile: the later request gets the answer."
+            raise RefusedError(said, types.INVALID_REQUEST, said)
+        self._present = None
         if self._open:  # first, where the result is there too: a question may be about another call than it seems
             requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
             return Asked(requests, {"held": self.id})
-        self.left.set()
-        if self._outcome is None or isinstance(self._outcome, UpstreamError):
-            raise self._outcome or UpstreamError("The call has come to no end.")
+        self._is_taken = True
+        self.is_let_go.set()
+        assert self._outcome is not None  # noqa: S101  # the loop's condition
+        if isinstance(self._outcome, UpstreamError):
+            raise self._outcome
         return self._outcome
 
 
@@ -289,6 +306,6 @@ class HeldCalls:
         if not call.is_over:
             call.finish(UpstreamError("The call was given up: its question was not answered in time."))
         with anyio.move_on_after(self._seconds):
-            await call.left.wait()
+            await call.is_let_go.wait()
         del self._calls[call.id]
         call.discard()

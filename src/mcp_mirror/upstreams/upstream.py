@@ -156,8 +156,8 @@ class Upstream:
         asked = read_asked(arrival) if modern else None
         if asked is None:
             return arrival
-        check_capabilities(exchange.caller, asked)
         if exchange.caller.modern:
+            check_capabilities(exchange.caller, asked)
             return asked
         return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
 
