@@ -75,6 +75,9 @@ class Status:
     """Why it is down, a sentence for an operator."""
 
 
+_JUST_ENDED: Final = Status("down", "It ended the connection.")
+
+
 class EndedEarlyError(UpstreamError):
     """The server ended the connection before it had answered."""
 
@@ -171,9 +174,10 @@ class Link:
                 while self._is_away() and self._vain == vain:
                     await self._moved.wait()
         if self._connection is None or self._is_away():
-            why = f": {self.status.detail}" if self.status.detail else "."
+            status = _JUST_ENDED if self.status.state == "ready" else self.status
+            why = f": {status.detail}" if status.detail else "."
             name = self.means.policy.name
-            raise UpstreamError(f"Upstream {name!r} is {self.status.state}{why} Try again in a moment.")
+            raise UpstreamError(f"Upstream {name!r} is {status.state}{why} Try again in a moment.")
         return self._connection
 
     async def run(self) -> NoReturn:
