@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz soak conformance node lock clean
+.PHONY: help run test check format bench conformance faults fuzz soak node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -33,6 +33,9 @@ format: $(VENV)/.installed ## format and mend what can be mended
 
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
 	BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+
+faults: $(VENV)/.installed ## let upstreams and networks fail in every way, measure what it costs; prints tables
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
@@ -70,4 +73,4 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths policies wire frames spans tokens references schema resolve capture notice digest
+PURE  := errors models paths policies callers wire frames spans tokens references directory schema resolve capture notice digest

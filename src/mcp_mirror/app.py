@@ -234,43 +234,43 @@ class _News:
         """Who is told, and by which rules catalogs are made."""
         self._handlers, self.config = handlers, config
 
-    def changed(self, kind: str, session: str | None) -> None:
-        """On a session's connection, or on everybody's, a list has changed."""
-        if kind == "tools" and not self._remake(session):
+    def changed(self, kind: str, party: str | None) -> None:
+        """On a party's connection, or on everybody's, a list has changed."""
+        if kind == "tools" and not self._remake(party):
             return
-        if kind == "tools" and session is None and self._handlers:
+        if kind == "tools" and party is None and self._handlers:
             for other in tuple(self._handlers.gateway.catalogs):
                 self._remake(other)
-        self._pending[kind, session] = None
+        self._pending[kind, party] = None
         self._wake.set()
 
-    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
+    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
         if self._handlers:
-            self._handlers.subscriptions.updated(upstream, session, uri, params)
+            self._handlers.subscriptions.updated(upstream, party, uri, params)
 
     def kept(self) -> None:
         """A value was stored: it is a resource of ours."""
         self._pending["resources", None] = None
         self._wake.set()
 
-    def _remake(self, session: str | None) -> bool:
+    def _remake(self, party: str | None) -> bool:
         """Put a catalog together anew; whether clients see a difference."""
         assert self._handlers is not None  # noqa: S101  # before the start
         gateway, config = self._handlers.gateway, self.config
-        said = ((one.policy, one.listing_for(session)) for one in gateway.upstreams)
+        said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
         listed = ((policy, listing.tools) for policy, listing in said if listing)
         reserved = () if config.is_transparent else OWN_TOOLS
         catalog = build_catalog(listed, config.mirror, reserved, transparent=config.is_transparent)
-        before = gateway.catalogs.get(session or "", gateway.catalog)
+        before = gateway.catalogs.get(party or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
         catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS)
-        if session is None:
+        if party is None:
             gateway.catalog = catalog
         elif _adverts(catalog) != _adverts(gateway.catalog):
-            gateway.catalogs[session] = catalog
+            gateway.catalogs[party] = catalog
         else:
-            gateway.catalogs.pop(session, None)
+            gateway.catalogs.pop(party, None)
         return _adverts(catalog) != _adverts(before)
 
     def ended(self, session: str) -> None:
@@ -286,9 +286,9 @@ class _News:
             await self._wake.wait()
             self._wake = anyio.Event()
             pending, self._pending = self._pending, {}
-            for kind, session in pending:
+            for kind, party in pending:
                 if self._handlers:
-                    await self._handlers.announcements.announce(kind, session)
+                    await self._handlers.announcements.announce(kind, party)
             await anyio.sleep(_SPREAD_PAUSE)
 
 

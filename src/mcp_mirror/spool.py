@@ -138,6 +138,11 @@ class SpoolCollector:
         else:
             self._pieces.append(bytes(piece))
 
+    @property
+    def is_dropping(self) -> bool:
+        """Whether the message under way is past its bound."""
+        return self._dropping
+
     def take(self) -> Frame:
         """The message."""
         size, self.size = self.size, 0
