@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench fuzz conformance replicas node lock clean
+.PHONY: help run test check format bench conformance faults fuzz soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -34,9 +34,15 @@ format: $(VENV)/.installed ## format and mend what can be mended
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
 	BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
 
+faults: $(VENV)/.installed ## let upstreams and networks fail in every way, measure what it costs; prints tables
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
+
+soak: $(VENV)/.installed ## kill gateways a thousand times while they write to the disk (minutes)
+	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
@@ -70,4 +76,4 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths policies wire frames spans tokens references schema resolve capture notice digest
+PURE  := errors models paths policies callers wire frames spans tokens references directory schema resolve capture notice digest

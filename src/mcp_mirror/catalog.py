@@ -37,6 +37,8 @@ class Entry:
     headers: tuple[tuple[str, ...], ...]
     """Where the arguments stand that are mirrored into HTTP headers."""
     check: Callable[[Any], str | None] = field(repr=False)
+    may_repeat: bool = False
+    """It is marked read-only, and the user lets such calls be made once more where the connection is lost."""
     mirrored: bool = True
     """False: the original itself, beside its twin or instead of it; nothing is resolved and nothing captured."""
 
@@ -177,8 +179,14 @@ def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> E
         timeout=policy.timeout,
         headers=header_locations(one.schema),
         check=one.check,
+        may_repeat=one.policy.repeat_read_only and _is_read_only(one.raw),
         mirrored=mirrored,
     )
+
+
+def _is_read_only(raw: Mapping[str, Any]) -> bool:
+    annotations = raw.get("annotations")
+    return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
 def _own_schema(one: _Found) -> Schema:

@@ -45,10 +45,11 @@ class ContentCapture:
 
     async def resource(self, result: Members, namespace: str, place: Place) -> Members:
         """The result of a `resources/read`, large contents exchanged for notices."""
-        if not self.mirror.capture_resources or "contents" not in result:
+        listed = open_array(_text(result.get("contents", b"null"))) if self.mirror.capture_resources else None
+        if listed is None:
             return result
         contents: list[Segments] = []
-        for raw in open_array(_text(result["contents"])) or ():
+        for raw in listed:
             members = open_object(raw) or {}
             block = _block_of(raw, members)
             notice = await self._notice(block, "resource", namespace, place)
@@ -59,10 +60,11 @@ class ContentCapture:
 
     async def prompt(self, result: Members, namespace: str, place: Place) -> Members:
         """The result of a `prompts/get`, large messages exchanged for notices."""
-        if not self.mirror.capture_resources or "messages" not in result:
+        listed = open_array(_text(result.get("messages", b"null"))) if self.mirror.capture_resources else None
+        if listed is None:
             return result
         messages: list[Segments] = []
-        for raw in open_array(_text(result["messages"])) or ():
+        for raw in listed:
             members = open_object(raw) or {}
             notice = await self._notice((members.get("content", b"{}"),), "prompt", namespace, place)
             told = msgspec.json.encode({"type": "text", "text": notice})
@@ -82,7 +84,7 @@ class ContentCapture:
             max_key_bytes=self.limits.max_key_bytes,
         )
         digest = await _digest({"content": join(array_of([block]))}, order)
-        if digest.captured.value is None:
+        if digest.captured.value is None or digest.captured.shown is not None:
             return None
         try:
             await self.keeper.keep(namespace, Provenance(place.upstream, place.key, ""), order, digest.captured)

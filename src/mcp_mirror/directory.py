@@ -66,12 +66,21 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]]) -> Merged:
             name = _text(members.get(key))
             if name is None:
                 continue
-            own = name if name not in places else alias(kind, upstream, name)
+            place = Place(upstream, name)
+            own = name_at(kind, place, places)
             if own in places:
                 continue  # the same upstream lists it twice
-            places[own] = Place(upstream, name)
+            places[own] = place
             items.append((raw,) if own == name else object_of({**members, key: msgspec.json.encode(own)}))
     return Merged(tuple(items), places)
+
+
+def name_at(kind: Kind, place: Place, places: Mapping[str, Place]) -> str:
+    """The name under which clients know a thing, or are to: its own, unless that is another's already."""
+    name = place.key
+    while places.get(name, place) != place:
+        name = alias(kind, place.upstream, name)
+    return name
 
 
 def alias(kind: Kind, upstream: str, key: str) -> str:

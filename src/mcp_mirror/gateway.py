@@ -92,7 +92,7 @@ class Gateway:
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
     """What every client is shown."""
     catalogs: dict[str, Catalog] = field(default_factory=dict)
-    """What single sessions are shown, whose upstreams list other tools on their connections."""
+    """What single parties are shown, whose upstreams list other tools on their connections; see `Caller.party`."""
 
     async def call_tool(self, call: ToolCall) -> Reply:
         """Answer a call; errors become results with `isError` that say what to do.
@@ -150,7 +150,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.session or "", self.catalog)
+        return self.catalogs.get(caller.party or "", self.catalog)
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
@@ -162,8 +162,10 @@ class Gateway:
         return Memory(self.keeper.store, self.mirror, estimate_tokens, self.scanner)
 
     async def _route(self, name: str, caller: Caller) -> Entry:
-        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still
+        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still, or be back
             await self.upstreams.settle(self.mirror.startup_wait)
+        if name not in self.catalog_for(caller).entries:
+            await self.upstreams.try_unlisted()
         if entry := self.catalog_for(caller).entries.get(name):
             return entry
         near = nearest(name, (*self.catalog_for(caller).entries, *OWN_TOOLS))
@@ -179,6 +181,7 @@ class Gateway:
             shown={"name": entry.tool, "arguments": _header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
+            may_repeat=entry.may_repeat,
         )
         return await self.upstreams[entry.upstream].request(order, call.exchange, checked(call.again, call.arguments))
 

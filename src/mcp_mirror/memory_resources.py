@@ -26,8 +26,13 @@ TEMPLATE: Final[Mapping[str, Any]] = {
     "description": "A value in memory, or a part of it, by its memory path.",
 }
 
-_BINARY: Final = (("data",), ("blob",), ("resource", "blob"))
-"""Where a content block keeps its base64."""
+_SHOWN: Final = (
+    ("blob", ("data",)),
+    ("blob", ("blob",)),
+    ("blob", ("resource", "blob")),
+    ("text", ("resource", "text")),
+)
+"""Where a content block keeps its base64 or its text, and what a resource calls that."""
 
 
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
@@ -40,10 +45,15 @@ async def list_values(memory: Memory, namespace: str, after: str | None) -> tupl
 
     Returns:
         Resources, JSON text, and the base to go on after; None where there are no more.
+
+    Raises:
+        ToolError: The value to go on after is gone.
     """
     stored = list(await memory.store.list(namespace))
     bases = [descriptor.base for descriptor in stored]
-    begin = bases.index(after) + 1 if after in bases else 0
+    if after is not None and after not in bases:
+        raise ToolError("The list has changed since this cursor was given. List again without a cursor.")
+    begin = 0 if after is None else bases.index(after) + 1
     page = stored[begin : begin + PAGE]
     more = len(stored) > begin + PAGE
     return [msgspec.json.encode(_resource(one)) for one in page], page[-1].base if more else None
@@ -77,10 +87,10 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
 def _content_of(recalled: Recalled) -> dict[str, Buffer]:
     if recalled.kind != "binary":
         return {"mimeType": msgspec.json.encode(media_type_of(recalled.kind)), "text": text_of(recalled)}
-    for tokens in _BINARY:
+    for member, tokens in _SHOWN:
         if not isinstance(span := locate(recalled.blob, tokens), Miss):
             media = locate(recalled.blob, (*tokens[:-1], "mimeType"))
             blob = memoryview(recalled.blob)
             named: dict[str, Buffer] = {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
-            return {**named, "blob": blob[span.start : span.stop]}
+            return {**named, member: blob[span.start : span.stop]}
     raise ToolError("This value holds no content that can be shown; give its path to a tool instead.")

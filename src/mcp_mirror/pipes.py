@@ -57,6 +57,11 @@ class LineSource:
         self._ended = True
         self._waiting.cancel()
 
+    @property
+    def is_choked(self) -> bool:
+        """Whether a message past its bound is under way: what comes after it waits for its end."""
+        return self._collector.is_dropping
+
     def close(self) -> None:
         """Drop what came of an unfinished message, and the descriptor."""
         self._collector.close()
@@ -104,7 +109,7 @@ class LineSink:
         self._queue, queue = anyio.create_memory_object_stream[tuple[Segments, anyio.Event]](0)
         limiter = anyio.CapacityLimiter(1)
         task_status.started()
-        with queue:
+        with self._queue, queue:
             async for segments, done in queue:
                 self._writing = True
                 try:

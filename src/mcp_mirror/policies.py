@@ -77,6 +77,8 @@ class UpstreamPolicy:
     """Tool name globs with what they change; where several match, a later one wins member by member."""
     scope: Scope | None = None
     """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
+    repeat_read_only: bool = False
+    """A call of a tool that is marked read-only is made once more where its connection was lost."""
     progress_resets_timeout: bool = False
     """News of a request's progress gives it all its time again."""
     max_request_bytes: int | None = None

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
 
+import anyio.to_thread
+
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Span
 from mcp_mirror.notice import quoted
@@ -56,13 +58,23 @@ async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPat
     if blob is None:
         raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
-    file = await store.file_of(namespace, path.base) if tokens and len(blob) > _AT_ONCE else None
-    if file is None:
+    if not tokens or len(blob) <= _AT_ONCE:
         found = locate(blob, tokens)
     else:
-        start = file.span.start + (member.span.start if member else 0)
-        found = await scanner.locate(FileSpan(file.path, Span(start, len(blob))), tokens)
+        file = await store.file_of(namespace, path.base)
+        found = await _locate_elsewhere(scanner, file, blob, member.span.start if member else 0, tokens)
     return _at(path, described, blob, found, len(path.tokens) - len(tokens))
+
+
+async def _locate_elsewhere(
+    scanner: Scanner, file: FileSpan | None, blob: Buffer, offset: int, tokens: tuple[str, ...]
+) -> Span | Miss:
+    """Search a blob that begins at an offset into a value's file, if it has one still: what was read of it stays."""
+    if file:
+        place = FileSpan(file.path, Span(file.span.start + offset, len(blob)))
+        if found := await scanner.locate(place, tokens):
+            return found
+    return await anyio.to_thread.run_sync(locate, blob, tokens)
 
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:

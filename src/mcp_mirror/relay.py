@@ -17,7 +17,7 @@ from mcp.shared.uri_template import UriTemplate
 from mcp_mirror.callers import Exchange
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.digest import Refused, members_of
-from mcp_mirror.directory import KINDS, Kind, Place, alias, merge, scheme_of
+from mcp_mirror.directory import KINDS, Kind, Place, merge, name_at, scheme_of
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.rounds import asked_reply, checked
@@ -165,8 +165,7 @@ class Relay:
 
     def name_of(self, place: Place) -> str:
         """The URI under which clients know a resource."""
-        other = alias("resources", place.upstream, place.key)
-        return other if self._places.get("resources", {}).get(other) == place else place.key
+        return name_at("resources", place, self._places.get("resources", {}))
 
     async def _prompt(self, name: str, exchange: Exchange) -> Place:
         if name not in self._places.get("prompts", {}):

@@ -40,7 +40,7 @@ def read_round(answers: Buffer | None, state: str | None) -> Round | None:
         return None
     try:
         read = {} if state is None else msgspec.json.decode(state, type=dict[str, str])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeError):
         raise _foreign() from None
     return Round(b"{}" if answers is None else answers, read)
 

@@ -101,6 +101,8 @@ class Spool:
     def directory(self) -> Path:
         """Made when first needed, for our eyes alone."""
         if self._directory is None:
+            if self._parent is not None:
+                self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
         return self._directory
 
@@ -135,6 +137,11 @@ class SpoolCollector:
             self._write(piece)
         else:
             self._pieces.append(bytes(piece))
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether the message under way is past its bound."""
+        return self._dropping
 
     def take(self) -> Frame:
         """The message."""

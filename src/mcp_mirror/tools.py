@@ -14,7 +14,7 @@ from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
 from mcp_mirror.policies import MirrorPolicy
 from mcp_mirror.recall import Recalled, recall, unknown_path
 from mcp_mirror.scanner import Scanner
-from mcp_mirror.spans import members, trim
+from mcp_mirror.spans import Miss, locate, members, trim
 from mcp_mirror.stores.base import Store
 
 Content = tuple[Segments, ...]
@@ -90,7 +90,7 @@ async def bring_back(memory: Memory, namespace: str, text: str) -> Recalled:
         ToolError: There is none under this path, or it is too large.
     """
     recalled = await _find(memory, namespace, text)
-    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
+    if len(recalled.blob) <= _MEDIA_BYTES and _is_media(recalled):
         return recalled
     tokens, budget = memory.estimate(recalled.blob), memory.policy.answer_budget
     if tokens > budget:
@@ -99,6 +99,11 @@ async def bring_back(memory: Memory, namespace: str, text: str) -> Recalled:
             f"answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
         )
     return recalled
+
+
+def _is_media(recalled: Recalled) -> bool:
+    """Whether it is no text to a model: tokens do not tell how large it is."""
+    return recalled.kind == "binary" and isinstance(locate(recalled.blob, ("resource", "text")), Miss)
 
 
 def text_of(recalled: Recalled) -> Buffer:

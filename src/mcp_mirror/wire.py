@@ -29,6 +29,9 @@ _SMALL: Final = 1 << 16
 _ID_FIRST: Final = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*[,}]'
 )
+_METHOD_FIRST: Final = re.compile(
+    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]|\\.)*"|-?[0-9]{1,18})\s*,\s*)*"method"\s*:\s*"([!#-\[\]-~]*)"'
+)
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
 
 
@@ -148,6 +151,12 @@ def recover_id(frame: Buffer) -> RequestId | None:
     """The id of a message that could not be opened, if it stands first or last in it."""
     match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
     return _decoded(match[1]) if match else None
+
+
+def recover_method(frame: Buffer) -> str | None:
+    """The method of a request or notification that could not be opened, if it stands before what it holds."""
+    match = _METHOD_FIRST.match(frame)
+    return str(match[1], "ascii") if match else None
 
 
 @dataclass(frozen=True, slots=True)

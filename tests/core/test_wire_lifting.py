@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from mcp_mirror.wire import (
     MARK,
     array_of,
+    empty_result,
     find_mark,
     join,
-    lift_arguments,
+    lift_params,
     lift_result,
     object_of,
     open_message,
@@ -37,123 +38,161 @@ NAMES = st.sampled_from(["content", "structuredContent", "isError", "resultType"
 IDS = st.sampled_from([1, 0, "a", "\u00e9", 2**70])
 
 
-def call_frame(identity: Any, params: bytes) -> bytes:
-    return (
-        b'{"jsonrpc":"2.0","id":' + json.dumps(identity).encode() + b',"method":"tools/call","params":' + params + b"}"
-    )
+PASSED_ON = ["tools/call", "prompts/get", "resources/read", "completion/complete"]
+LEAST: dict[str, dict[str, Any]] = {
+    "tools/call": {"content": []},
+    "tools/list": {"tools": []},
+    "prompts/get": {"messages": []},
+    "prompts/list": {"prompts": []},
+    "resources/list": {"resources": []},
+    "resources/read": {"contents": []},
+    "resources/templates/list": {"resourceTemplates": []},
+    "completion/complete": {"completion": {"values": []}},
+    "resources/subscribe": {},
+    "resources/unsubscribe": {},
+    "logging/setLevel": {},
+}
+COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-@given(VALUES, IDS, st.dictionaries(st.sampled_from(["progressToken", "x/y"]), VALUES))
-def test_arguments_lifted_and_spliced_are_the_same_bytes(value: bytes, identity: Any, meta: dict[str, bytes]) -> None:
-    arguments = b'{"q": ' + value + b"}"
+def request_frame(identity: Any, params: bytes, method: str = "tools/call") -> bytes:
+    head = {"jsonrpc": b'"2.0"', "id": json.dumps(identity).encode(), "method": json.dumps(method).encode()}
+    return join(object_of({**head, "params": params}))
+
+
+@given(VALUES, IDS, st.sampled_from(PASSED_ON), st.dictionaries(st.sampled_from(["progressToken", "x/y"]), VALUES))
+def test_params_lifted_and_spliced_are_the_same_bytes(
+    value: bytes, identity: Any, method: str, meta: dict[str, bytes]
+) -> None:
     own = join(object_of(meta))
-    params = b'{"name":"t", "unknown":1e400,"arguments":' + arguments + b',"_meta":' + own + b"}"
-    lifted = lift_arguments(open_message(call_frame(identity, params)), TOKEN)
+    given_params = {"name": b'"t"', "unknown": b"1e400", "arguments": b'{"q": ' + value + b"}", "_meta": own}
+    lifted = lift_params(open_message(request_frame(identity, join(object_of(given_params)), method)), TOKEN)
     assert lifted is not None
-    assert bytes(lifted.members["arguments"]) == arguments
-    assert open_message(lifted.stub).id == identity
-    assert json.loads(lifted.stub.replace(b"9" * 5000, b"9"))["params"]["arguments"] == {}
+    assert {key: bytes(raw) for key, raw in lifted.members.items()} == given_params
+    stub = open_message(lifted.stub)
+    assert isinstance(stub.params, dict)
+    shown = given_params | ({"arguments": b"{}"} if method == "tools/call" else {})
+    assert {key: bytes(raw) for key, raw in stub.params.items() if key != "_meta"} == {
+        key: raw for key, raw in shown.items() if key != "_meta"
+    }
     marked = find_mark(lifted.stub)
     assert marked is not None
     assert (marked.token, marked.id, marked.is_request) == (TOKEN, identity, True)
-    whole = open_message(join(splice(marked, {"arguments": (lifted.members["arguments"],)})))
+    past = {key: (raw,) for key, raw in lifted.members.items() if key != "_meta"}
+    whole = open_message(join(splice(marked, past)))
     assert isinstance(whole.params, dict)
     spliced = {key: bytes(raw) for key, raw in whole.params.items()}
-    assert spliced["arguments"] == arguments
-    assert (spliced["name"], spliced["unknown"], whole.id, whole.method) == (b'"t"', b"1e400", identity, "tools/call")
-    given_meta, kept = open_object(own), open_object(spliced.get("_meta", b"{}"))
-    assert given_meta == kept
+    assert open_object(spliced.pop("_meta", b"{}")) == open_object(own)
+    assert spliced == {key: raw for key, raw in given_params.items() if key != "_meta"}
+    assert (whole.id, whole.method) == (identity, method)
 
 
-@given(st.dictionaries(NAMES, VALUES), IDS)
-def test_a_result_lifted_and_spliced_is_the_same_bytes(members: dict[str, bytes], identity: Any) -> None:
+@given(st.dictionaries(NAMES, VALUES), IDS, st.sampled_from([*LEAST]))
+def test_a_result_lifted_and_spliced_is_the_same_bytes(members: dict[str, bytes], identity: Any, method: str) -> None:
     frame = join(object_of({"jsonrpc": b'"2.0"', "id": json.dumps(identity).encode(), "result": object_of(members)}))
-    lifted = lift_result(open_message(frame), "tools/call")
+    lifted = lift_result(open_message(frame), method)
     assert lifted is not None
     assert {key: bytes(raw) for key, raw in lifted.members.items()} == {k: v.strip() for k, v in members.items()}
-    stub = open_message(lifted.stub)
-    assert isinstance(stub.result, dict)
-    assert stub.id == identity
-    small = {key: bytes(raw) for key, raw in stub.result.items()}
-    assert small.pop("content") == b"[]"
-    kept = {key: value.strip() for key, value in members.items() if key not in ("content", "structuredContent")}
-    assert small == kept
-    marked_stub = join(object_of({"id": b"3", "result": object_of({**small, "_meta": b'{"%s":"t"}' % MARK.encode()})}))
-    marked = find_mark(marked_stub)
+    assert json.loads(lifted.stub) == {"jsonrpc": "2.0", "id": identity, "result": COMPLETE | LEAST[method]}
+    marked = find_mark(join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
     assert marked is not None
     whole = open_message(join(splice(marked, {key: (raw,) for key, raw in lifted.members.items()})))
     assert isinstance(whole.result, dict)
     assert {key: bytes(raw) for key, raw in whole.result.items()} == {k: v.strip() for k, v in members.items()}
 
 
-def test_a_large_member_of_a_result_leaves_its_stub_whatever_its_name() -> None:
-    large = b'"' + b"x" * (1 << 16) + b'"'
-    lifted = lift_result(open_message(b'{"id":1,"result":{"big":' + large + b',"small":1}}'), "tools/call")
+@pytest.mark.parametrize("method", LEAST)
+@pytest.mark.parametrize("identity", [7, "a\u00e9"])
+def test_a_result_that_goes_on_unread_has_the_same_stub(method: str, identity: int | str) -> None:
+    stub = json.loads(empty_result(method, identity))
+    assert stub == {"jsonrpc": "2.0", "id": identity, "result": COMPLETE | LEAST[method]}
+
+
+def test_a_result_that_asks_for_input_is_lifted_too_and_the_sdk_does_not_hear_of_it() -> None:
+    asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}},"requestState":"s"}'
+    lifted = lift_result(open_message(b'{"id":1,"result":' + asked + b"}"), "tools/call")
     assert lifted is not None
-    assert b"xxx" not in lifted.stub
-    assert b'"small":1' in lifted.stub
-    assert bytes(lifted.members["big"]) == large
+    assert bytes(lifted.members["resultType"]) == b'"input_required"'
+    assert json.loads(lifted.stub)["result"] == COMPLETE | {"content": []}
 
 
 @pytest.mark.parametrize(
     ("frame", "method"),
     [
-        (b'{"id":1,"result":{"content":[]}}', "prompts/get"),
+        (b'{"id":1,"result":{"content":[]}}', "initialize"),
+        (b'{"id":1,"result":{"content":[]}}', "tasks/result"),
         (b'{"id":1,"error":{"code":1}}', "tools/call"),
         (b'{"id":1,"method":"x"}', "tools/call"),
         (b'{"result":{"content":[]}}', "tools/call"),
         (b'{"id":null,"result":{"content":[]}}', "tools/call"),
-        (b'{"id":1,"result":{"resultType":"input_required","requests":[]}}', "tools/call"),
     ],
 )
-def test_nothing_is_lifted_out_of_what_is_no_result_of_a_call(frame: bytes, method: str) -> None:
+def test_nothing_is_lifted_out_of_what_is_no_result_of_a_relayed_request(frame: bytes, method: str) -> None:
     assert lift_result(open_message(frame), method) is None
 
 
-def test_a_listing_keeps_for_the_sdk_the_tools_that_it_can_read() -> None:
-    tools = b'[{"name":"a","inputSchema":{"x-mcp-header":1},"title":5},{"name":7,"inputSchema":{}},{"name":"b"},5]'
-    frame = b'{"id":1,"result":{"nextCursor":"n","tools":' + tools + b"}}"
-    lifted = lift_result(open_message(frame), "tools/list")
+def test_a_listing_keeps_for_the_sdk_the_tools_whose_arguments_go_into_headers() -> None:
+    headed = '{"name":"a","inputSchema":{"properties":{"q":{"x-mcp-header":"Q"}}},"title":5}'
+    others = (
+        '{"name":"plain","inputSchema":{}}',
+        '{"name":7,"inputSchema":{"x-mcp-header":1}}',
+        '{"name":"none","description":"\\"x-mcp-header\\"","x":"x-mcp-header"}',
+        '{"name":"list","inputSchema":["x-mcp-header"]}',
+        '{"inputSchema":{"x-mcp-header":1}}',
+        '["x-mcp-header"]',
+        "5",
+    )
+    tools = f"[{','.join((headed, *others))}]".encode()
+    lifted = lift_result(open_message(b'{"id":1,"result":{"nextCursor":"n","tools":' + tools + b"}}"), "tools/list")
     assert lifted is not None
     assert bytes(lifted.members["tools"]) == tools
-    assert json.loads(lifted.stub)["result"] == {
-        "nextCursor": "n",
-        "tools": [{"name": "a", "inputSchema": {"x-mcp-header": 1}}],
+    assert json.loads(lifted.stub)["result"] == COMPLETE | {
+        "tools": [{"name": "a", "inputSchema": {"properties": {"q": {"x-mcp-header": "Q"}}}}]
     }
 
 
-@pytest.mark.parametrize("tools", [b"null", b"5", b"{}"])
+@pytest.mark.parametrize("tools", [b"null", b"5", b"{}", b'"x-mcp-header"'])
 def test_a_listing_that_is_none_is_empty_for_the_sdk(tools: bytes) -> None:
     lifted = lift_result(open_message(b'{"id":1,"result":{"tools":' + tools + b"}}"), "tools/list")
     assert lifted is not None
-    assert json.loads(lifted.stub)["result"] == {"tools": []}
+    assert json.loads(lifted.stub)["result"] == COMPLETE | {"tools": []}
 
 
 @pytest.mark.parametrize(
     "frame",
     [
         b'{"id":1,"method":"tools/list","params":{}}',
+        b'{"id":1,"method":"initialize","params":{}}',
         b'{"id":1,"method":"tools/call"}',
         b'{"id":1,"method":"tools/call","params":null}',
         b'{"method":"tools/call","params":{"name":"a"}}',
-        b'{"id":null,"method":"tools/call","params":{"name":"a"}}',
+        b'{"id":null,"method":"resources/read","params":{"uri":"a"}}',
         b'{"id":1,"method":"tools/call","params":{"name":"a","arguments":null}}',
-        b'{"id":1,"method":"tools/call","params":{"name":"a","arguments":[]}}',
+        b'{"id":1,"method":"prompts/get","params":{"name":"a","arguments":[]}}',
         b'{"id":1,"method":"tools/call","params":{"name":"a","_meta":5}}',
+        b'{"id":1,"result":{"name":"a"}}',
     ],
 )
-def test_what_is_no_call_with_arguments_is_left_to_the_sdk(frame: bytes) -> None:
-    assert lift_arguments(open_message(frame), TOKEN) is None
+def test_what_is_no_request_to_be_passed_on_is_left_to_the_sdk(frame: bytes) -> None:
+    assert lift_params(open_message(frame), TOKEN) is None
 
 
 @pytest.mark.parametrize(
     "meta", [b"", b',"_meta":null', b',"_meta":{}', b',"_meta":{"' + MARK.encode() + b'":"forged"}']
 )
-def test_a_call_is_marked_with_the_given_token_alone(meta: bytes) -> None:
-    lifted = lift_arguments(open_message(call_frame(1, b'{"name":"a"' + meta + b"}")), TOKEN)
+def test_a_request_is_marked_with_the_given_token_alone(meta: bytes) -> None:
+    lifted = lift_params(open_message(request_frame(1, b'{"name":"a"' + meta + b"}")), TOKEN)
     assert lifted is not None
     assert json.loads(lifted.stub)["params"] == {"name": "a", "arguments": {}, "_meta": {MARK: TOKEN}}
-    assert bytes(lifted.members["arguments"]) == b"{}"
+    assert "arguments" not in lifted.members
+
+
+@pytest.mark.parametrize("method", PASSED_ON[1:])
+def test_a_request_that_is_no_tool_call_keeps_all_that_it_says_in_its_stub(method: str) -> None:
+    params = b'{"name":"a","arguments":{"q":1},"ref":{}}'
+    lifted = lift_params(open_message(request_frame("x", params, method)), TOKEN)
+    assert lifted is not None
+    assert json.loads(lifted.stub)["params"] == json.loads(params) | {"_meta": {MARK: TOKEN}}
 
 
 @pytest.mark.parametrize("token", [b"5", b"null", b"[]", b"true", b'{"a":1}', b"1.5"])

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.wire import Message, open_array, open_message, open_object, recover_id
+from mcp_mirror.wire import Message, open_array, open_message, open_object, recover_id, recover_method
 
 PIECES = [
     *(
@@ -165,6 +165,29 @@ def test_the_id_of_a_broken_message_is_recovered_where_it_stands_first_or_last(
     frame: bytes, identity: int | str | None
 ) -> None:
     assert recover_id(frame) == identity
+
+
+@pytest.mark.parametrize(
+    ("frame", "method"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"method":"a/b","params":{"x":NaN', "a/b"),
+        (b' {"method" : "x", "jsonrpc":"2.0"', "x"),
+        (b'{"id":"q\\"","jsonrpc": "2.0","method":"notifications/x"}', "notifications/x"),
+        (b'{"id":5,"method":"a', None),
+        (b'{"id":5,"method":7', None),
+        (b'{"id":5,"method":"a\\n"', None),
+        (b'{"id":5,"method":"\xff"', None),
+        (b'{"params":{"method":"x"},"y":NaN', None),
+        (b'{"id":{"method":"x"}', None),
+        (b'{"id":5,"result":{"method":"x"},"y":NaN', None),
+        (b"", None),
+    ],
+)
+def test_the_method_of_a_broken_message_is_recovered_where_it_stands_before_its_params(
+    frame: bytes, method: str | None
+) -> None:
+    assert recover_method(frame) == method
+    assert recover_method(memoryview(frame)) == method
 
 
 @given(st.integers(-(10**18) + 1, 10**18 - 1) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20))

@@ -3,8 +3,16 @@
 import pytest
 
 from mcp_mirror import errors
-from mcp_mirror.models import Span
-from mcp_mirror.policies import Config, HttpEndpoint, MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.models import Kind, Span, media_type_of
+from mcp_mirror.policies import (
+    Config,
+    HttpEndpoint,
+    MirrorPolicy,
+    StdioEndpoint,
+    StorePolicy,
+    ToolPolicy,
+    UpstreamPolicy,
+)
 
 ENDPOINT = StdioEndpoint("server", ("--token", "canary"), {"KEY": "canary"})
 
@@ -97,3 +105,34 @@ def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
     endpoint: StdioEndpoint | HttpEndpoint, configured: int | None, limit: int | None
 ) -> None:
     assert UpstreamPolicy("up", endpoint, max_request_bytes=configured).request_limit == limit
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "media_type"),
+    [
+        ("text", None, "text/plain"),
+        ("binary", None, "application/octet-stream"),
+        ("binary", "image/png", "image/png"),
+        ("object", None, "application/json"),
+        ("null", None, "application/json"),
+    ],
+)
+def test_a_value_has_the_media_type_that_was_said_or_that_of_its_kind(
+    kind: Kind, said: str | None, media_type: str
+) -> None:
+    assert media_type_of(kind, said) == media_type
+
+
+@pytest.mark.parametrize(
+    ("policy", "days"),
+    [
+        (StorePolicy(), 1),
+        (StorePolicy(kind="memory"), 1),
+        (StorePolicy(kind="redis"), 1),
+        (StorePolicy(kind="disk"), 7),
+        (StorePolicy(kind="disk", ttl=43_200), 0.5),
+        (StorePolicy(ttl=0), 0),
+    ],
+)
+def test_a_value_lives_as_long_as_was_said_or_as_its_store_keeps_values(policy: StorePolicy, days: float) -> None:
+    assert policy.lifetime == days * 86_400

@@ -42,7 +42,7 @@ CHARACTER = "the text holds a character that cannot be passed on (NUL or half a 
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, scope, "
-    "progress_resets_timeout, enabled, tools, overrides"
+    "repeat_read_only, progress_resets_timeout, enabled, tools, overrides"
 )
 
 BAD_KEYS = [

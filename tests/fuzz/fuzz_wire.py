@@ -19,7 +19,18 @@ with atheris.instrument_imports():
     from mcp_mirror.resolve import find_pointers
     from mcp_mirror.spans import Miss, locate, members, trim
     from mcp_mirror.tokens import estimate_tokens
-    from mcp_mirror.wire import find_mark, join, lift_arguments, line_of, open_message, recover_id, splice
+    from mcp_mirror.wire import (
+        Message,
+        find_mark,
+        join,
+        lift_params,
+        lift_result,
+        line_of,
+        open_message,
+        recover_id,
+        recover_method,
+        splice,
+    )
 
 BOUND = 64
 ORDER = Order(CaptureRules("auto", 10, 10, wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
@@ -44,26 +55,51 @@ def check_framing(data: bytes) -> None:
 def check_message(data: bytes) -> None:
     """A message or a `WireError`, and lifting then splicing is the identity."""
     recover_id(data)
+    recover_method(data)
     try:
         message = open_message(data)
     except WireError:
         return
-    if (lifted := lift_arguments(message, "token")) is not None:
-        marked = find_mark(lifted.stub)
-        assert marked is not None
-        assert marked.token == "token"
-        spliced = join(splice(marked, {"arguments": (lifted.members["arguments"],)}))
-        again = open_message(spliced)
-        assert isinstance(again.params, dict)
-        assert isinstance(message.params, dict)
-        assert bytes(again.params["arguments"]) == bytes(message.params.get("arguments", b"{}"))
-        assert b"".join(line_of((spliced,))).count(b"\n") == 1
-        check_pointers(lifted.members["arguments"])
+    check_request(message)
+    check_result(message)
     try:
         digest = digest_frame(data, ORDER, estimate_tokens)
     except WireError:
         return
     assert not isinstance(digest, Digest) or len(digest.notice) < 4000 + len(data)
+
+
+def check_request(message: Message) -> None:
+    """What is lifted out of a request and spliced back in is what was there."""
+    if (lifted := lift_params(message, "token")) is None:
+        return
+    marked = find_mark(lifted.stub)
+    assert marked is not None
+    assert marked.token == "token"
+    past = {key: raw for key, raw in lifted.members.items() if key != "_meta"}
+    spliced = join(splice(marked, {key: (raw,) for key, raw in past.items()}))
+    again = open_message(spliced)
+    assert isinstance(again.params, dict)
+    sent = {key: bytes(raw) for key, raw in again.params.items() if key != "_meta"}
+    unsaid = {"arguments": b"{}"} if message.method == "tools/call" else {}
+    assert sent == unsaid | {key: bytes(raw) for key, raw in past.items()}
+    assert b"".join(line_of((spliced,))).count(b"\n") == 1
+    check_pointers(lifted.members.get("arguments", b"{}"))
+
+
+def check_result(message: Message) -> None:
+    """Whatever a result holds, the SDK sees one that it can read, and the gateway sees all."""
+    for method in ("tools/call", "tools/list", "resources/read"):
+        if (lifted := lift_result(message, method)) is None:
+            continue
+        stub = open_message(lifted.stub)
+        assert stub.id == message.id
+        assert isinstance(stub.result, dict)
+        assert bytes(stub.result["resultType"]) == b'"complete"'
+        assert isinstance(message.result, dict)
+        assert {key: bytes(raw) for key, raw in lifted.members.items()} == {
+            key: bytes(raw) for key, raw in message.result.items()
+        }
 
 
 def check_pointers(arguments: Buffer) -> None:

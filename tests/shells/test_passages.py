@@ -4,47 +4,106 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
+import mcp_types as types
 import pytest
 
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.frames import Overlong
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.telemetry import set_up_logging
-from mcp_mirror.upstreams.bypass import Bypass
+from mcp_mirror.upstreams.bypass import Bypass, Outbound, Said
 from mcp_mirror.wire import MARK, join
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'
+CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}
 
 
-def request(token: str, identity: object) -> bytes:
-    params = {"name": "x", "arguments": {}, "_meta": {MARK: token}}
-    return json.dumps({"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params}).encode()
+def request(token: str, identity: object, method: str = "tools/call", **meta: Any) -> bytes:
+    params = {"name": "x", "arguments": {}, "_meta": {MARK: token, **meta}}
+    return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params}).encode()
+
+
+def sent(outbound: Outbound) -> dict[str, Any]:
+    """What went out, parsed."""
+    message: dict[str, Any] = json.loads(join(outbound.segments))
+    return message
+
+
+def arrived(bypass: Bypass, token: str) -> dict[str, bytes]:
+    arrival = bypass.take(token)
+    assert isinstance(arrival, dict)
+    return {key: bytes(raw) for key, raw in arrival.items()}
 
 
 @pytest.mark.parametrize("echoed", [b"7", b'"7"'])
 def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: bytes) -> None:
     bypass = Bypass()
-    token = bypass.open((b'{"a":1}',))
-    assert b'"arguments":{"a":1}' in join(bypass.outbound(request(token, 7)))
+    token = bypass.open("tools/call", {"arguments": (b'{"a":', b"1e400}")})
+    outbound = bypass.outbound(request(token, 7))
+    assert b'"arguments":{"a":1e400}' in join(outbound.segments)
+    assert outbound.passage is bypass.passage(token)
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":1}}' % echoed)
     assert b"1e400" not in bytes(stub or b"")
-    arrived = bypass.take(token)
-    assert isinstance(arrived, dict)
-    assert {key: bytes(raw) for key, raw in arrived.items()} == {
-        "content": b"[1e400]",
-        "vendor": b"1",
-    }
+    assert arrived(bypass, token) == {"content": b"[1e400]", "vendor": b"1"}
+    assert bypass.take(token) is None
     bypass.close(token)
     assert len(bypass) == 0
     assert not bypass.awaits(7)
 
 
+@pytest.mark.parametrize("method", ["resources/read", "prompts/get", "completion/complete", "prompts/list"])
+def test_the_result_of_every_relayed_method_passes_the_sdk_by(method: str) -> None:
+    bypass = Bypass()
+    token = bypass.open(method, {"uri": (b'"a:b"',)})
+    assert sent(bypass.outbound(request(token, 1, method)))["params"]["uri"] == "a:b"
+    stub = bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"vendor":{"x": 1.0}}}')
+    assert b"vendor" not in bytes(stub or b"")
+    assert arrived(bypass, token) == {"vendor": b'{"x": 1.0}'}
+
+
+def test_an_error_is_the_sdks_to_read() -> None:
+    bypass = Bypass()
+    token = bypass.open("tools/call")
+    bypass.outbound(request(token, 1))
+    refused = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'
+    assert bypass.inbound(refused) == refused
+    assert bypass.take(token) is None
+
+
+def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
+    bypass = Bypass()
+    token = bypass.open("tools/call")
+    bypass.outbound(request(token, 1))
+    bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"content":["first"]}}')
+    again = b'{"jsonrpc":"2.0","id":1,"result":{"content":["second"]}}'
+    path = tmp_path / "frame"
+    path.write_bytes(again)
+    assert bypass.inbound(again) is None
+    assert bypass.inbound(SpooledFrame(path, len(again), again, again)) is None
+    assert not path.exists()
+    assert arrived(bypass, token) == {"content": b'["first"]'}
+
+
+def test_the_transport_is_told_of_each_request_that_is_over() -> None:
+    bypass = Bypass()
+    over: list[int | str] = []
+    bypass.on_over = over.append
+    first, second = bypass.open("tools/call"), bypass.open("tools/call")
+    for token, identity in ((first, 1), (second, 2), (first, 3)):
+        bypass.outbound(request(token, identity))
+    bypass.close(first)
+    assert over == [1, 3]
+
+
 def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
     bypass = Bypass()
-    token = bypass.open((b"{}",))
+    token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
     bypass.outbound(request(token, 2))
+    assert bypass.passage(token).ids == [1, 2]
     assert bypass.awaits(1)
     assert bypass.awaits("2")
     bypass.close(token)
@@ -52,9 +111,15 @@ def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
     assert not bypass.awaits(2)
 
 
+def test_a_message_of_the_sdks_own_goes_out_as_it_is() -> None:
+    bypass = Bypass()
+    for frame in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', request("unknown", 2), b'{"id":3,"result":{}}'):
+        assert bypass.outbound(frame) == Outbound((frame,), None)
+
+
 def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) -> None:
     bypass = Bypass()
-    token = bypass.open((b"{}",))
+    token = bypass.open("tools/call")
     bypass.outbound(request(token, 3))
     bypass.close(token)
     late = b'{"jsonrpc":"2.0","id":3,"result":{"content":["%b"]}}' % (b"x" * 1000)
@@ -62,6 +127,36 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) ->
     path = tmp_path / "frame"
     path.write_bytes(late)
     assert bypass.inbound(SpooledFrame(path, len(late), late, late)) is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "member"), [("tools/call", "content"), ("resources/read", "contents"), ("prompts/get", "messages")]
+)
+def test_a_large_result_goes_on_unread_and_its_file_lives_until_the_request_is_closed(
+    tmp_path: Path, method: str, member: str
+) -> None:
+    bypass = Bypass()
+    token = bypass.open(method)
+    bypass.outbound(request(token, 3, method))
+    path = tmp_path / "frame"
+    path.write_bytes(b"never read")
+    frame = SpooledFrame(path, 10, b'{"jsonrpc":"2.0","id":3,"result":{', b"}}")
+    assert json.loads(bytes(bypass.inbound(frame) or b""))["result"][member] == []
+    assert path.exists()
+    bypass.close(token)
+    assert not path.exists()
+
+
+def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Path) -> None:
+    bypass = Bypass()
+    token = bypass.open("prompts/list")
+    bypass.outbound(request(token, 3, "prompts/list"))
+    whole = b'{"jsonrpc":"2.0","id":3,"result":{"prompts":["%b"]}}' % (b"x" * 100_000)
+    path = tmp_path / "frame"
+    path.write_bytes(whole)
+    assert len(bypass.inbound(SpooledFrame(path, len(whole), whole[:100], whole[-100:])) or b"") < 500
+    assert len(arrived(bypass, token)["prompts"]) == 100_004
     assert not path.exists()
 
 
@@ -74,6 +169,119 @@ def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path
     assert not path.exists()
 
 
+def test_an_overlong_message_is_told_by_the_setting_that_bounds_it() -> None:
+    with pytest.raises(WireError, match=r"3,000 bytes is over `limits\.max_message_bytes`"):
+        Bypass().inbound(Overlong(b"{", 3000))
+
+
+SAID: list[tuple[bytes, Said]] = [
+    (b'"method":"notifications/x"', Said("notifications/x", {}, None, None)),
+    (b'"method":"notifications/x","params":null', Said("notifications/x", {}, None, None)),
+    (
+        b'"method":"notifications/message","params":{"level":"info","data":{"a":[1.0,null]},"vendor":true}',
+        Said("notifications/message", {"level": "info", "data": {"a": [1.0, None]}, "vendor": True}, None, None),
+    ),
+    (b'"id":1,"method":"ping"', Said("ping", {}, 1, None)),
+    (
+        b'"id":"q","method":"elicitation/create","params":{"message":"?"}',
+        Said("elicitation/create", {"message": "?"}, "q", None),
+    ),
+    (b'"id":1,"method":"vendor/odd","params":{}', Said("vendor/odd", {}, 1, None)),
+]
+
+
+@pytest.mark.parametrize(("members", "said"), SAID)
+def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_it(members: bytes, said: Said) -> None:
+    bypass = Bypass()
+    heard: list[Said] = []
+    bypass.hear = heard.append
+    bypass.outbound(request(bypass.open("tools/call"), 1))  # its ids are the server's own, whatever ours are
+    assert bypass.inbound(b'{"jsonrpc":"2.0",' + members + b"}") is None
+    assert heard == [said]
+
+
+@pytest.mark.parametrize("identity", [None, 1])
+@pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
+def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(identity: int | None, broken: str) -> None:
+    bypass = Bypass()
+    heard: list[Said] = []
+    bypass.hear = heard.append
+    bypass.outbound(request(bypass.open("tools/call"), 1))
+    named = "" if identity is None else f'"id":{identity},'
+    text = f'{{"jsonrpc":"2.0",{named}"method":"sampling/createMessage","params":{{"x":{broken}}}}}'
+    assert bypass.inbound(text.encode(errors="surrogateescape")) is None
+    (said,) = heard
+    assert (said.method, said.params, said.id) == ("sampling/createMessage", {}, identity)
+    assert said.fault
+
+
+def test_what_cannot_be_read_and_is_none_of_it_is_no_message() -> None:
+    bypass = Bypass()
+    for broken in (b'{"jsonrpc":"2.0","id":1,"result":{"x":NaN}}', b'{"x":NaN,"method":"a"}', b"nonsense", b""):
+        with pytest.raises(WireError):
+            bypass.inbound(broken)
+
+
+def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
+    bypass = Bypass()
+    heard: list[Said] = []
+    bypass.hear = heard.append
+    first, second = bypass.open("tools/call"), bypass.open("tools/call")
+    bypass.outbound(request(first, 1))
+    bypass.outbound(request(second, 2))
+    said = b'{"jsonrpc":"2.0","method":"notifications/x"}'
+    for about in (2, "1", None, 99):
+        assert bypass.inbound(said, about) is None
+    bypass.close(first)
+    bypass.inbound(said, 1)
+    assert [one.about for one in heard] == [second, first, None, None, None]
+
+
+def test_what_a_server_says_in_a_large_message_is_heard_too(tmp_path: Path) -> None:
+    bypass = Bypass()
+    heard: list[Said] = []
+    bypass.hear = heard.append
+    frame = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}' % (b"x" * 100_000)
+    path = tmp_path / "frame"
+    path.write_bytes(frame)
+    assert bypass.inbound(SpooledFrame(path, len(frame), frame[:100], frame[-100:])) is None
+    assert len(heard[0].params["data"]) == 100_000
+    assert not path.exists()
+
+
+def test_a_handshake_says_what_the_caller_can_do() -> None:
+    handshake = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "us"}}
+    frame = json.dumps(handshake | {"params": params}).encode()
+    assert sent(Bypass(CAPABILITIES).outbound(frame)) == handshake | {"params": params | {"capabilities": CAPABILITIES}}
+    assert sent(Bypass({}).outbound(frame))["params"]["capabilities"] == {}
+    assert Bypass().outbound(frame) == Outbound((frame,), None)
+    named = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"re-initialize"}}'
+    assert Bypass(CAPABILITIES).outbound(named) == Outbound((named,), None)
+
+
+def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
+    bypass = Bypass({"not": "these"})
+    ours: dict[str, Any] = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
+    token = bypass.open("tools/call", {"arguments": (b'{"a":1}',)}, CAPABILITIES)
+    params = sent(bypass.outbound(request(token, 1, **ours)))["params"]
+    assert params["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: CAPABILITIES, "x/y": 1}
+    assert (params["name"], params["arguments"]) == ("x", {"a": 1})
+    bare = bypass.open("tools/call", None, {})
+    assert sent(bypass.outbound(request(bare, 2)))["params"]["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: {}}
+    unsaid = bypass.open("tools/call")
+    assert sent(bypass.outbound(request(unsaid, 3, **ours)))["params"]["_meta"] == ours
+
+
+def test_a_request_in_a_session_that_the_server_has_forgotten_is_known_as_such() -> None:
+    bypass = Bypass()
+    token = bypass.open("tools/call")
+    bypass.outbound(request(token, 1))
+    bypass.forgotten(1)
+    assert bypass.passage(token).forgotten
+    assert bypass.ended.is_set()
+
+
 def letter(postbox: Postbox, identity: bytes = b"1") -> tuple[dict[str, str], str]:
     frame, token = postbox.inbound(CALL % identity)
     assert token is not None
@@ -81,32 +289,45 @@ def letter(postbox: Postbox, identity: bytes = b"1") -> tuple[dict[str, str], st
     return json.loads(bytes(frame))["params"]["_meta"], token
 
 
-def test_arguments_and_result_go_by_one_letter() -> None:
+def test_params_and_result_go_by_one_letter() -> None:
     postbox = Postbox()
     meta, token = letter(postbox)
-    assert bytes(postbox.arguments(meta, {})) == b'{"a": 1e400}'
+    params = postbox.params(meta, {})
+    assert {key: bytes(raw) for key, raw in params.items()} == {"name": b'"x"', "arguments": b'{"a": 1e400}'}
     stub = postbox.stub({"content": []}, {"content": b"[1e400]"}, meta)
-    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
+    answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
     assert len(postbox) == 1
-    assert b'"content":[1e400]' in join(postbox.outbound(sent))
+    assert b'"content":[1e400]' in join(postbox.outbound(answer))
     assert len(postbox) == 0
     postbox.discard(token)
 
 
-def test_a_discarded_letter_is_gone_and_its_arguments_are_not_taken_for_empty_ones() -> None:
+def test_a_result_that_answers_no_letter_gets_one_of_its_own_and_the_sdk_keeps_what_is_its() -> None:
+    postbox = Postbox()
+    owned = {"ttlMs": b"1", "cacheScope": b'"x"', "resultType": b'"x"', "requestState": b'"x"', "_meta": b'{"z":1}'}
+    stub = postbox.stub({"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned})
+    answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
+    result = json.loads(join(postbox.outbound(answer)))["result"]
+    assert result == {"resultType": "complete", "tools": [1], "ttlMs": 5, "_meta": {"a": 1}, "vendor": 2}
+    assert postbox.outbound(answer) == (answer,)
+
+
+def test_a_discarded_letter_is_gone_and_its_params_are_not_taken_for_empty_ones() -> None:
     postbox = Postbox()
     meta, token = letter(postbox)
     postbox.discard(token)
     assert len(postbox) == 0
-    with pytest.raises(ToolError, match="Call again"):
-        postbox.arguments(meta, {})
+    with pytest.raises(ToolError, match="Make it again"):
+        postbox.params(meta, {})
     postbox.stub({"content": []}, {"content": b"[1]"}, meta)
     assert len(postbox) == 0
 
 
 def test_what_did_not_come_as_a_letter_is_taken_as_it_was_parsed() -> None:
-    assert Postbox().arguments(None, {"a": 1}) == b'{"a":1}'
-    assert Postbox().arguments({}, None) == b"{}"
+    assert Postbox().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
+    assert Postbox().params({"other": 1}, None) == {}
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+    assert Postbox().inbound(frame) == (frame, None)
 
 
 def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +336,12 @@ def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.Mon
     postbox = Postbox()
     waiting, _ = letter(postbox)
     working, _ = letter(postbox)
-    postbox.arguments(working, {})
+    postbox.params(working, {})
     now += 601
     letter(postbox)
     assert len(postbox) == 2
     with pytest.raises(ToolError):
-        postbox.arguments(waiting, {})
+        postbox.params(waiting, {})
     stub = postbox.stub({}, {"content": b"[5]"}, working)
     assert b"[5]" in join(postbox.outbound(json.dumps({"id": 1, "result": stub}).encode()))
 

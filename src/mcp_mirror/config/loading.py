@@ -316,6 +316,7 @@ class _Builder:
             overrides=tuple((glob, ToolPolicy(**each.model_dump())) for glob, each in section.overrides.items()),
             max_request_bytes=section.max_request_bytes,
             scope=section.scope,
+            repeat_read_only=section.repeat_read_only,
             progress_resets_timeout=section.progress_resets_timeout,
         )
 

@@ -128,6 +128,11 @@ class UpstreamSection(_Section):
         "By default shared where the server speaks the protocol of 2026, else session: there its questions and log "
         "lines do not say whose they are.",
     )
+    repeat_read_only: Flag = Field(
+        default=_UPSTREAM.repeat_read_only,
+        description="A call of a tool that its server marks read-only is made once more where the connection was lost. "
+        "No other call ever is.",
+    )
     progress_resets_timeout: Flag = Field(
         default=_UPSTREAM.progress_resets_timeout,
         description="News of a request's progress gives it its whole timeout again.",

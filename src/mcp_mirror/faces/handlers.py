@@ -136,7 +136,7 @@ class Handlers:
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         exchange = self.exchange_of(context)
-        cursor = params.cursor
+        cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
         listed = None if cursor else await self.relay.list_all("resources", exchange)
         items: list[Segments] = list(listed.items) if listed else []
@@ -221,7 +221,7 @@ class Handlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = self.announcements.open(params.notifications)
+        stream = self.announcements.open(params.notifications, self.exchange_of(context).caller.party)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
             for uri in uris:

@@ -21,7 +21,7 @@ from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
-from mcp_mirror.upstreams.bypass import Arrival, Bypass
+from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Arrival, Bypass
 from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.wire import MARK, open_array
@@ -62,6 +62,8 @@ class Outgoing:
     """What the caller said in `_meta`, for the upstream."""
     timeout: float | None = None
     """Seconds; None for the upstream's own."""
+    may_repeat: bool = False
+    """It changes nothing, and the user lets it be made again where the connection is lost."""
 
     @property
     def size(self) -> int:
@@ -108,6 +110,10 @@ class Page:
     hints: list[tuple[int | None, str | None]] = field(default_factory=list)
     endless: bool = False
     """The pages did not come to an end: these are those that came."""
+
+
+class ConnectionLostError(UpstreamError):
+    """The connection ended before the answer: whether the server has carried the request out is not known."""
 
 
 class SessionLostError(UpstreamError):
@@ -276,8 +282,14 @@ class Connection:
 
     def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
         if not self.bypass.passage(token).is_sent:
-            self.bypass.ended.set()
+            self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
+        if self.bypass.is_choked():
+            self.bypass.give_up()
+            return UpstreamError(
+                f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` without an end; it is started "
+                "anew."
+            )
         late = f"did not answer {what} within {clock.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {late}.")
 
@@ -285,6 +297,9 @@ class Connection:
         match error:
             case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
                 said = f"closed the connection during {what}; try again in a moment"
+                return ConnectionLostError(f"Upstream {self.name!r} {said}.")
+            case MCPError() if error.message.startswith(FAILED_CONNECTION):
+                return ConnectionLostError(str(self.refusal(what, error.error.code, error.error.message)))
             case MCPError():
                 return self.refusal(what, error.error.code, error.error.message, error.error.data)
             case ValidationError() | ValueError() | WireError():

@@ -30,6 +30,8 @@ from mcp_mirror.wire import (
     object_of,
     open_message,
     open_object,
+    recover_id,
+    recover_method,
     splice,
 )
 
@@ -41,6 +43,8 @@ Arrival = RawResult | SpooledFrame
 
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
 """Methods whose large results go on unread: who asked reads them where that holds up nobody."""
+FAILED_CONNECTION: Final = "the connection failed"
+"""With what the error begins that a transport gives instead of an answer it could not have."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
@@ -57,6 +61,8 @@ class Said:
     """None: a notification."""
     about: str | None
     """The token of the request of ours on whose stream it came; None where the transport has one stream for all."""
+    fault: str | None = None
+    """Why what it holds cannot be read, a sentence; its parameters are not there then."""
 
 
 @dataclass(slots=True)
@@ -102,6 +108,12 @@ class Bypass:
         """Set by the transport when nothing more can come."""
         self.hear: Callable[[Said], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
+        self.is_stuck = False
+        """The server neither reads nor says anything that can be read: it is not waited for."""
+        self.is_choked: Callable[[], bool] = lambda: False
+        """Set by a transport that has one stream for all: a message past its bound holds up the others."""
+        self.on_over: Callable[[RequestId], None] = lambda _identity: None
+        """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
         self._passages: dict[str, Passage] = {}
         self._awaited: dict[RequestId, str] = {}
@@ -129,6 +141,7 @@ class Bypass:
         for identity in passage.ids:
             self._awaited.pop(identity, None)
             self._over.append(identity)
+            self.on_over(identity)
         if isinstance(passage.arrival, SpooledFrame):
             passage.arrival.discard()
 
@@ -140,6 +153,11 @@ class Bypass:
     def passage(self, token: str) -> Passage:
         """What is known of a request that is under way."""
         return self._passages[token]
+
+    def give_up(self) -> None:
+        """End the connection without waiting for the server."""
+        self.is_stuck = True
+        self.ended.set()
 
     def forgotten(self, identity: RequestId) -> None:
         """Told by the transport that the server does not know the session that this request was sent in."""
@@ -177,6 +195,9 @@ class Bypass:
         identity = identity_of(frame)
         passage = None if identity is None else self._awaiting(identity)
         if identity is not None and passage is not None and passage.method in _UNREAD:
+            if passage.arrival is not None:
+                frame.discard()
+                return None
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:
@@ -184,7 +205,13 @@ class Bypass:
             return None if too_late else self._opened(frame.view, about)
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
-        message = open_message(frame)
+        try:
+            message = open_message(frame)
+        except WireError as error:
+            if (method := recover_method(frame)) is None:
+                raise
+            self.hear(Said(method, {}, recover_id(frame), self._token_of(about), str(error)))
+            return None
         if isinstance(message.method, str):
             self.hear(_said(message, message.method, self._token_of(about)))
             return None
@@ -192,6 +219,8 @@ class Bypass:
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
+        if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
+            return None
         lifted = lift_result(message, passage.method)
         if lifted is None:
             return frame
@@ -234,21 +263,13 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
 
 
 def _said(message: Message, method: str, about: str | None) -> Said:
+    """What a server says of its own accord is small and meant for people: it is read, and written anew."""
     params = message.params if isinstance(message.params, dict) else {}
-    parsed = {key: _parsed(raw) for key, raw in params.items()}
-    return Said(method, parsed, message.id if isinstance(message.id, int | str) else None, about)
-
-
-def _parsed(raw: msgspec.Raw) -> Any:
-    """What a server says of its own accord is small and meant for people: it is read, and written anew.
-
-    Raises:
-        WireError: It holds what cannot be read.
-    """
+    identity = message.id if isinstance(message.id, int | str) else None
     try:
-        return msgspec.json.decode(raw)
+        return Said(method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"The message cannot be read: {error}.") from None
+        return Said(method, {}, identity, about, f"The message cannot be read: {error}.")
 
 
 def _nothing(message: Message) -> bytes:

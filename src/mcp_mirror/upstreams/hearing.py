@@ -123,6 +123,8 @@ class Party:
     """The one client whose connection it is; None where several share it."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What the handshake says that the client can do."""
+    name: str | None = None
+    """Whose connection it is; None where it is everybody's. See `Caller.party`."""
 
 
 class Hearing:
@@ -150,7 +152,9 @@ class Hearing:
 
     def hear(self, said: Said) -> None:
         """Take what the server says."""
-        if said.id is None:
+        if said.fault and said.id is None:
+            log.warning("a %s is not passed on: %s", said.method[:100], said.fault)
+        elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         else:
             self._tasks.start_soon(self._answer, said, said.id)
@@ -190,11 +194,17 @@ class Hearing:
         log.debug("%s is not passed on", said.method)
 
     def _attendance_for(self, said: Said) -> Attendance | None:
-        """The request that it is about: that on whose stream it came, else the first under way of the one caller's."""
+        """The request that it is about: that on whose stream it came, else one under way of the one caller's.
+
+        The first that the client waits for; where it waits for none, the latest: it may never come back to others.
+        """
         if said.about is not None:
             return self._attended.get(said.about)
-        callers = {attendance.courier.exchange.caller.identity for attendance in self._attended.values()}
-        return next(iter(self._attended.values())) if len(callers) == 1 else None
+        attended = list(self._attended.values())
+        if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
+            return None
+        waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
+        return waited_for[0] if waited_for else attended[-1]
 
     def _courier_for(self, said: Said) -> Courier | None:
         attendance = self._attendance_for(said)
@@ -217,13 +227,16 @@ class Hearing:
                 wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
-                del self._questions[identity]
+                if self._questions.get(identity) is scope:  # a server may use an id twice
+                    del self._questions[identity]
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.sink.send(SessionMessage(answer))
 
     async def _asked(self, said: Said) -> Mapping[str, Any]:
         if said.method == "ping":
             return {}
+        if said.fault:
+            raise _refused(types.INVALID_PARAMS, said.fault)
         if said.method not in CAPABILITY_OF:
             raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
         attendance, courier = self._attendance_for(said), self._courier_for(said)

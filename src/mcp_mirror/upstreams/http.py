@@ -5,7 +5,7 @@ arguments into request bodies and lifts results out of JSON bodies and server-se
 """
 
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,15 +13,17 @@ from typing import Any, Final
 import anyio
 import httpx2
 import mcp_types as types
+from anyio.abc import TaskGroup
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
-from mcp_mirror.upstreams.bypass import Bypass
+from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.wire import RequestId, open_message
 
 _CHUNK: Final = 1 << 18
@@ -75,6 +77,9 @@ class _Request(httpx2.AsyncByteStream):
                 yield bytes(segment[at : at + _CHUNK])
 
 
+Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
+
+
 class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`, payloads past the SDK."""
 
@@ -85,6 +90,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self._waiting: dict[RequestId, anyio.CancelScope] = {}
+        self._reading: dict[RequestId, httpx2.Response] = {}
+        """The responses whose bodies are being read, by the requests that they answer."""
         self.session: dict[str, str] = {}
         """The headers that name the session with the server, while there is one."""
 
@@ -100,7 +108,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._answered(request, identity)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
@@ -111,6 +119,29 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if response.status_code in _FORGOTTEN and _SESSION in request.headers and identity is not None:
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
+
+    async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """The beginning of the response.
+
+        Raises:
+            httpx2.TransportError: There is none, or nobody waits for it any more.
+        """
+        if identity is None:
+            return await self._inner.handle_async_request(request)
+        with anyio.CancelScope() as scope:
+            self._waiting[coerce_request_id(identity)] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(coerce_request_id(identity), None)
+        raise httpx2.ReadError("nobody waits for the answer any more")
+
+    def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Wait for the response to a request no longer, and read it no further: nobody wants it any more."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
+        if response := self._reading.pop(identity, None):
+            tasks.start_soon(response.aclose)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -153,10 +184,22 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         rewrite = {"application/json": self._json, "text/event-stream": self._events}.get(kind)
         if rewrite is None:
             return response
-        lifted = rewrite(response, identity)
+        lifted = self._read(response, identity, rewrite)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
         stream = _Body(response, lifted)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+    async def _read(
+        self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
+    ) -> AsyncIterator[bytes]:
+        if identity is not None:
+            self._reading[coerce_request_id(identity)] = response
+        try:
+            async for chunk in rewrite(response, identity):
+                yield chunk
+        finally:
+            if identity is not None:
+                self._reading.pop(coerce_request_id(identity), None)
 
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
@@ -165,7 +208,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 collector.add(chunk)
             yield self._lift(collector.take(), identity) or b""
         except httpx2.TransportError as error:
-            yield _error(identity, f"the connection failed: {str(error) or type(error).__name__}")
+            yield _error(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
         finally:
             collector.close()
 
@@ -210,7 +253,7 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
-    return _answer(identity, f"the connection failed: {str(error) or type(error).__name__}")
+    return _answer(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
@@ -307,9 +350,12 @@ class HttpTransport:
         async with (
             self._client(transport) as client,
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+            anyio.create_task_group() as tasks,
         ):
+            bypass.on_over = lambda identity: transport.drop_soon(identity, tasks)
             try:
                 yield streams
+                tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(_GOODBYE, shield=True), suppress(httpx2.TransportError):
                     if transport.session:  # the SDK's own goodbye is lost where it is cancelled

@@ -24,6 +24,7 @@ from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import (
     Connection,
+    ConnectionLostError,
     Listing,
     Mode,
     Outgoing,
@@ -39,8 +40,10 @@ from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
 
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 60.0
+_DOUBLINGS: Final = 16
+"""Times that a pause is doubled: past it every bound is reached."""
 _JITTER: Final = 0.2
-"""Share of a pause by which it varies: what went down together does not come back together."""
+"""Share of a pause by which it varies."""
 _STEADY: Final = 10.0
 """Seconds after which what ended had worked: it is begun again at once."""
 _PATIENCE: Final = 5.0
@@ -70,6 +73,9 @@ class Status:
     state: State
     detail: str = ""
     """Why it is down, a sentence for an operator."""
+
+
+_JUST_ENDED: Final = Status("down", "It ended the connection.")
 
 
 class EndedEarlyError(UpstreamError):
@@ -115,7 +121,11 @@ class Link:
         self._change = anyio.Event()
         self._wanted = anyio.Event()
         self._tried = -_HALF_OPEN
+        self._ready_since = 0.0
+        self._vain = 0
+        """Attempts that came to nothing."""
         self._failures = 0
+        """In a row: attempts that came to nothing, and connections that did not last."""
         self._modes = modes
         self._mode: Mode = modes[0]
 
@@ -142,6 +152,10 @@ class Link:
                 return await connection.request(order, exchange)
             except SessionLostError:
                 connection = await self.usable()
+            except ConnectionLostError:
+                if not order.may_repeat:
+                    raise
+                connection = await self.usable()
             return await connection.request(order, exchange)
 
     async def usable(self) -> Connection:
@@ -152,17 +166,18 @@ class Link:
         """
         if self._connection is not None and not self._is_away():
             return self._connection
-        failures = self._failures
-        if failures < _BREAKER or anyio.current_time() >= self._tried + _HALF_OPEN:
+        vain = self._vain
+        if self._failures < _BREAKER or anyio.current_time() >= self._tried + _HALF_OPEN:
             self._tried = anyio.current_time()
             self._wanted.set()
             with anyio.move_on_after(_PATIENCE):
-                while self._is_away() and self._failures == failures:
+                while self._is_away() and self._vain == vain:
                     await self._moved.wait()
         if self._connection is None or self._is_away():
-            why = f": {self.status.detail}" if self.status.detail else "."
+            status = _JUST_ENDED if self.status.state == "ready" else self.status
+            why = f": {status.detail}" if status.detail else "."
             name = self.means.policy.name
-            raise UpstreamError(f"Upstream {name!r} is {self.status.state}{why} Try again in a moment.")
+            raise UpstreamError(f"Upstream {name!r} is {status.state}{why} Try again in a moment.")
         return self._connection
 
     async def run(self) -> NoReturn:
@@ -180,8 +195,7 @@ class Link:
                 self._set_down(str(error))
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
             await anyio.sleep(_FIRST_PAUSE)
-            pause = min(_FIRST_PAUSE * 2**attempts, _LONGEST_PAUSE) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
-            with anyio.move_on_after(pause):
+            with anyio.move_on_after(jittered(pause_after(attempts, _FIRST_PAUSE, _LONGEST_PAUSE))):
                 await self._wanted.wait()
 
     def _tries_the_other_way(self, error: UpstreamError) -> bool:
@@ -238,8 +252,8 @@ class Link:
     def _settle(self, connection: Connection | None) -> None:
         self._connection = connection
         if connection is not None:
-            self._failures = 0
             self.failure = None
+            self._ready_since = anyio.current_time()
             self.status = Status("ready")
             self.settled.set()
         self._tell_moved()
@@ -280,7 +294,7 @@ class Link:
                     log.warning("upstream %s takes no subscription (error %d)", connection.name, error.code)
                     return
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
-            await anyio.sleep(min(_RELIST_PAUSE * 2**attempts, _LONGEST_DEAFNESS))
+            await anyio.sleep(pause_after(attempts, _RELIST_PAUSE, _LONGEST_DEAFNESS))
 
     async def _relist(self, connection: Connection) -> None:
         """Follow changes: however many were announced, once a second at most."""
@@ -299,11 +313,23 @@ class Link:
             await anyio.sleep(_RELIST_PAUSE)
 
     def _set_down(self, detail: str) -> None:
-        self._failures += self.status.state != "ready"
+        self._vain += self.status.state != "ready"
+        worked = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
+        self._failures = 0 if worked else self._failures + 1
         self.status = Status("down", detail)
         self.settled.set()
         self._tell_moved()
         log.warning("upstream %s is down: %s", self.means.policy.name, detail)
+
+
+def pause_after(attempts: int, first: float, longest: float) -> float:
+    """Seconds until the next attempt: twice as many after each, up to a bound, however many there were."""
+    return min(first * (1 << min(attempts, _DOUBLINGS)), longest)
+
+
+def jittered(seconds: float) -> float:
+    """A pause, a little shorter or longer by chance: what went down together does not come back together."""
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
 
 
 def _innermost(error: BaseException) -> BaseException:

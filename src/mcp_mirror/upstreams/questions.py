@@ -8,7 +8,7 @@ other comes back with the answer, and what one wants answered with a new call is
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import anyio
 import mcp_types as types
@@ -42,6 +42,13 @@ class Asked:
     """The requests as the server wrote them."""
 
 
+class _Request(TypedDict):
+    """One of them, as far as it is read; what else it holds is in the raw text."""
+
+    method: str
+    params: NotRequired[dict[str, Any] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a client brings when it comes back with answers."""
@@ -60,7 +67,7 @@ def read_asked(arrival: Arrival) -> Asked | None:
     if not isinstance(arrival, Mapping) or bytes(arrival.get("resultType", b"")) != b'"input_required"':
         return None
     try:
-        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, dict[str, Any]])
+        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])
         state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
@@ -80,6 +87,7 @@ async def ask_live(
     questions: Asked | None = asked
     for _ in range(ROUNDS):
         assert questions is not None  # noqa: S101  # the loop's condition
+        check_capabilities(exchange.caller, questions)
         if questions.requests:
             answers: dict[str, Any] | None = await _answers_of(questions.requests, exchange)
         else:
@@ -99,9 +107,7 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            method = str(request.get("method"))
-            check_capability(exchange.caller, method)
-            answers[key] = dict(await exchange.ask(method, request.get("params") or {}))
+            answers[key] = dict(await exchange.ask(request["method"], _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -114,13 +120,21 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
     return answers
 
 
-def check_capability(caller: Caller, method: str) -> None:
-    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes this request."""
-    if not caller.can_answer(method):
-        needed = CAPABILITY_OF.get(method, method)
-        said = f"The tool needs a client that has the capability `{needed}`."
-        data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
-        raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
+def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A question as its older era has it: that to open a URL has an id there, which the newer one has dropped."""
+    if params.get("mode") != "url" or "elicitationId" in params:
+        return params
+    return {**params, "elicitationId": secrets.token_urlsafe(16)}
+
+
+def check_capabilities(caller: Caller, asked: Asked) -> None:
+    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
+    for request in asked.requests.values():
+        if not caller.can_answer(method := request["method"]):
+            needed = CAPABILITY_OF.get(method, method)
+            said = f"The tool needs a client that has the capability `{needed}`."
+            data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
+            raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
 
 
 @dataclass(slots=True)
@@ -137,8 +151,8 @@ class HeldCall:
     def __init__(self, exchange: Exchange, seconds: float) -> None:
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
-        self.taken = anyio.Event()
-        """Set once the client has the outcome."""
+        self.is_let_go = anyio.Event()
+        """Set once nobody will come back for it: the client has the outcome, or has left."""
         self.caller = exchange.caller
         self.log_level = exchange.log_level
         self.wants_progress = exchange.wants_progress
@@ -148,7 +162,13 @@ class HeldCall:
         self._open: dict[str, _Question] = {}
         self._asked = 0
         self._outcome: Arrival | UpstreamError | None = None
+        self._is_taken = False
         self._news = anyio.Event()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request of the client's waits for what comes next."""
+        return self._present is not None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to the request that waits now; while none does, it is dropped."""
@@ -164,7 +184,7 @@ class HeldCall:
         self._asked += 1
         key, question = f"question-{self._asked}", _Question(method, params)
         self._open[key] = question
-        self._news.set()
+        self._wake()
         try:
             with anyio.move_on_after(self._seconds):
                 await question.answered.wait()
@@ -186,11 +206,11 @@ class HeldCall:
     def finish(self, outcome: Arrival | UpstreamError) -> None:
         """The server has answered the call, or failed."""
         self._outcome = outcome
-        self._news.set()
+        self._wake()
 
     def discard(self) -> None:
-        """Nobody has come back for the result."""
-        if isinstance(self._outcome, SpooledFrame):
+        """A result for which nobody has come is no use any more."""
+        if isinstance(self._outcome, SpooledFrame) and not self._is_taken:
             self._outcome.discard()
 
     @property
@@ -198,24 +218,39 @@ class HeldCall:
         """Whether nothing more can come."""
         return self._outcome is not None
 
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
     async def wait(self, exchange: Exchange) -> Arrival | Asked:
-        """What comes next: the result, or questions. A caller that leaves before takes the call with it."""
+        """What comes next: the result, or questions. A caller that leaves before takes the call with it.
+
+        Raises:
+            UpstreamError: The call failed, or its caller has come again, and that request gets the answer.
+        """
         self._present = exchange
+        self._wake()
         try:
-            while self._outcome is None and not self._open:
-                self._news = anyio.Event()
+            while self._present is exchange and self._outcome is None and not self._open:
                 await self._news.wait()
         except anyio.get_cancelled_exc_class():
-            self.scope.cancel()
+            if self._present is exchange:
+                self.scope.cancel()
+                self.is_let_go.set()
             raise
-        finally:
-            self._present = None
+        if self._present is not exchange:
+            said = "This was sent again meanwhile: the later request gets the answer."
+            raise RefusedError(said, types.INVALID_REQUEST, said)
+        self._present = None
+        if self._open:  # first, where the result is there too: a question may be about another call than it seems
+            requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
+            return Asked(requests, {"held": self.id})
+        self._is_taken = True
+        self.is_let_go.set()
+        assert self._outcome is not None  # noqa: S101  # the loop's condition
         if isinstance(self._outcome, UpstreamError):
             raise self._outcome
-        if self._outcome is not None:
-            return self._outcome
-        requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
-        return Asked(requests, {"held": self.id})
+        return self._outcome
 
 
 class HeldCalls:
@@ -243,7 +278,7 @@ class HeldCalls:
         call = HeldCall(exchange, self._seconds)
         self._calls[call.id] = call
         self._tasks.start_soon(self._run, call, send)
-        return await self._wait(call, exchange)
+        return await call.wait(exchange)
 
     async def resume(self, again: Round, exchange: Exchange) -> Arrival | Asked:
         """Go on with a call whose client has come back.
@@ -260,14 +295,7 @@ class HeldCalls:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             said = "`inputResponses` must be an object with an object for each request that was made."
             raise RefusedError(said, types.INVALID_PARAMS, said) from None
-        return await self._wait(call, exchange)
-
-    async def _wait(self, call: HeldCall, exchange: Exchange) -> Arrival | Asked:
-        try:
-            return await call.wait(exchange)
-        finally:
-            if call.is_over:
-                call.taken.set()
+        return await call.wait(exchange)
 
     async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
         with call.scope:
@@ -278,7 +306,6 @@ class HeldCalls:
         if not call.is_over:
             call.finish(UpstreamError("The call was given up: its question was not answered in time."))
         with anyio.move_on_after(self._seconds):
-            await call.taken.wait()
+            await call.is_let_go.wait()
         del self._calls[call.id]
-        if not call.taken.is_set():
-            call.discard()
+        call.discard()

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -29,11 +29,15 @@ from mcp_mirror.upstreams.redaction import Redactor
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
+_STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
+"""The same for one that neither reads nor comes to an end of what it says: it does not see its input closed."""
 _LAST_WORDS: Final = 2000
 """Bytes of a child's standard error that are kept for the report when it dies."""
 _LINE: Final = 300
 """Characters of them that are shown."""
 
+_COURTESY: Final = 0.2
+"""Seconds for telling a child that a request is given up: one that does not read does not hear it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class StdioTransport:
         """
         (their_input, our_output), (our_input, their_output) = wide_pipe(), wide_pipe()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
+        bypass.is_choked = lambda: source.is_choked
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:
@@ -96,7 +101,7 @@ class StdioTransport:
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
-                    await child.stop()
+                    await child.stop(_STUCK_STEPS if bypass.is_stuck else _STEPS)
                 tasks.cancel_scope.cancel()
                 source.close()
 
@@ -171,7 +176,8 @@ class _Outgoing(MessageSink):
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         outbound = self._bypass.outbound(frame)
         try:
-            await self._sink.send(outbound.segments)
+            with anyio.move_on_after(_COURTESY if _is_cancellation(item) else None):
+                await self._sink.send(outbound.segments)
         except _PIPE_GONE:
             self._bypass.ended.set()
             raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
@@ -196,9 +202,9 @@ class _Child:
             self._leash.release(self._process.pid)  # from here on the number may be another's
             self._buried.set()
 
-    async def stop(self) -> None:
+    async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:
         """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle wants."""
-        for name, grace in _STEPS:
+        for name, grace in steps:
             if name:
                 self._signal(name)
             with anyio.move_on_after(grace):
@@ -214,3 +220,8 @@ class _Child:
                 self._process.kill()
             else:
                 os.killpg(self._process.pid, getattr(signal, name))
+
+
+def _is_cancellation(item: SessionMessage) -> bool:
+    message = item.message
+    return isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled"

@@ -20,7 +20,7 @@ from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.link import Means
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream, session_key
+from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream
 
 _LOOK: Final = 0.05
 
@@ -99,7 +99,7 @@ class Upstreams:
     def end_session(self, session: str) -> None:
         """A client has gone: so do the connections that were made for it."""
         for upstream in self:
-            upstream.release(session_key(session))
+            upstream.release(session)
 
     async def set_level(self, exchange: Exchange, level: str) -> None:
         """A client of the 2025 era has said what it wants to be told of: its servers are told so."""
@@ -117,6 +117,13 @@ class Upstreams:
             for link in upstream.links:
                 if link.session == session and (connection := link.connection) and not connection.modern:
                     await connection.notify(method)
+
+    async def try_unlisted(self) -> None:
+        """Try those anew that have never told their tools, and not only when their pause is over."""
+        async with anyio.create_task_group() as tasks:
+            for upstream in self:
+                if upstream.listing is None:
+                    tasks.start_soon(upstream.attempt)
 
     async def settle(self, seconds: float) -> None:
         """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""

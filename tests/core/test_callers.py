@@ -1,0 +1,44 @@
+"""Who asks, and what they can be asked in return."""
+
+from typing import Any, get_args
+
+import mcp_types as types
+import pytest
+
+from mcp_mirror.callers import CAPABILITY_OF, LEVELS, Caller, Silent
+from mcp_mirror.errors import RefusedError
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "answered"),
+    [
+        ({}, set()),
+        ({"sampling": {}}, {"sampling/createMessage"}),
+        ({"elicitation": {"url": {}}, "roots": {}}, {"elicitation/create", "roots/list"}),
+        ({"sampling": None, "tools": {}}, set()),
+    ],
+)
+def test_a_caller_can_be_asked_what_it_has_declared(capabilities: dict[str, Any], answered: set[str]) -> None:
+    caller = Caller("me", capabilities=capabilities)
+    assert {method for method in CAPABILITY_OF if caller.can_answer(method)} == answered
+    assert caller.can_be_asked is bool(answered)
+    assert not caller.can_answer("tools/list")
+
+
+def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:
+    one = Caller("me", modern=False, session="a")
+    assert one.identity == Caller("me", modern=False, session="a", capabilities={"roots": {}}).identity
+    others = [Caller("you", session="a"), Caller("me", session="b"), Caller("me")]
+    assert one.identity not in [other.identity for other in others]
+
+
+def test_levels_stand_in_the_protocols_order() -> None:
+    assert get_args(types.LoggingLevel) == LEVELS
+
+
+async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:
+    silent = Silent(Caller("me", capabilities={"roots": {}}))
+    await silent.tell("notifications/message", {"level": "error"})
+    with pytest.raises(RefusedError, match="cannot be asked roots/list now") as refused:
+        await silent.ask("roots/list", {})
+    assert (refused.value.code, refused.value.data) == (types.INVALID_REQUEST, None)

@@ -1,0 +1,107 @@
+"""One list of many: nothing is lost in it, and nothing has two meanings."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_mirror.directory import KINDS, Kind, Merged, Place, alias, merge, name_at, scheme_of
+from mcp_mirror.wire import join
+
+ALL_KINDS: Sequence[Kind] = ("resources", "templates", "prompts")
+UPSTREAMS = ["a", "b", "a_b", "x y", "x-y", "7"]
+"""Two of them are one in a URI's scheme."""
+NAMES = st.recursive(
+    st.sampled_from(["x", "y", "", "\u00e9", "file:///x", "{+path}"]),
+    lambda inner: (
+        st.builds("{}_{}".format, st.sampled_from(["a", "b"]), inner)
+        | st.builds("{}+{}".format, st.sampled_from(["a", "b", "x-y"]), inner)
+    ),
+    max_leaves=3,
+)
+LISTED = st.dictionaries(st.sampled_from(UPSTREAMS), st.lists(NAMES, max_size=5), max_size=4)
+
+
+def item(kind: Kind, name: str, *, spaced: bool = False) -> bytes:
+    """A listed thing, some of it in bytes that no writer of JSON would choose."""
+    space = b" " if spaced else b""
+    key = KINDS[kind].key.encode()
+    return b'{"title":1.10,%b"%b":%b%b,"_meta":{"\\u0061":1e400}}' % (space, key, space, json.dumps(name).encode())
+
+
+def merged(kind: Kind, listed: Mapping[str, Sequence[str]]) -> Merged:
+    return merge(kind, ((upstream, [item(kind, name) for name in names]) for upstream, names in listed.items()))
+
+
+def name_of(kind: Kind, raw: bytes) -> str:
+    return str(json.loads(raw)[KINDS[kind].key])
+
+
+@given(st.sampled_from(ALL_KINDS), LISTED)
+@example("prompts", {"a": ["b_x", "x"], "b": ["x"]})
+@example("prompts", {"a": ["x"], "b": ["b_x", "x"]})
+@example("resources", {"a": ["x"], "x y": ["x"], "x-y": ["x"]})
+@example("resources", {"a": ["x", "x"]})
+def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind, listed: dict[str, list[str]]) -> None:
+    one = merged(kind, listed)
+    names = [name_of(kind, join(raw)) for raw in one.items]
+    assert names == list(one.places)
+    assert len(set(one.places.values())) == len(names)
+    assert set(one.places.values()) == {Place(upstream, name) for upstream in listed for name in listed[upstream]}
+
+
+@given(st.sampled_from(ALL_KINDS), LISTED)
+def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: Kind, listed: dict[str, list[str]]) -> None:
+    one = merged(kind, listed)
+    for raw, (name, place) in zip(one.items, one.places.items(), strict=True):
+        given_raw = item(kind, place.key)
+        if name == place.key:
+            assert join(raw) == given_raw
+        else:
+            old, new = json.dumps(place.key).encode(), json.dumps(name, ensure_ascii=False).encode()
+            assert join(raw) == given_raw.replace(b":" + old, b":" + new)
+
+
+@given(st.sampled_from(ALL_KINDS), LISTED)
+def test_the_names_of_the_first_upstream_are_kept(kind: Kind, listed: dict[str, list[str]]) -> None:
+    places = merged(kind, listed).places
+    for upstream in list(listed)[:1]:
+        assert all(places[name] == Place(upstream, name) for name in listed[upstream])
+
+
+@given(st.sampled_from(ALL_KINDS), LISTED)
+def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: dict[str, list[str]]) -> None:
+    places = merged(kind, listed).places
+    assert all(name_at(kind, place, places) == name for name, place in places.items())
+    assert name_at(kind, Place("new", "not listed"), places) == "not listed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "upstream", "name"),
+    [
+        ("prompts", "one more", "one more_x"),
+        ("resources", "one more", "one-more+x"),
+        ("templates", "one more", "one-more+x"),
+        ("resources", "7", "u7+x"),
+        ("resources", "_", "u-+x"),
+    ],
+)
+def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream: str, name: str) -> None:
+    places = merged(kind, {"a": ["x"], upstream: ["x"]}).places
+    assert places == {"x": Place("a", "x"), name: Place(upstream, "x")}
+    assert alias(kind, upstream, "x") == name
+
+
+@given(st.text(min_size=1, max_size=12))
+def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
+    assert re.fullmatch("[A-Za-z][A-Za-z0-9.-]*", scheme_of(upstream))
+
+
+@pytest.mark.parametrize("odd", [b"5", b"[]", b"{", b"{}", b'{"name":null}', b'{"name":7}', b'{"name":"\\ud800"}'])
+def test_what_has_no_name_is_not_listed(odd: bytes) -> None:
+    one = merge("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
+    assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
+    assert one.places == {"x": Place("a", "x")}

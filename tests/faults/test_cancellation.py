@@ -1,0 +1,64 @@
+"""A call that its client gives up is given up at its upstream too, at once, and leaves nothing behind."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.stage import Stage, staging
+
+CALLS = 200
+AT_ONCE = 0.1
+"""Seconds within which the upstream has heard of it, at the p99."""
+SLACK = 0.4
+"""Seconds more that a machine with other work gets."""
+UNKNOWN = "wait-00000000-0000-4000-8000-000000000000"
+
+
+def heard(word: dict[str, Any], transport: str, era: str) -> dict[str, Any]:
+    """How an upstream learns that nobody waits for this call any more."""
+    if (transport, era) == ("http", "2026"):
+        return {"what": "left", "key": word["key"]}
+    return {"what": "notifications/cancelled", "id": word["id"]}
+
+
+async def give_up(on: Stage, transport: str, era: str) -> float:
+    """Begin a call and cancel it; the seconds until its upstream knew."""
+    key = on.key()
+    call = asyncio.create_task(on.call("wait", key=key, gate=str(on.folder / "gate"), words=5_000))
+    word = await on.witness.see("called", key=key)
+    at = time.monotonic()
+    call.cancel()
+    told = await on.witness.see(**heard(word, transport, era))
+    await asyncio.wait([call])
+    assert call.cancelled()
+    return float(told["at"]) - at
+
+
+@pytest.mark.parametrize(
+    ("face", "mode", "transport", "era"),
+    list(product(("stdio", "http"), ("legacy", "auto"), ("stdio", "http"), ("2025", "2026"))),
+)
+async def test_a_cancelled_call_is_cancelled_at_its_upstream_and_stores_nothing(
+    face: str, mode: str, transport: str, era: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with staging(transport, tmp_path, face=face, mode=mode, era=era) as on:
+        taken = sorted([await give_up(on, transport, era) for _ in range(CALLS)])
+        p99 = taken[int(0.99 * CALLS)]
+        client = f"a client over {face}, {'2025' if mode == 'legacy' else '2026'}"
+        what = f"{client}, cancels {CALLS} calls to an upstream over {transport}, {era}: it knows after"
+        record_property("figure", (what, f"{taken[CALLS // 2] * 1e3:.0f} ms; {p99 * 1e3:.0f} ms at the p99"))
+        (tmp_path / "gate").touch()
+        await on.witness.see("over", times=CALLS)  # with a large answer that nobody waits for, or none
+        assert not (await on.call("echo")).failed
+        read = await on.client.read_resource("mcp-mirror://upstreams")
+        status = json.loads(read.contents[0].text)  # type: ignore[union-attr]
+        assert [one["under_way"] for one in status["upstreams"]] == [0, 0]
+        asked = await on.client.call_tool("retrieve_final_answer_from_memory", {"memory_path": UNKNOWN})
+        assert "Nothing is stored yet" in str(asked.content)
+        assert on.repeated() == []
+        assert p99 < AT_ONCE + SLACK

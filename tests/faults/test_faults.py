@@ -1,0 +1,157 @@
+"""Each fault costs what it must and no more; `make faults` prints what was measured."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faults import proxy
+from tests.faults.harness import FAULTS, REFUSALS, Fault, Seen, observe, pattern
+from tests.faults.proxy import body_without_end, event_without_end, silence
+from tests.faults.stage import HANG, staging
+
+AT_ONCE = 0.1
+"""Seconds within which a call in flight is answered."""
+SLACK = 0.4
+"""Seconds more that a machine with other work gets."""
+BACK = 1.0
+"""Seconds within which a call works after the upstream's return."""
+
+BIDED = 10.0
+"""Seconds after which nobody waits any more."""
+BOUND = 5.0
+"""Seconds that letting go of a connection may take."""
+
+STUCK = 1.0
+"""Seconds beyond a call's time after which it is certain that nobody reads."""
+STOPPED = 2.0
+"""Seconds that a process gets to leave before it is killed."""
+
+LOST = {"nothing": 0, "the call": 1, "all in flight": 2}
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if math.isfinite(seconds) else "never"
+
+
+def row_of(fault: Fault, seen: Seen) -> tuple[str, ...]:
+    told = seen.said.splitlines()[0] if seen.failed else "its answer"
+    return (
+        fault.transport, fault.what, told, fault.loses, milliseconds(seen.answered), milliseconds(seen.back),
+        f"{seen.idle * 1e3:.1f} / {seen.beside * 1e3:.1f} ms",
+    )  # fmt: skip
+
+
+def name_of(case: object) -> str:
+    return f"{case.transport}-{case.what.replace(' ', '_')}" if isinstance(case, Fault) else str(case)
+
+
+@pytest.mark.parametrize(
+    ("fault", "era"),
+    [*((fault, "2025") for fault in FAULTS), *((fault, "2026") for fault in FAULTS if fault.transport == "http")],
+    ids=name_of,
+)
+async def test_a_fault_costs_what_it_must_and_no_more(
+    fault: Fault, era: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seen = await observe(fault, tmp_path, era)
+    if era == "2025":
+        record_property("row", row_of(fault, seen))
+    assert seen.failed is (fault.loses != "nothing"), seen.said
+    assert seen.lost == LOST[fault.loses]
+    if fault.loses == "nothing":
+        assert seen.said.startswith("echo key")
+    else:
+        assert pattern(fault).search(seen.said), seen.said
+        assert "'bad'" in seen.said
+    assert seen.repeated == ()
+    assert seen.answered < fault.waits + AT_ONCE + SLACK
+    assert seen.refused_slowest < BACK
+    assert seen.back < BACK
+    assert seen.tries == 1 or fault.away  # while it is known to be away, calls fail at once
+
+
+async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_can_start(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    (tmp_path / "down").touch()
+    async with staging("stdio", tmp_path) as on:
+        for _ in range(REFUSALS):
+            asked = time.monotonic()
+            refused = await on.call("echo")
+            assert refused.failed
+            assert refused.at - asked < BACK + SLACK
+            assert "Upstreams that are not connected now: bad." in refused.text
+        await on.witness.see("ended", times=6)  # the pauses between two attempts have grown
+        on.down.unlink()
+        returned = time.monotonic()
+        while (answer := await on.call("echo")).failed and answer.at - returned < BIDED:
+            pass
+        row = ("stdio", "ends at each start, from the first on", refused.text, "calls until it can start",
+               milliseconds(refused.at - asked), milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert not answer.failed
+        assert answer.at - returned < BACK
+
+
+async def test_one_that_stops_reading_costs_one_call_and_is_started_anew(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with staging("stdio", tmp_path) as on:
+        before = len(on.witness.all("started"))
+        assert not (await on.call("deaf")).failed
+        asked = time.monotonic()
+        lost = await on.call("brief", pad="x" * 1_900_000)
+        while (answer := await on.call("echo")).failed and answer.at - asked < BIDED:
+            pass
+        returned = (await on.witness.see("started", times=before + 1))["at"]
+        row = ("stdio", "reads no more", lost.text, "the call", milliseconds(lost.at - asked),
+               milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert "'bad' does not read what it is sent" in lost.text
+        assert lost.at - asked < HANG + STUCK + SLACK
+        assert not answer.failed
+        assert answer.at - returned < BACK
+        assert answer.at - lost.at < BACK + STOPPED
+        assert on.repeated() == []
+
+
+async def test_a_network_that_is_away_costs_the_calls_in_flight_and_those_until_it_is_back(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with staging("http", tmp_path, proxied=True) as on:
+        assert on.proxy is not None
+        calls = [await on.begin("wait", gate=str(tmp_path / "gate")) for _ in range(5)]
+        await on.proxy.go_away()
+        gone = (await on.witness.see("struck"))["at"]
+        lost = await asyncio.gather(*calls)
+        for answer in lost:
+            assert answer.failed
+            assert "'bad'" in answer.text
+            assert answer.at - gone < AT_ONCE + SLACK
+        for _ in range(REFUSALS):
+            assert (await on.call("echo")).failed
+            assert not (await on.call("ping")).failed
+        await on.proxy.open()
+        returned = time.monotonic()
+        answer = await on.call("echo")
+        row = ("http", "network: every connection is reset, and none is taken", lost[0].text, "all in flight",
+               milliseconds(max(one.at for one in lost) - gone), milliseconds(answer.at - returned), "")  # fmt: skip
+        record_property("row", row)
+        assert not answer.failed, answer.text
+        assert answer.at - returned < BACK
+        assert on.repeated() == []
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("fault", [body_without_end, event_without_end, silence], ids=lambda fault: fault.__name__)
+async def test_what_nobody_waits_for_any_more_is_not_read_on(fault: proxy.Fault, era: str, tmp_path: Path) -> None:
+    """An answer without an end would cost work for as long as the gateway lives."""
+    async with staging("http", tmp_path, proxied=True, era=era) as on:
+        assert on.proxy is not None
+        on.proxy.arm(fault)
+        assert (await on.call("brief")).failed
+        async with asyncio.timeout(BOUND):
+            await on.proxy.rest()

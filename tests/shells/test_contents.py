@@ -1,0 +1,192 @@
+"""Large resources and prompts are stored where that is wished, and small ones pass to the byte."""
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mcp_mirror.contents import ContentCapture
+from mcp_mirror.directory import Place
+from mcp_mirror.keeper import Keeper
+from mcp_mirror.models import Buffer, Descriptor, Provenance, Segments
+from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.wire import array_of, join, open_array
+
+PLACE = Place("docs", "file:///a.txt")
+LARGE = "many words " * 2000
+BLOB = base64.b64encode(b"x" * 600_000).decode()
+
+
+class Shelf:
+    """A capture and the store that it fills."""
+
+    def __init__(self, *, capture_resources: bool = True) -> None:
+        self.store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
+        self.kept = 0
+        keeper = Keeper(self.store, StorePolicy(), lambda: 1e9, self._count)
+        mirror = MirrorPolicy(capture_resources=capture_resources)
+        self.capture = ContentCapture(keeper, mirror, WirePolicy(), uuid4)
+
+    def _count(self) -> None:
+        self.kept += 1
+
+    async def stored(self) -> list[tuple[Descriptor, str]]:
+        """Every stored value as its text, the first first."""
+        values = [(one, bytes(await self.store.read("me", one.base) or b"")) for one in await self.store.list("me")]
+        return [(one, blob.decode()) for one, blob in values]
+
+    async def resource(self, *contents: bytes) -> list[bytes]:
+        result: Mapping[str, Any] = {"contents": array_of(contents), "ttlMs": b"1"}
+        told = await self.capture.resource(result, "me", PLACE)
+        assert told["ttlMs"] == b"1"
+        return items_of(told["contents"])
+
+    async def prompt(self, *messages: bytes) -> list[bytes]:
+        result: Mapping[str, Any] = {"messages": array_of(messages), "description": b'"d"'}
+        told = await self.capture.prompt(result, "me", Place("docs", "greet"))
+        assert told["description"] == b'"d"'
+        return items_of(told["messages"])
+
+
+def items_of(member: Buffer | Segments) -> list[bytes]:
+    return [bytes(item) for item in open_array(join(member) if isinstance(member, tuple) else member) or ()]
+
+
+def content(text: str, **more: Any) -> bytes:
+    return json.dumps({"uri": "file:///a.txt", "mimeType": "text/markdown", "text": text, **more}).encode()
+
+
+def message(**block: Any) -> bytes:
+    return json.dumps({"role": "user", "content": block, "vendor": 1}).encode()
+
+
+SMALL = [
+    b'{"uri" : "a:b","text":"sm\\u0061ll","vendor":1e400}',
+    b'{"uri":"a:b","blob":"AAAA","mimeType":"image/png"}',
+    b'{"uri":"a:b","mimeType":"application/json","text":"{\\"a\\": 1.0}"}',
+    b'{"uri":"a:b","text":"[1, 2]"}',
+    b'{"uri":"a:b","text":""}',
+    b'{"uri":"a:b"}',
+    b"5",
+    b"[]",
+]
+
+
+@pytest.mark.parametrize("raw", SMALL)
+async def test_a_small_content_passes_to_the_byte(raw: bytes) -> None:
+    shelf = Shelf()
+    assert await shelf.resource(raw, raw) == [raw, raw]
+    assert shelf.kept == 0
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"type":"text" , "text":"sm\\u0061ll"}',
+        b'{"type":"text","text":"{\\"a\\": 1.0}"}',
+        b'{"type":"image","data":"AAAA","mimeType":"image/png"}',
+        b'{"type":"resource","resource":{"uri":"a:b","text":"x"}}',
+        b'{"type":"resource_link","uri":"a:b","name":"n"}',
+        b"null",
+    ],
+)
+async def test_a_small_message_passes_to_the_byte(block: bytes) -> None:
+    shelf = Shelf()
+    raw = b'{"role":"user", "content":' + block + b',"vendor":1e400}'
+    assert await shelf.prompt(raw, b"5") == [raw, b"5"]
+    assert shelf.kept == 0
+
+
+async def test_a_large_content_is_stored_and_its_notice_names_the_path() -> None:
+    shelf = Shelf()
+    small, large = content("small"), content(LARGE, _meta={"a": 1}, annotations={"priority": 1})
+    told = await shelf.resource(small, large)
+    ((described, stored),) = await shelf.stored()
+    assert told[0] == small
+    notice = json.loads(told[1])
+    text = notice.pop("text")
+    assert described.base in text.splitlines()
+    assert described.base.startswith("resource-")
+    assert len(text) < 2000
+    assert notice == {
+        "uri": "file:///a.txt",
+        "mimeType": "text/plain",
+        "_meta": {"a": 1},
+        "annotations": {"priority": 1},
+    }
+    assert json.loads(stored) == LARGE
+    assert described.provenance == Provenance("docs", "file:///a.txt", "")
+
+
+@pytest.mark.parametrize("size", [10_000, 3_000_000])
+async def test_a_large_json_text_is_stored_as_that_json(size: int) -> None:
+    shelf = Shelf()
+    text = json.dumps({"rows": "r" * size, "n": 1.5})
+    (told,) = await shelf.resource(content(text))
+    ((described, stored),) = await shelf.stored()
+    assert (described.kind, stored) == ("object", text)
+    assert "/rows" in json.loads(told)["text"]
+
+
+async def test_a_large_file_is_stored_as_the_content_that_it_was() -> None:
+    shelf = Shelf()
+    raw = json.dumps({"uri": "a:b", "mimeType": "application/pdf", "blob": BLOB}).encode()
+    (told,) = await shelf.resource(raw)
+    ((described, stored),) = await shelf.stored()
+    assert (described.kind, described.media_type) == ("binary", "application/pdf")
+    assert json.loads(stored) == {"type": "resource", "resource": json.loads(raw)}
+    assert json.loads(told).keys() == {"uri", "mimeType", "text"}
+    assert described.base in json.loads(told)["text"]
+
+
+async def test_each_large_content_has_a_path_of_its_own() -> None:
+    shelf = Shelf()
+    told = await shelf.resource(content(LARGE), content(LARGE + "."))
+    stored = {described.base: text for described, text in await shelf.stored()}
+    named = [next(base for base in stored if base in json.loads(one)["text"]) for one in told]
+    assert [json.loads(stored[base]) for base in named] == [LARGE, LARGE + "."]
+    assert shelf.kept == 2
+
+
+async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> None:
+    shelf = Shelf()
+    small = message(type="text", text="small")
+    told = await shelf.prompt(small, message(type="text", text=LARGE), message(type="image", data=BLOB, mimeType="i/p"))
+    (image, _), (text, stored) = sorted(await shelf.stored(), key=lambda one: one[0].kind)
+    assert told[0] == small
+    for raw, described in ((told[1], text), (told[2], image)):
+        notice = json.loads(raw)
+        assert described.base.startswith("prompt-")
+        assert described.base in notice["content"].pop("text").splitlines()
+        assert notice == {"role": "user", "content": {"type": "text"}, "vendor": 1}
+        assert described.provenance == Provenance("docs", "greet", "")
+    assert json.loads(stored) == LARGE
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"resultType": b'"input_required"'},
+        {"contents": b"null", "messages": b"{}"},
+        {"contents": b'"x"', "messages": b"5"},
+        {},
+    ],
+)
+async def test_what_has_no_contents_passes(result: Mapping[str, Buffer]) -> None:
+    shelf = Shelf()
+    assert await shelf.capture.resource(result, "me", PLACE) == result
+    assert await shelf.capture.prompt(result, "me", PLACE) == result
+
+
+async def test_by_default_everything_passes() -> None:
+    shelf = Shelf(capture_resources=False)
+    large = content(LARGE)
+    assert await shelf.resource(large) == [large]
+    assert await shelf.prompt(message(type="text", text=LARGE)) == [message(type="text", text=LARGE)]
+    assert MirrorPolicy().capture_resources is False
+    assert await shelf.stored() == []

@@ -1,0 +1,233 @@
+"""A kept connection, to programs that really start and end."""
+
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.leash import Leash
+from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
+from mcp_mirror.spool import Spool
+from mcp_mirror.upstreams.base import Outgoing
+from mcp_mirror.upstreams.hearing import Party
+from mcp_mirror.upstreams.link import Link, Means, Modes, jittered, pause_after
+from mcp_mirror.upstreams.redaction import Redactor
+
+BOUND = 30
+PROGRAM = """
+    import json, sys, time
+    from pathlib import Path
+
+    folder, *table = map(Path, sys.argv[1:])
+    does = dict(pair.split("=") for pair in map(str, table))
+    with (folder / "starts").open("a") as file:
+        file.write(f"{time.monotonic()}\\n")
+    if (folder / "broken").exists():
+        sys.exit("broken")
+    for line in sys.stdin:
+        message = json.loads(line)
+        method = message["method"]
+        with (folder / "asked").open("a") as file:
+            file.write(f"{method}\\n")
+        if "id" not in message:
+            continue
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "0"}}
+        answer = {
+            "answer": {"result": info},
+            "refuse": {"error": {"code": -32601, "message": "What?"}},
+        }.get(does.get(method, "refuse"))
+        if answer is None:
+            sys.exit("fell over")
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+"""
+"""Does what its table says with each method: answers, refuses, or falls over."""
+
+
+@dataclass
+class Program:
+    """A program to connect to, and what it wrote down."""
+
+    folder: Path
+
+    @property
+    def asked(self) -> list[str]:
+        """What it was asked, over all its lives."""
+        path = self.folder / "asked"
+        return path.read_text().split() if path.exists() else []
+
+    @property
+    def starts(self) -> list[float]:
+        path = self.folder / "starts"
+        return [float(line) for line in path.read_text().split()] if path.exists() else []
+
+    def breaks(self) -> None:
+        """From now on it ends as soon as it starts."""
+        (self.folder / "broken").touch()
+
+    def is_mended(self) -> None:
+        (self.folder / "broken").unlink()
+
+
+Keep = Callable[..., AbstractAsyncContextManager[tuple[Link, Program]]]
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Keep:
+    """A link to a new program, kept."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+
+    @asynccontextmanager
+    async def kept(modes: Modes = ("auto",), *, broken: bool = False, **does: str) -> AsyncIterator[Any]:
+        program = Program(tmp_path)
+        if broken:
+            program.breaks()
+        table = [f"{method.replace('_', '/')}={what}" for method, what in does.items()]
+        endpoint = StdioEndpoint(sys.executable, ("-S", "-E", str(script), str(tmp_path), *table))
+        policy = UpstreamPolicy("up", endpoint)
+        info = types.Implementation(name="us", version="0")
+        with Spool(WirePolicy()) as spool, Leash() as leash, anyio.fail_after(BOUND):
+            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")))
+            link = Link(means, Party(lambda _: None, lambda *_: None), modes)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.run)
+                yield link, program
+                tasks.cancel_scope.cancel()
+
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("modes", "does", "asked", "state"),
+    [
+        (("auto", "legacy"), {"server_discover": "die", "initialize": "answer"}, ["D", "I"], "ready"),
+        (("auto", "legacy"), {"server_discover": "die", "initialize": "die"}, ["D", "I"], "down"),
+        (("auto", "legacy"), {"server_discover": "refuse", "initialize": "answer"}, ["D", "I"], "ready"),
+        (("legacy", "auto"), {"initialize": "answer"}, ["I"], "ready"),
+        (("legacy", "auto"), {"initialize": "refuse", "server_discover": "die"}, ["I", "D"], "down"),
+        (("legacy", "auto"), {"initialize": "die", "server_discover": "die"}, ["I", "D"], "down"),
+        (("auto", "legacy"), {"server_discover": "refuse", "initialize": "refuse"}, ["D", "I"], "down"),
+        (("legacy",), {"initialize": "refuse"}, ["I"], "down"),
+        (("legacy",), {"initialize": "die"}, ["I"], "down"),
+        (("auto",), {"server_discover": "die"}, ["D"], "down"),
+    ],
+)
+async def test_ways_to_connect_are_tried_in_their_order(
+    keep: Keep, modes: Modes, does: dict[str, str], asked: list[str], state: str
+) -> None:
+    names = {"D": "server/discover", "I": "initialize"}
+    async with keep(modes, **does) as (link, program):
+        await link.settled.wait()
+        assert link.status.state == state
+        handshakes = [method for method in program.asked if method in names.values()]
+        assert handshakes == [names[letter] for letter in asked]
+
+
+async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> None:
+    does = {"server_discover": "die", "initialize": "answer", "tools_call": "die"}
+    async with keep(("auto", "legacy"), **does) as (link, program):
+        await link.settled.wait()
+        with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
+            await link.request(Outgoing("tools/call", {}, {"name": "x"}), None)
+        connection = await link.usable()
+        assert connection is link.connection
+        assert [method for method in program.asked if method != "notifications/initialized"] == [
+            "server/discover", "initialize", "tools/call", "initialize"
+        ]  # fmt: skip
+
+
+async def test_who_is_down_says_why_in_its_last_words(keep: Keep) -> None:
+    async with keep(("legacy",), initialize="die") as (link, _):
+        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* last words: fell over"):
+            await link.usable()
+        assert link.connection is None
+        assert isinstance(link.failure, UpstreamError)
+
+
+async def test_who_refuses_the_handshake_says_how(keep: Keep) -> None:
+    async with keep(("legacy",), initialize="refuse") as (link, _):
+        await link.settled.wait()
+        assert isinstance(link.failure, RefusedError)
+        assert link.failure.code == types.METHOD_NOT_FOUND
+        assert "What?" in link.status.detail
+
+
+async def fail(link: Link) -> float:
+    """Ask for the connection in vain; the seconds that it took."""
+    began = time.monotonic()
+    with pytest.raises(UpstreamError, match="'up' is down"):
+        await link.usable()
+    return time.monotonic() - began
+
+
+async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(keep: Keep) -> None:
+    async with keep(broken=True, initialize="answer") as (link, program):
+        for failures in range(1, 6):
+            await fail(link)
+            assert len(program.starts) >= failures
+        before, began = len(program.starts), time.monotonic()
+        took: list[float] = []
+        while (elapsed := time.monotonic() - began) < 3.5:
+            took.append(await fail(link))
+            await anyio.sleep(0.01)
+        tried = len(program.starts) - before
+        assert 1 <= tried <= elapsed + 1
+        assert sum(seconds > 0.1 for seconds in took) <= 2 * tried + 3
+        assert len(took) > 10 * tried
+        program.is_mended()
+        mended = time.monotonic()
+        while True:  # what its callers do: try again in a moment
+            try:
+                connection = await link.usable()
+                break
+            except UpstreamError:
+                await anyio.sleep(0.01)
+        assert time.monotonic() - mended < 3
+        assert connection is link.connection
+        assert link.failure is None
+        assert link.status.state == "ready"
+
+
+async def test_one_that_dies_soon_after_each_start_is_held_for_one_that_is_down(keep: Keep) -> None:
+    async with keep(initialize="answer", tools_call="die") as (link, program):
+        call = Outgoing("tools/call", {}, {"name": "x"})
+        said = ""
+        for _ in range(40):
+            with pytest.raises(UpstreamError) as raised:
+                await link.request(call, None)
+            said = str(raised.value)
+            if "is down" in said:
+                break
+        assert "is down" in said  # at once, and not after another start
+        assert len(program.starts) <= 7
+
+
+async def test_while_nobody_calls_the_pauses_grow(keep: Keep) -> None:
+    async with keep(broken=True) as (_, program):
+        while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
+            await anyio.sleep(0.05)
+        first, second, third, fourth = program.starts[:4]
+    slack = 0.3  # a program that starts slowly writes down a later time
+    assert second - first >= 0.25 + 0.5 * 0.8 - slack
+    assert third - second >= 0.25 + 1 * 0.8 - slack
+    assert fourth - third >= 0.25 + 2 * 0.8 - slack
+
+
+def test_pauses_double_up_to_their_bound_however_many_there_were() -> None:
+    assert [pause_after(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
+    assert [pause_after(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]
+
+
+def test_pauses_vary_by_a_fifth_so_that_not_all_come_back_together() -> None:
+    pauses = [jittered(60) for _ in range(1000)]
+    assert 48 <= min(pauses) < 51
+    assert 69 < max(pauses) <= 72

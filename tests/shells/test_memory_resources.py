@@ -1,0 +1,196 @@
+"""Stored values as resources: all of them are listed, each once, and read as what they are."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.leash import Leash
+from mcp_mirror.memory_resources import PAGE, TEMPLATE, list_values, read_value
+from mcp_mirror.models import Descriptor, Kind, Provenance
+from mcp_mirror.paths import new_base
+from mcp_mirror.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.scanner import Scanner
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tools import OWN_TOOLS, RETRIEVE, Memory
+from mcp_mirror.wire import join, object_of
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Memory]:
+    store = MemoryStore(StorePolicy(), lambda: NOW, lambda: Path("/nonexistent"))
+    with Leash() as leash:
+        async with aclosing(Scanner(leash)) as scanner:
+            yield Memory(store, MirrorPolicy(answer_budget=100), estimate_tokens, scanner)
+
+
+async def put(memory: Memory, number: int, blob: bytes, kind: Kind, **more: Any) -> str:
+    """Store a value; give its base."""
+    base = new_base("tool", UUID(int=number, version=4))
+    source = Provenance("up", "my tool", "0" * 64)
+    namespace = more.pop("namespace", "me")
+    described = Descriptor(base, kind, len(blob), 1, (), NOW + number, NOW + 1e6, source, **more)
+    await memory.store.put(namespace, described, (blob,))
+    return base
+
+
+async def read(memory: Memory, uri: str, namespace: str = "me") -> dict[str, Any]:
+    result = json.loads(join(object_of(await read_value(memory, namespace, uri))))
+    (content,) = result["contents"]
+    assert content.pop("uri") == uri
+    return dict(content)
+
+
+async def list_all(memory: Memory, namespace: str = "me") -> list[list[dict[str, Any]]]:
+    """Every page."""
+    pages: list[list[dict[str, Any]]] = []
+    cursor: str | None = None
+    while not pages or cursor is not None:
+        items, cursor = await list_values(memory, namespace, cursor)
+        pages.append([json.loads(item) for item in items])
+        assert len(pages) < 10
+    return pages
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"), [(0, [0]), (1, [1]), (PAGE, [PAGE]), (PAGE + 1, [PAGE, 1]), (250, [PAGE, PAGE, 50])]
+)
+async def test_every_value_is_listed_once_the_newest_first(memory: Memory, number: int, sizes: list[int]) -> None:
+    bases = [await put(memory, at, b"1", "number") for at in range(number)]
+    await put(memory, 999, b"1", "number", namespace="somebody else")
+    pages = await list_all(memory)
+    assert [len(page) for page in pages] == sizes
+    assert [item["name"] for page in pages for item in page] == bases[::-1]
+    for item in pages[0][:1]:
+        assert (await read(memory, item["uri"]))["text"] == "1"
+
+
+async def test_what_is_stored_between_two_pages_is_not_mixed_into_the_second(memory: Memory) -> None:
+    bases = [await put(memory, at, b"1", "number") for at in range(PAGE + 5)]
+    _, cursor = await list_values(memory, "me", None)
+    await put(memory, 500, b"1", "number")
+    items, more = await list_values(memory, "me", cursor)
+    assert [json.loads(item)["name"] for item in items] == bases[4::-1]
+    assert more is None
+
+
+async def test_a_list_whose_place_is_gone_does_not_begin_anew(memory: Memory) -> None:
+    for at in range(PAGE + 5):
+        await put(memory, at, b"1", "number")
+    _, cursor = await list_values(memory, "me", None)
+    assert cursor is not None
+    await memory.store.delete("me", cursor)
+    for gone in (cursor, "made up", ""):
+        with pytest.raises(ToolError, match="List again without a cursor"):
+            await list_values(memory, "me", gone)
+
+
+async def test_a_listed_value_says_what_it_is(memory: Memory) -> None:
+    await put(memory, 0, b'"x"', "text")
+    base = await put(memory, 1, b'{"data":"AAAA"}', "binary", media_type="image/png")
+    (picture, text), *_ = await list_all(memory)
+    assert picture == {
+        "uri": f"memory://{base}",
+        "name": base,
+        "title": "my tool (15 B)",
+        "description": "binary from my tool of up",
+        "mimeType": "image/png",
+        "size": 15,
+        "annotations": {"lastModified": "2023-11-14T22:13:21Z"},
+    }
+    assert text["mimeType"] == "text/plain"
+    assert TEMPLATE["uriTemplate"].replace("{+path}", base) == picture["uri"]
+
+
+@pytest.mark.parametrize(
+    ("blob", "kind", "content"),
+    [
+        (b'"a\\u00e9\\n"', "text", {"mimeType": "text/plain", "text": "a\u00e9\n"}),
+        (b'{"a": 1.10}', "object", {"mimeType": "application/json", "text": '{"a": 1.10}'}),
+        (b"[1e400]", "array", {"mimeType": "application/json", "text": "[1e400]"}),
+        (b'{"type":"image","data":"AAAA","mimeType":"image/png"}', "binary", {"mimeType": "image/png", "blob": "AAAA"}),
+        (b'{"type":"audio","data":"AAAA"}', "binary", {"blob": "AAAA"}),
+        (
+            b'{"type":"resource","resource":{"uri":"a:b","mimeType":"x/y","blob":"AAAA"}}',
+            "binary",
+            {"mimeType": "x/y", "blob": "AAAA"},
+        ),
+        (b'{"uri":"a:b","blob":"AAAA"}', "binary", {"blob": "AAAA"}),
+        (
+            b'{"type":"resource","resource":{"uri":"a:b","mimeType":"text/x","text":"said"}}',
+            "binary",
+            {"mimeType": "text/x", "text": "said"},
+        ),
+    ],
+)
+async def test_a_value_is_read_as_what_it_is(memory: Memory, blob: bytes, kind: Kind, content: dict[str, str]) -> None:
+    assert await read(memory, f"memory://{await put(memory, 1, blob, kind)}") == content
+
+
+async def test_what_holds_nothing_that_can_be_shown_says_so(memory: Memory) -> None:
+    base = await put(memory, 1, b'{"type":"resource","resource":{"uri":"a:b"}}', "binary")
+    with pytest.raises(ToolError, match="give its path to a tool"):
+        await read(memory, f"memory://{base}")
+
+
+@pytest.mark.parametrize(
+    ("key", "below"),
+    [
+        ("plain", "plain"),
+        ("two words", "two%20words"),
+        ("two words", "two words"),
+        ("\u00e9", "%C3%A9"),
+        ("100%", "100%25"),
+        ("a/b", "a~1b"),
+        ("a/b", "a%7E1b"),
+        ('"q" or', "%22q%22%20or"),
+    ],
+)
+async def test_a_part_of_a_value_is_read_by_its_key_however_that_is_written(
+    memory: Memory, key: str, below: str
+) -> None:
+    base = await put(memory, 1, json.dumps({key: ["x", 1.5], "other": 1}).encode(), "object")
+    assert await read(memory, f"memory://{base}/{below}") == {"mimeType": "application/json", "text": '["x", 1.5]'}
+    assert await read(memory, f"memory://{base}/{below}/0") == {"mimeType": "text/plain", "text": "x"}
+
+
+async def test_a_value_over_the_budget_is_told_of_with_its_size_and_its_parts_are_read(memory: Memory) -> None:
+    base = await put(memory, 1, json.dumps({"long": "word " * 1000, "short": 1}).encode(), "object")
+    with pytest.raises(ToolError, match=r'5\.02 kB.*limited to 100 \(`answer_budget`\).*"/long", "/short"'):
+        await read(memory, f"memory://{base}")
+    assert (await read(memory, f"memory://{base}/short"))["text"] == "1"
+
+
+async def test_the_text_in_a_stored_resource_is_under_the_budget_and_a_picture_is_not(memory: Memory) -> None:
+    text = {"type": "resource", "resource": {"uri": "a:b", "text": "word " * 1000}}
+    picture = {"type": "resource", "resource": {"uri": "a:b", "blob": "A" * 5000}}
+    told, shown = [await put(memory, at, json.dumps(one).encode(), "binary") for at, one in enumerate((text, picture))]
+    with pytest.raises(ToolError, match="answer_budget"):
+        await read(memory, f"memory://{told}")
+    with pytest.raises(ToolError, match="answer_budget"):
+        await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": told})
+    assert (await read(memory, f"memory://{shown}"))["blob"] == "A" * 5000
+    (block,) = await OWN_TOOLS[RETRIEVE].run(memory, "me", {"memory_path": shown})
+    assert json.loads(join(block)) == picture
+
+
+async def test_what_is_not_there_or_is_anothers_is_told_alike(memory: Memory) -> None:
+    base = await put(memory, 1, b'{"a":1}', "object", namespace="somebody else")
+    mine = await put(memory, 2, b'{"a":1}', "object")
+    made_up = new_base("tool", UUID(int=3, version=4))
+    for unknown in (base, made_up):
+        with pytest.raises(ToolError, match=f'No value is stored under "{unknown}"'):
+            await read(memory, f"memory://{unknown}")
+    for odd in ("", "nonsense", "%FF", "../x"):
+        with pytest.raises(ToolError, match="No value is stored under"):
+            await read(memory, f"memory://{odd}")
+    with pytest.raises(ToolError, match=r'no key "b"\. There is "/a"'):
+        await read(memory, f"memory://{mine}/b")

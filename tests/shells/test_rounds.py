@@ -1,0 +1,76 @@
+"""The state between two rounds: it comes back as it went, for the same request alone."""
+
+import json
+from typing import Any
+
+import mcp_types as types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.errors import RefusedError
+from mcp_mirror.rounds import asked_reply, checked, read_round
+from mcp_mirror.upstreams.questions import Asked, Round
+from mcp_mirror.wire import join, object_of
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+REQUESTS = {"a": {"method": "roots/list"}}
+ARGUMENTS = b'{"q": 1.0}'
+
+
+def sent(asked: Asked, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
+    """What the client gets, parsed."""
+    reply: dict[str, Any] = json.loads(join(object_of(asked_reply(asked, arguments))))
+    return reply
+
+
+@given(st.sampled_from(["state", "held"]), TEXTS, st.binary(max_size=20), st.binary(max_size=20))
+def test_a_state_comes_back_as_it_went_and_to_the_same_arguments_alone(
+    key: str, state: str, arguments: bytes, others: bytes
+) -> None:
+    reply = sent(Asked(REQUESTS, {key: state}), arguments)
+    assert (reply["resultType"], reply["inputRequests"]) == ("input_required", REQUESTS)
+    again = read_round(b'{"a":{}}', reply["requestState"])
+    assert again is not None
+    assert (again.answers, again.state[key]) == (b'{"a":{}}', state)
+    assert checked(again, memoryview(arguments)) is again
+    if others != arguments:
+        with pytest.raises(RefusedError):
+            checked(again, others)
+
+
+def test_questions_go_on_as_the_server_wrote_them() -> None:
+    raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
+    reply = asked_reply(Asked(REQUESTS, None, raw), ARGUMENTS)
+    assert reply["inputRequests"] == raw
+    assert "requestState" not in reply
+
+
+def test_a_request_that_is_made_for_the_first_time_brings_nothing() -> None:
+    assert read_round(None, None) is None
+    assert checked(None, ARGUMENTS) is None
+
+
+def test_answers_alone_and_a_state_alone_are_rounds() -> None:
+    stateless = read_round(b'{"a":{}}', None)
+    assert stateless == Round(b'{"a":{}}', {})
+    assert checked(stateless, ARGUMENTS) is stateless
+    again = read_round(None, sent(Asked({}, {"state": "s"}))["requestState"])
+    assert again is not None
+    assert (again.answers, again.state["state"]) == (b"{}", "s")
+    assert checked(again, ARGUMENTS) is again
+
+
+@pytest.mark.parametrize(
+    "state", ["", "x", "null", "[]", "5", '{"state":5}', '{"state":{}}', '{"a":' * 5000, '"\\ud800"', "\ud800", "\x00"]
+)
+def test_a_state_that_is_none_of_ours_is_refused(state: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        read_round(b"{}", state)
+    assert (refused.value.code, refused.value.data) == (types.INVALID_PARAMS, {"reason": "invalid_request_state"})
+
+
+@pytest.mark.parametrize("state", ['{"state":"s"}', '{"held":"h"}', '{"held":"h","of":""}', '{"of":"x"}'])
+def test_a_state_that_names_no_request_is_refused(state: str) -> None:
+    with pytest.raises(RefusedError, match="Invalid or expired requestState"):
+        checked(read_round(b"{}", state), ARGUMENTS)

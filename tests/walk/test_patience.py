@@ -1,0 +1,48 @@
+"""How long a call may take, and what is made once more."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Speak
+
+SLOW = str(Path(__file__).parent / "servers" / "slow.py")
+
+
+def slow(log: Path, **keys: Any) -> dict[str, Any]:
+    return {"slow": {"command": sys.executable, "args": [SLOW, str(log)], **keys}}
+
+
+@pytest.mark.parametrize("resets", [True, False])
+async def test_progress_gives_a_call_its_time_again_only_where_that_is_configured(
+    resets: bool,  # noqa: FBT001  # a parameter
+    configured: Configured,
+    speak: Speak,
+    tmp_path: Path,
+) -> None:
+    config = configured(slow(tmp_path / "log", timeout=1.0, progress_resets_timeout=resets))
+    async with speak(config) as client:
+        await client.greet()
+        said = await client.text("work_mirrored", {"steps": 4, "pause": 0.4})
+        assert said == "done" if resets else "did not answer 'work' within 1 s" in said
+
+
+@pytest.mark.parametrize(
+    ("tool", "allowed", "calls"), [("read", True, 2), ("read", False, 1), ("fall", True, 1), ("fall", False, 1)]
+)
+async def test_a_call_is_made_once_more_only_if_it_is_read_only_and_the_user_allows_it(
+    *, tool: str, allowed: bool, calls: int, configured: Configured, speak: Speak, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with speak(configured(slow(log, repeat_read_only=allowed))) as client:
+        await client.greet()
+        said = json.loads(await client.call(f"{tool}_mirrored"))["result"]
+        assert log.read_text().split() == [tool] * calls
+        assert said.get("isError", False) is (calls == 1)
+        assert (await client.text(f"{tool}_mirrored")) == "done"
