@@ -71,6 +71,7 @@ class Cluster:
         path = self.folder / "mirror.yaml"
         sections = {
             "upstreams": self.upstreams,
+            "mirror": {"startup_wait": 60},
             "store": {"kind": "redis", "url": self.redis.url},
             "server": {"state_keys": [self.state_key], "drain": 1},
         }

@@ -23,7 +23,9 @@ from mcp_mirror.models import Descriptor, Provenance, Span
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis import RedisStore
-from mcp_mirror.stores.redis_records import CHUNK
+from mcp_mirror.stores.redis_link import Read
+from mcp_mirror.stores.redis_records import CHUNK, Entry
+from mcp_mirror.stores.redis_room import Room, Usher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -250,6 +252,39 @@ async def test_quotas_are_exact_whoever_writes_at_once(redis_server: RedisProces
             stats = [await two.stats(namespace) for namespace in "abc"]
             assert (sum(one.size for one in stats), sum(one.values for one in stats)) == (kept, values)
             assert 1000 < kept <= 2000
+
+
+async def test_what_another_gateway_does_while_room_is_made_is_no_damage(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path, max_values=1) as store, opened(redis_server, tmp_path) as other:
+        meddling = [lambda: other.delete("me", "t-1")]
+
+        class Meddled(Usher):
+            async def make_room(self, read: Read, entry: Entry) -> Room:
+                async def meddle(*command: Any) -> Any:
+                    told = await read(*command)
+                    if meddling:
+                        assert await meddling.pop()()
+                    return told
+
+                return await super().make_room(meddle, entry)
+
+        await put(store, "t-1")
+        store._usher = Meddled(store._usher.clerk, time.time)  # noqa: SLF001  # between two commands of its own
+        await put(store, "t-2")
+        assert not meddling
+        assert check_accounts(redis_server, tmp_path) == (3, 1)
+
+
+async def test_accounts_that_the_server_has_lost_a_part_of_are_told_of(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path, max_values=1) as store:
+        await put(store, "t-1")
+        redis_server.run("DEL", f"{tmp_path}:1:order", f"{tmp_path}:1:order:me")
+        with pytest.raises(StoreError, match="`maxmemory-policy` to noeviction"):
+            await put(store, "t-2")
 
 
 async def test_tombstones_are_bounded(
@@ -574,7 +609,7 @@ async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_pat
             await put(store, "t-1", bytes(20 * MIB))
             assert len(await store.read("me", "t-1") or b"") == 20 * MIB
         async with opened(server, tmp_path, url=url) as store:
-            assert "cannot be reached" in (await refused(store.read("me", "t-1")))[0]
+            assert "no trusted TLS connection" in (await refused(store.read("me", "t-1")))[0]
 
 
 async def test_a_unix_socket_will_do(redis_server: RedisProcess, tmp_path: Path) -> None:

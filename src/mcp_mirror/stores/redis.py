@@ -33,7 +33,7 @@ from mcp_mirror.stores.redis_records import (
     read_card,
     read_entry,
 )
-from mcp_mirror.stores.redis_room import Usher
+from mcp_mirror.stores.redis_room import Room, Usher
 
 _STAGED: Final = 1800
 """Seconds after which the chunks of a value that was never finished are gone."""
@@ -41,6 +41,11 @@ _PAGE: Final = 256
 """Cards that are read at once."""
 _SPOOLED: Final = 16 << 20
 """Bytes from which on a value is read into a file, which is mapped, and not into memory."""
+
+_DAMAGED: Final = (
+    "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
+    "to noeviction, and delete the keys that begin with `store.prefix`."
+)
 
 
 class RedisStore:
@@ -187,12 +192,11 @@ class RedisStore:
 
     async def _enter(self, entry: Entry, descriptor: Descriptor, blob: Buffer | None) -> None:
         """Make room, and the value visible, as one; where much must go, in several steps before that."""
-        is_in = False
+        room = Room()
 
         async def plan(read: Read) -> Iterable[Command] | None:
-            nonlocal is_in
+            nonlocal room
             room = await self._usher.make_room(read, entry)
-            is_in = room.fits
             if room.is_in:  # an answer was lost on its way
                 return None
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
@@ -200,8 +204,12 @@ class RedisStore:
             entering = self._clerk.enter(entry, descriptor, blob, self._clock()) if room.fits else ()
             return self._clerk.next_turn(), *room.commands, *entering
 
-        while not is_in:
+        while True:
             await self._link.transact(self._keys.turn, plan)
+            if room.fits:
+                return
+            if not room.commands:
+                raise StoreError(_DAMAGED)
 
     async def _unstage(self, entry: Entry) -> None:
         """Take back what was brought in of a value that cannot be kept; what cannot be taken back expires."""

@@ -7,6 +7,7 @@ address, a password or a command.
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -28,7 +29,9 @@ _AT_ONCE: Final = 32
 """Connections."""
 _ATTEMPTS: Final = 200
 """Times that a transaction is tried which others get in the way of."""
-_PAUSE: Final = 0.01
+_PAUSE: Final = 0.005
+"""Seconds at most until it is tried again: about as long as it takes others."""
+_FAREWELL: Final = 0.05
 
 Read = Callable[..., Awaitable[Any]]
 """Sends one command within a transaction that is being planned."""
@@ -43,6 +46,10 @@ _STUCK: Final = "The store's Redis server cannot write to its disk and takes not
 _TAKES_NOTHING: Final = frozenset({_READ_ONLY, _FULL, _STUCK})
 _STRANGER: Final = "The store's Redis server refuses the user or password in `store.url`. Correct them."
 _FORBIDDEN: Final = "The store's Redis user may not do what the store needs. Extend its ACL as the README says."
+_UNTRUSTED: Final = (
+    "There is no trusted TLS connection to the store's Redis server. Check its certificate, or add "
+    "?ssl_ca_certs=FILE to `store.url`."
+)
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
 _BY_KIND: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (refusals.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
@@ -93,7 +100,7 @@ class RedisLink:
 
     async def aclose(self) -> None:
         """Disconnect."""
-        with anyio.CancelScope(shield=True), anyio.move_on_after(_PATIENCE, shield=True):
+        with anyio.move_on_after(_PATIENCE, shield=True):
             await self._pool.disconnect()
 
     async def run(self, commands: Iterable[Command]) -> list[Any]:
@@ -155,7 +162,7 @@ class RedisLink:
         if not self.is_up:
             self._outages += 1
             self._trouble = trouble
-            with anyio.move_on_after(_PAUSE):  # where one connection is dead, so may be those that nobody uses now
+            with anyio.move_on_after(_FAREWELL):  # those that nobody uses now may be dead as well
                 await self._pool.disconnect(inuse_connections=False)
         if self._reported != str(trouble):
             self._reported = str(trouble)
@@ -190,6 +197,8 @@ def _pool_of(url: str) -> ConnectionPool:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+        return _UNTRUSTED
     said = str(error)
     by_code = (words for code, words in _BY_CODE if code in said)
     by_kind = (words for kind, words in _BY_KIND if isinstance(error, kind))

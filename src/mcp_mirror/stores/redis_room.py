@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, buried
@@ -18,10 +17,6 @@ from mcp_mirror.stores.redis_records import Entry, Usage, enough, read_card, rea
 _AT_ONCE: Final = 32
 """Values of each sort that one transaction takes out."""
 
-_DAMAGED: Final = (
-    "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
-    "to noeviction, and delete the keys that begin with `store.prefix`."
-)
 _Uses = Mapping[Entry, float]
 """Values, each with the time of its last use, the oldest first."""
 
@@ -32,7 +27,10 @@ class Room:
 
     commands: tuple[Command, ...] = ()
     fits: bool = True
-    """Whether the value fits then; else the transaction makes what room it can, and another one goes on."""
+    """Whether the value fits then; else the transaction makes what room it can, and another one goes on.
+
+    Where it makes none, the accounts say that the store is full, and name no value that could go.
+    """
     is_in: bool = False
     """This very value is in already."""
 
@@ -45,11 +43,7 @@ class Usher:
     clock: Callable[[], float]
 
     async def make_room(self, read: Read, entry: Entry) -> Room:
-        """What has to leave for `entry`.
-
-        Raises:
-            StoreError: The accounts say that the store is full, and name no value that could go.
-        """
+        """What has to leave for `entry`. Others may change what is read here: then the transaction is void."""
         before, usages = await self._accounts(read, entry)
         if before is not None and before.mark == entry.mark:
             return Room(is_in=True)
@@ -62,8 +56,6 @@ class Usher:
             leaving |= {one: oldest[one] for one in chosen}
             gone |= {*chosen}
         fits = not any(any(usage.less(gone).excess(entry.size)) for usage in usages)
-        if not fits and not gone:
-            raise StoreError(_DAMAGED)
         replaced = self.clerk.remove(before, None) if before else ()
         buried = await self._burials(read, {one: used for one, used in leaving.items() if one != before})
         return Room((*replaced, *buried), fits)
