@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from redis_process import RedisProcess
     from tests.walk.conftest import Configured, Lines, Run, Speak
 
+EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
 LIMIT = 2.0
 RETURN = 5.0
 SMALL = {"content": [{"type": "text", "text": "said"}], "structuredContent": {"a": [1.0, "ä"]}}
@@ -102,6 +103,27 @@ async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
         own_redis.start()
         async with asyncio.timeout(RETURN):
             while await say(client, SMALL) == SMALL:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.05)
+
+
+async def test_a_resource_that_cannot_be_stored_is_passed_on(
+    configured: Configured, speak: Speak, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    everything = {"command": sys.executable, "args": [str(EVERYTHING), "stdio", "--era", "2025-11-25"]}
+    mirror = {"capture_resources": True, "inline_budget": 1}
+    config = configured({"one": everything}, mirror=mirror, store=store_of(own_redis, tmp_path))
+
+    async def read(client: Lines) -> str:
+        answer = json.loads(await client.request("resources/read", '{"uri":"test://static-text"}'))
+        return str(answer["result"]["contents"][0]["text"])
+
+    async with speak(config) as client:
+        await client.greet()
+        passed = await read(client)
+        assert not passed.startswith("Stored in memory:")
+        own_redis.start()
+        async with asyncio.timeout(RETURN):
+            while not (await read(client)).startswith("Stored in memory:"):  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.05)
 
 
