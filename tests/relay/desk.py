@@ -211,7 +211,8 @@ async def open_desk(
     async with _upstream(combination) as upstream:
         overrides = {"*": {"capture": "never"}, "grow": {"capture": "always"}}
         config = folder / "mirror.yaml"
-        config.write_text(json.dumps({"upstreams": {"up": {**upstream, "overrides": overrides}}, "server": server}))
+        sections = {"server": server, "store": {"path": str(folder / "store")}}
+        config.write_text(json.dumps({"upstreams": {"up": {**upstream, "overrides": overrides}}, **sections}))
         async with (
             _transport(combination.face, config) as transport,
             Client(_listening(transport, heard), mode=mode, **keys) as client,

@@ -189,6 +189,38 @@ async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(t
     audit(tmp_path)
 
 
+@contextmanager
+def short_files(limit: int) -> Iterator[None]:
+    """This process unable to make files longer than so many bytes: a write fails in the midst of any file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_wherever_a_write_to_a_file_fails_nothing_is_lost_and_the_next_value_is_kept(
+    tmp_path: Path, audit: Audit
+) -> None:
+    refused: list[str] = []
+    for pages in range(1, 80):
+        async with opened(tmp_path / "store") as store:
+            tried = Attempts()
+            await tried.put(store, "before", small_of("before"))
+            with short_files(pages * 2048):
+                await tried.put(store, f"s-{pages}", small_of(f"s-{pages}"))
+                await tried.put(store, f"l-{pages}", blob_of(f"l-{pages}"))
+            await tried.put(store, "after", blob_of("after"))
+            assert {one.base for one in await store.list("me")} >= tried.blobs.keys()
+        async with opened(tmp_path / "store") as store:
+            for base, blob in tried.blobs.items():
+                assert bytes((await store.read("me", base)) or b"") == blob
+        audit(tmp_path / "store")
+        refused += tried.failed
+    assert 60 < len(refused) < 140
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB of its own."""

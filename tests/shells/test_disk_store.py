@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 import stat
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -339,6 +342,42 @@ async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
         await opened(folder, clock).__aenter__()
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, LARGE)
+
+
+async def test_room_that_small_values_took_is_given_back_at_the_next_start(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", LARGE[:60_000])
+    full = (folder / "index.sqlite").stat().st_size
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await store.delete("me", f"t-{number}")
+    async with opened(folder, clock):
+        pass
+    assert full > 50 * 60_000
+    assert (folder / "index.sqlite").stat().st_size < full / 10
+
+
+async def test_a_put_that_waits_for_the_disk_holds_nobody_up(folder: Path, clock: Clock) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def fsync(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            waits.set()
+            assert goes_on.wait(20)
+        os.fsync(file)
+
+    async with DiskStore(StorePolicy(ttl=TTL), clock, folder, replace(SYSTEM, fsync=fsync)) as store:
+        await put(store, clock, "t-1", SMALL)
+        putting = asyncio.create_task(put(store, clock, "t-2", LARGE))
+        await asyncio.wait_for(asyncio.to_thread(waits.wait, 20), 20)
+        assert await read(store, "t-1") == SMALL
+        await put(store, clock, "t-3", SMALL)
+        assert await store.describe("me", "t-2") is None
+        assert not putting.done()
+        goes_on.set()
+        await putting
+        assert await read(store, "t-2") == LARGE
 
 
 async def test_a_closed_store_says_so(folder: Path, clock: Clock) -> None:

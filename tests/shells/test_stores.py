@@ -1,5 +1,6 @@
 """What every store does; a later one joins by a line in `STORES`."""
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -379,3 +380,17 @@ async def test_an_expired_value_leaves_no_file(roomy: Store, clock: Clock, tmp_p
     clock.now += TTL
     await roomy.describe("me", "t-1")
     assert values_in(tmp_path) == []
+
+
+async def test_a_file_of_another_disk_is_copied(
+    roomy: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    monkeypatch.setattr("os.link", link)
+    blob, frame = content(100_000), tmp_path / "frame"
+    frame.write_bytes(b"head" + blob)
+    await roomy.put("me", descriptor("t-1", blob, clock), (blob,), FileSpan(str(frame), Span(4, len(blob))))
+    frame.unlink()
+    assert bytes((await roomy.read("me", "t-1")) or b"") == blob

@@ -26,6 +26,8 @@ _PATIENCE: Final = 10_000
 """Milliseconds that another process may hold the write lock."""
 _IMPATIENCE: Final = 100
 """The same where what is to be written can be written later."""
+_GIVEN_BACK: Final = 10_000
+"""Pages of 4 KiB that were freed and that the system gets back at a start."""
 _AHEAD: Final = 60.0
 """Seconds by which the expiry of a value in use is written ahead: so often, at most, is its use written."""
 _AHEAD_PART: Final = 0.1
@@ -79,6 +81,7 @@ class Index:
         self._open = sqlite3.connect(
             self._path, timeout=_PATIENCE / 1000, isolation_level=None, check_same_thread=False
         )
+        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # obeyed by an index that has no tables yet
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
         bring_up_to_date(self._open)
@@ -176,6 +179,8 @@ class Index:
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
         self._clear_doomed()
+        with self._turn, suppress(sqlite3.Error):
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_GIVEN_BACK})")  # `execute` gives back one page
         return gone
 
     @property
