@@ -7,7 +7,7 @@ BENCH  := .venv-bench
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench conformance faults fuzz node lock clean
+.PHONY: help run test check format bench conformance faults fuzz soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -41,8 +41,14 @@ fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linu
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
 
+soak: $(VENV)/.installed ## kill gateways a thousand times while they write to the disk (minutes)
+	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
+
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
+
+replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server: what must hold of them; prints a table
+	$(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 

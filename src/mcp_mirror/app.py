@@ -4,7 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +13,12 @@ from uuid import uuid4
 import anyio
 import mcp_types as types
 import uvicorn
+from platformdirs import user_data_path
 
 from mcp_mirror import __version__
 from mcp_mirror.catalog import Catalog, build_catalog
 from mcp_mirror.contents import LABELS, ContentCapture
-from mcp_mirror.errors import MirrorError
+from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.handlers import Handlers
@@ -28,7 +29,7 @@ from mcp_mirror.gateway import Gateway
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import Config, StorePolicy
+from mcp_mirror.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
@@ -41,7 +42,8 @@ from mcp_mirror.tools import TOOLS, OwnTool, own_tools
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience
 
-_STORES: Final = {"memory": MemoryStore, "disk": DiskStore}
+_logger = logging.getLogger(__name__)
+
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _AT_START: Final = ("store", "server", "limits")
 """Sections of the configuration that are read at the start alone."""
@@ -68,7 +70,8 @@ class Application:
         before = self.news.config
         handlers = self.server.handlers
         self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
-        self.gateway.memory_tools, self.gateway.own_tools = config.memory_tools, _own_tools(config)
+        self.gateway.memory_tools = config.memory_tools
+        self.gateway.own_tools = _own_tools(config, self.gateway.keeper.lifetime)
         handlers.contents = replace(handlers.contents, mirror=config.mirror)
         self.news.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
@@ -144,15 +147,15 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
         config: What to serve.
         awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
     """
-    folder = Path(config.store.path) if config.store.path else None
-    with Spool(config.limits, folder) as spool, Leash() as leash:
-        opened = _open_store(config.store, spool)
+    with Leash() as leash:
+        opened = _open_store(config, awaits_client=awaits_client)
         async with (
+            opened as kept,
             aclosing(Scanner(leash)) as scanner,
             aclosing(Inquirer(leash)) as inquirer,
-            opened as store,
             anyio.create_task_group() as tasks,
         ):
+            store, policy, spool = kept
             news = _News()
             client_info = types.Implementation(name=config.server.name, version=__version__)
             audience = Audience(news.changed, news.updated)
@@ -160,7 +163,7 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
             upstreams = Upstreams(config.upstreams, equipment)
             gateway = Gateway(
                 upstreams=upstreams,
-                keeper=Keeper(store, config.store, time.time, news.kept),
+                keeper=Keeper(store, policy, time.time, news.kept),
                 scanner=scanner,
                 inquirer=inquirer,
                 spool=spool,
@@ -169,7 +172,8 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 limits=config.limits,
                 new_id=uuid4,
                 is_transparent=config.is_transparent,
-                own_tools=_own_tools(config),
+                own_tools=_own_tools(config, policy),
+                catalog=Catalog({}, LABELS | OWN_LABELS | await store.labels()),
             )
             relay = Relay(upstreams)
             sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
@@ -192,12 +196,57 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
             tasks.cancel_scope.cancel()
 
 
-def _own_tools(config: Config) -> Mapping[str, OwnTool]:
-    return {} if config.is_transparent else own_tools(config.memory_tools, config.store.lifetime)
+def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, OwnTool]:
+    return {} if config.is_transparent else own_tools(config.memory_tools, store.lifetime)
 
 
-def _open_store(policy: StorePolicy, spool: Spool) -> Store:
-    return _STORES.get(policy.kind or "memory", MemoryStore)(policy, time.time, lambda: spool.directory)
+@asynccontextmanager
+async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
+    """The store, what it obeys, and a spool whose files it can link.
+
+    Where the user has not chosen a store and the disk cannot be used, values are kept in memory.
+    """
+    chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
+    policy = replace(config.store, kind=chosen)
+    async with AsyncExitStack() as stack:
+        try:
+            store, spool = await _enter_store(policy, config.limits, stack)
+        except StoreError as error:
+            if config.store.kind or config.store.path:
+                raise
+            _logger.warning("%s Until then values are kept in memory, and are gone with the gateway.", error)
+            policy = replace(policy, kind="memory")
+            store, spool = await _enter_store(policy, config.limits, stack)
+        yield store, policy, spool
+
+
+async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
+    store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
+    configured = Path(policy.path) if policy.path else None
+    spool = stack.enter_context(Spool(limits, store.scratch if isinstance(store, DiskStore) else configured))
+    return await stack.enter_async_context(store), spool
+
+
+def _open_disk(policy: StorePolicy, _: Callable[[], Path]) -> Store:
+    return DiskStore(policy, time.time, Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store")
+
+
+def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
+    try:
+        from mcp_mirror.stores.redis import RedisStore  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise MirrorError("`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'.") from None
+    return RedisStore(policy, time.time, folder)
+
+
+_STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]] = {
+    "memory": lambda policy, folder: MemoryStore(policy, time.time, folder),
+    "disk": _open_disk,
+    "redis": _open_redis,
+}
+"""By kind, from what a store obeys and where it may put files."""
 
 
 class _News:
@@ -213,43 +262,43 @@ class _News:
         """Who is told, and by which rules catalogs are made."""
         self._handlers, self.config = handlers, config
 
-    def changed(self, kind: str, session: str | None) -> None:
-        """On a session's connection, or on everybody's, a list has changed."""
-        if kind == "tools" and not self._remake(session):
+    def changed(self, kind: str, party: str | None) -> None:
+        """On a party's connection, or on everybody's, a list has changed."""
+        if kind == "tools" and not self._remake(party):
             return
-        if kind == "tools" and session is None and self._handlers:
+        if kind == "tools" and party is None and self._handlers:
             for other in tuple(self._handlers.gateway.catalogs):
                 self._remake(other)
-        self._pending[kind, session] = None
+        self._pending[kind, party] = None
         self._wake.set()
 
-    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
+    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
         if self._handlers:
-            self._handlers.subscriptions.updated(upstream, session, uri, params)
+            self._handlers.subscriptions.updated(upstream, party, uri, params)
 
     def kept(self) -> None:
         """A value was stored: it is a resource of ours."""
         self._pending["resources", None] = None
         self._wake.set()
 
-    def _remake(self, session: str | None) -> bool:
+    def _remake(self, party: str | None) -> bool:
         """Put a catalog together anew; whether clients see a difference."""
         assert self._handlers is not None  # noqa: S101  # before the start
         gateway, config = self._handlers.gateway, self.config
-        said = ((one.policy, one.listing_for(session)) for one in gateway.upstreams)
+        said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
         listed = ((policy, listing.tools) for policy, listing in said if listing)
         reserved = () if config.is_transparent else TOOLS
         catalog = build_catalog(listed, config.mirror, reserved, transparent=config.is_transparent)
-        before = gateway.catalogs.get(session or "", gateway.catalog)
+        before = gateway.catalogs.get(party or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
         catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS | OWN_LABELS)
-        if session is None:
+        if party is None:
             gateway.catalog = catalog
         elif _adverts(catalog) != _adverts(gateway.catalog):
-            gateway.catalogs[session] = catalog
+            gateway.catalogs[party] = catalog
         else:
-            gateway.catalogs.pop(session, None)
+            gateway.catalogs.pop(party, None)
         return _adverts(catalog) != _adverts(before)
 
     def ended(self, session: str) -> None:
@@ -265,9 +314,9 @@ class _News:
             await self._wake.wait()
             self._wake = anyio.Event()
             pending, self._pending = self._pending, {}
-            for kind, session in pending:
+            for kind, party in pending:
                 if self._handlers:
-                    await self._handlers.announcements.announce(kind, session)
+                    await self._handlers.announcements.announce(kind, party)
             await anyio.sleep(_SPREAD_PAUSE)
 
 

@@ -3,6 +3,7 @@
 The faces make these; the gateway hands them down; upstreams speak through them. Words alone: nothing is sent here.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -39,6 +40,18 @@ class Caller:
         """What makes two callers one."""
         return self.namespace, self.session
 
+    @property
+    def principal(self) -> str:
+        """A name for all callers whose connections may be one: they have one memory, and can do the same."""
+        return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
+
+    @property
+    def party(self) -> str | None:
+        """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
+        if self.session is not None:
+            return self.session
+        return self.principal if self.capabilities else None
+
     def can_answer(self, method: str) -> bool:
         """Whether it has said that it takes this request of a server's."""
         return self.capabilities.get(CAPABILITY_OF.get(method, "")) is not None
@@ -65,6 +78,10 @@ class Exchange(Protocol):
         """Whether the client asked to be told of this request's progress."""
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for this request now; it does not between two rounds of one that was asked back."""
+
+    @property
     def home(self) -> "Exchange | None":
         """The way back that lasts beyond this request; None where requests stand alone."""
 
@@ -86,6 +103,7 @@ class Silent:
     caller: Caller
     log_level: str | None = None
     wants_progress: bool = False
+    is_waiting: bool = True
     home: Exchange | None = None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:

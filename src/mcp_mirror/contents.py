@@ -4,6 +4,7 @@ By default they pass: a person has asked for them. Each content of a resource, a
 at on its own.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,12 +16,15 @@ import msgspec
 from mcp_mirror.capture import CaptureRules
 from mcp_mirror.digest import Digest, Order, digest_result
 from mcp_mirror.directory import Place
+from mcp_mirror.errors import StoreError
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.models import Buffer, Provenance, Segments
 from mcp_mirror.paths import new_base
 from mcp_mirror.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.wire import array_of, join, object_of, open_array, open_object
+
+_logger = logging.getLogger(__name__)
 
 LABELS: Final = frozenset({"resource", "prompt"})
 """With what paths of captured resources and prompts begin."""
@@ -68,7 +72,7 @@ class ContentCapture:
         return {**result, "messages": array_of(messages)}
 
     async def _notice(self, block: Segments, label: str, namespace: str, place: Place) -> str | None:
-        """What to say instead of a content block; None where it is small."""
+        """What to say instead of a content block; None where it is small, or cannot be stored."""
         rules = CaptureRules("auto", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False)
         order = Order(
             rules=rules,
@@ -82,7 +86,11 @@ class ContentCapture:
         digest = await _digest({"content": join(array_of([block]))}, order)
         if digest.captured.value is None or digest.captured.shown is not None:
             return None
-        await self.keeper.keep(namespace, Provenance(place.upstream, place.key, ""), order, digest.captured)
+        try:
+            await self.keeper.keep(namespace, Provenance(place.upstream, place.key, ""), order, digest.captured)
+        except StoreError as error:
+            _logger.warning("A %s is passed on, for it could not be stored. %s", label, error)
+            return None
         return digest.notice
 
 

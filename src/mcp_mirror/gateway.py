@@ -6,6 +6,7 @@ clock are passed in. A mistake of anybody's becomes an answer that the model can
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.capture import Captured
 from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
-from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError, WireError
+from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError, WireError
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.memory_tools.own_tool import Content, Memory, OwnTool
@@ -41,10 +42,14 @@ from mcp_mirror.upstreams.questions import Asked, Round
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.wire import array_of, join
 
+_logger = logging.getLogger(__name__)
+
 _CHECKED_BYTES = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 _AT_ONCE_BYTES = 1 << 20
 """Results up to this size are read without leaving the event loop: 2 ms."""
+_TOKEN_BYTES = 64
+"""Bytes of a token past which a result is over a budget whatever an estimate says."""
 _TOLD_BYTES = 1 << 10
 """How much of the arguments a notice may tell."""
 
@@ -93,7 +98,7 @@ class Gateway:
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
     """What every client is shown."""
     catalogs: dict[str, Catalog] = field(default_factory=dict)
-    """What single sessions are shown, whose upstreams list other tools on their connections."""
+    """What single parties are shown, whose upstreams list other tools on their connections; see `Caller.party`."""
 
     async def call_tool(self, call: ToolCall) -> Reply:
         """Answer a call; errors become results with `isError` that say what to do.
@@ -124,8 +129,22 @@ class Gateway:
             return asked_reply(arrival, call.arguments)
         with discarding(arrival):
             digest = await self._read(entry, arrival, order)
-            await self._keep(call, entry, order, digest.captured, values)
+            try:
+                await self._keep(call, entry, order, digest.captured, values)
+            except StoreError as error:
+                return self._unkept(entry, digest, error)
         return _reply(digest, order.base if self.mirror.resource_links else None)
+
+    def _unkept(self, entry: Entry, digest: Digest, error: StoreError) -> Reply:
+        """What could not be stored, as it came, if that is not too much; else the model hears why it has nothing.
+
+        Raises:
+            StoreError: It is too much.
+        """
+        if not _fits(digest.members, self.mirror.answer_budget):
+            raise StoreError(f"Tool {entry.tool!r} was called, but its result could not be stored. {error}")
+        _logger.warning("A result of %r is passed on, for it could not be stored. %s", entry.tool, error)
+        return digest.members
 
     async def _pass(self, entry: Entry, call: ToolCall) -> Reply:
         """An original, listed beside its twin: nothing is resolved and nothing captured."""
@@ -137,7 +156,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.session or "", self.catalog)
+        return self.catalogs.get(caller.party or "", self.catalog)
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
@@ -237,6 +256,12 @@ def _reply(digest: Digest, linked: str | None) -> Reply:
     links = [(_link_block(linked, digest.captured.value),)] if linked else []
     reply = _content(((text_block(digest.notice),), *passed, *links))
     return {**reply, "isError": b"true"} if digest.captured.is_error else reply
+
+
+def _fits(members: Mapping[str, Buffer], budget: int) -> bool:
+    """Whether a model may see all of a result: it reads the content or the structured content."""
+    read = [members.get(member, b"") for member in ("content", "structuredContent")]
+    return all(len(raw) <= budget * _TOKEN_BYTES and estimate_tokens(raw) <= budget for raw in read)
 
 
 def _is_for_client(error: RefusedError) -> bool:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
 
+import anyio.to_thread
+
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Member, Span
 from mcp_mirror.notice import quoted
@@ -58,13 +60,16 @@ async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPat
     if blob is None:
         raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
-    file = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _AT_ONCE else None
-    found = await scanner.locate(file, tokens) if file and tokens else locate(blob, tokens)
+    place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _AT_ONCE else None
+    if not tokens or len(blob) <= _AT_ONCE:
+        found = locate(blob, tokens)
+    else:
+        found = await _locate_elsewhere(scanner, place, blob, tokens)
     recalled = _at(path, described, blob, found, len(path.tokens) - len(tokens))
-    if file is None or isinstance(found, Miss):
+    if place is None or isinstance(found, Miss):
         return recalled
-    begin = file.span.start + (0 if recalled.blob is blob else found.start)
-    return replace(recalled, file=FileSpan(file.path, Span(begin, len(recalled.blob))))
+    begin = place.span.start + (0 if recalled.blob is blob else found.start)
+    return replace(recalled, file=FileSpan(place.path, Span(begin, len(recalled.blob))))
 
 
 async def _place_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
@@ -72,6 +77,15 @@ async def _place_of(store: Store, namespace: str, base: str, member: Member | No
     whole = await store.file_of(namespace, base)
     start = member.span.start if member else 0
     return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
+
+
+async def _locate_elsewhere(
+    scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: tuple[str, ...]
+) -> Span | Miss:
+    """Search a blob where it is in a file, if it still is there: what was read of it stays."""
+    if place and (found := await scanner.locate(place, tokens)):
+        return found
+    return await anyio.to_thread.run_sync(locate, blob, tokens)
 
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:

@@ -58,13 +58,15 @@ class Scanner:
         answer = await self._ask(_Scan(str(frame.path), order))
         return answer if isinstance(answer, Refused) else _mapped(answer)
 
-    async def locate(self, place: FileSpan, tokens: tuple[str, ...]) -> Span | Miss:
+    async def locate(self, place: FileSpan, tokens: tuple[str, ...]) -> Span | Miss | None:
         """Follow JSON Pointer tokens from a value in a file; the span found is relative to that value.
+
+        None where the file is gone.
 
         Raises:
             UpstreamError: The process died.
         """
-        found: Span | Miss = await self._ask(_Locate(place, tokens))
+        found: Span | Miss | None = await self._ask(_Locate(place, tokens))
         return found
 
     async def aclose(self) -> None:
@@ -119,9 +121,13 @@ def _answer(question: _Scan | _Locate) -> object:
         return WireError(f"The message cannot be read: {type(error).__name__}.")
 
 
-def _locate(question: _Locate) -> Span | Miss:
+def _locate(question: _Locate) -> Span | Miss | None:
     span = question.place.span
-    return locate(map_file(question.place.path)[span.start : span.stop], question.tokens)
+    try:
+        whole = map_file(question.place.path)
+    except FileNotFoundError:
+        return None
+    return locate(whole[span.start : span.stop], question.tokens)
 
 
 def _scan(question: _Scan) -> _Scanned | Refused:

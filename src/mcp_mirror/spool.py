@@ -101,6 +101,8 @@ class Spool:
     def directory(self) -> Path:
         """Made when first needed, for our eyes alone."""
         if self._directory is None:
+            if self._parent is not None:
+                self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
         return self._directory
 

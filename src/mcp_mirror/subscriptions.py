@@ -55,7 +55,7 @@ class Subscriptions:
         """
         place = await self._relay.place_of(uri, exchange)
         link = await self._upstreams[place.upstream].link_for(exchange)
-        watch = self._watches.get(key := (place, link.session))
+        watch = self._watches.get(key := (place, link.party.name))
         if watch is None:
             watch = _Watch(place, link)
             connection = await link.usable()
@@ -74,15 +74,13 @@ class Subscriptions:
         place = await self._relay.place_of(uri, exchange)
         for key, watch in tuple(self._watches.items()):
             if watch.place == place and self._leave(key, watch, who):
-                watch.scope.cancel()
-                if (connection := watch.link.connection) and not connection.modern:
-                    await connection.request(_order("resources/unsubscribe", place), exchange)
+                await self._end(watch, exchange)
 
     def forget(self, who: Hashable) -> None:
-        """A client has gone."""
+        """A client has gone; its upstreams are told so in their own time."""
         for key, watch in tuple(self._watches.items()):
             if self._leave(key, watch, who):
-                watch.scope.cancel()
+                self._tasks.start_soon(self._end_quietly, watch)
 
     def forget_session(self, session: str) -> None:
         """The client of a session has gone: the upstreams' connections that were its own go without a word."""
@@ -101,10 +99,21 @@ class Subscriptions:
         del self._watches[key]
         return True
 
-    def updated(self, upstream: str, session: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """Told by an upstream, over the connection of a session or over one for all, that a resource was updated."""
+    async def _end(self, watch: _Watch, exchange: Exchange | None = None) -> None:
+        watch.scope.cancel()
+        if (connection := watch.link.connection) and not connection.modern:
+            await connection.request(_order("resources/unsubscribe", watch.place), exchange)
+            if (watch.place, watch.link.party.name) in self._watches:  # somebody has come meanwhile
+                await connection.request(_order("resources/subscribe", watch.place), exchange)
+
+    async def _end_quietly(self, watch: _Watch) -> None:
+        with contextlib.suppress(UpstreamError):
+            await self._end(watch)
+
+    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
+        """Told by an upstream, over the connection of a party or over one for all, that a resource was updated."""
         for watch in tuple(self._watches.values()):
-            if watch.place.upstream == upstream and watch.link.session == session and _covers(watch.place.key, uri):
+            if watch.place.upstream == upstream and watch.link.party.name == party and _covers(watch.place.key, uri):
                 self._tell(watch, uri, params)
 
     def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:

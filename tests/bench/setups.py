@@ -35,7 +35,8 @@ def config_of(settings: dict[str, Any]) -> Iterator[Path]:
     """A configuration file of the gateway; JSON is YAML."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mirror.json"
-        path.write_text(json.dumps(settings))
+        store = {"path": str(Path(folder) / "store"), **settings.get("store", {})}
+        path.write_text(json.dumps({**settings, "store": store}))
         yield path
 
 

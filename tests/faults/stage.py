@@ -134,7 +134,8 @@ def settings_of(bad: dict[str, Any], folder: Path, environment: dict[str, str]) 
     patience = {"timeout": _PATIENT, "overrides": {tool: {"timeout": HANG} for tool in _IMPATIENT}}
     upstreams = {"bad": bad | patience, "near": lines_upstream(environment, "--tools", str(tools))}
     config = folder / "mirror.json"
-    config.write_text(json.dumps({"upstreams": upstreams, "limits": {"max_message_bytes": MESSAGE}}))
+    sections = {"limits": {"max_message_bytes": MESSAGE}, "store": {"path": str(folder / "store")}}
+    config.write_text(json.dumps({"upstreams": upstreams, **sections}))
     return config
 
 

@@ -200,8 +200,9 @@ def write_config(tmp_path_factory: pytest.TempPathFactory) -> WriteConfig:
 
     def write(upstreams: Servers, **sections: Mapping[str, Any]) -> Path:
         entries = {name: {"command": one.command, "args": one.args} for name, one in upstreams.items()}
-        path = tmp_path_factory.mktemp("config") / "mirror.json"
-        path.write_text(json.dumps({"upstreams": entries, **sections}), encoding="utf-8")
+        folder = tmp_path_factory.mktemp("config")
+        path, store = folder / "mirror.json", {"path": str(folder / "store")}
+        path.write_text(json.dumps({"upstreams": entries, "store": store, **sections}), encoding="utf-8")
         return path
 
     return write

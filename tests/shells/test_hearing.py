@@ -30,6 +30,7 @@ class Client:
     caller: Caller = field(default_factory=lambda: Caller("me", capabilities=ALL))
     log_level: str | None = None
     wants_progress: bool = True
+    is_waiting: bool = True
     home: Exchange | None = None
     heard: list[Any] = field(default_factory=list)
     answer: Mapping[str, Any] | Exception = field(default_factory=lambda: {"action": "accept"})

@@ -197,6 +197,20 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
         assert link.status.state == "ready"
 
 
+async def test_one_that_dies_soon_after_each_start_is_held_for_one_that_is_down(keep: Keep) -> None:
+    async with keep(initialize="answer", tools_call="die") as (link, program):
+        call = Outgoing("tools/call", {}, {"name": "x"})
+        said = ""
+        for _ in range(40):
+            with pytest.raises(UpstreamError) as raised:
+                await link.request(call, None)
+            said = str(raised.value)
+            if "is down" in said:
+                break
+        assert "is down" in said  # at once, and not after another start
+        assert len(program.starts) <= 7
+
+
 async def test_while_nobody_calls_the_pauses_grow(keep: Keep) -> None:
     async with keep(broken=True) as (_, program):
         while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them

@@ -33,6 +33,7 @@ class Client:
     caller: Caller = field(default_factory=lambda: Caller("me", modern=False, session="s", capabilities=ALL))
     log_level: str | None = "notice"
     wants_progress: bool = True
+    is_waiting: bool = True
     home: Exchange | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
     told: list[Any] = field(default_factory=list)

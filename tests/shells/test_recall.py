@@ -1,6 +1,7 @@
 """What is answered for a path under which nothing is stored."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -9,11 +10,13 @@ from uuid import UUID
 
 import pytest
 
+from mcp_mirror.leash import Leash
 from mcp_mirror.memory_tools.finding import read_path
-from mcp_mirror.models import Descriptor, Provenance
-from mcp_mirror.paths import new_base
+from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.recall import nearest, nearest_first, recall, unknown_path
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.tools import RETRIEVE
 
@@ -109,3 +112,30 @@ async def test_a_pasted_notice_leads_to_its_value_and_the_input_that_it_repeats_
     recalled = await recall(store, nowhere, "me", path)
     assert recalled is not None
     assert recalled.blob == b"[7]"
+
+
+class Fleeting(MemoryStore):
+    """Lets go of a value right after it has said where it is."""
+
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
+        place = await super().file_of(namespace, base)
+        await self.delete(namespace, base)
+        return place
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Fleeting])
+@pytest.mark.parametrize("place", ["in a file", "in memory"])
+async def test_a_large_value_that_goes_while_it_is_searched_is_searched_to_the_end(
+    kind: type[MemoryStore], place: str, tmp_path: Path
+) -> None:
+    blob = b'{"rows":[' + b"0," * 5_000_000 + b'{"last":7}]}'
+    frame = tmp_path / "frame"
+    frame.write_bytes(blob)
+    file = FileSpan(str(frame), Span(0, len(blob))) if place == "in a file" else None
+    store = kind(StorePolicy(), lambda: 1e9, lambda: tmp_path)
+    await store.put("me", replace(descriptor(GRID), size=len(blob)), (blob,), file)
+    with Leash() as leash:
+        async with aclosing(Scanner(leash)) as scanner:
+            found = await recall(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
+    assert found is not None
+    assert bytes(found.blob) == b"7"

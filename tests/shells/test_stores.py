@@ -1,8 +1,11 @@
 """What every store does; a later one joins by a line in `STORES`."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from mcp_mirror.spool import map_file
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.stores.redis import RedisStore
 
 TTL = 100.0
 ROOM = 1000
@@ -26,10 +30,18 @@ class Clock:
         return self.now
 
 
-STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], Store]] = {
+STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], AbstractAsyncContextManager[Store]]] = {
     "memory": MemoryStore,
-    "disk": DiskStore,
+    "disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
+    "redis": RedisStore,
 }
+NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
+    "disk": lambda _, folder: {"path": str(folder / "store")},
+    "redis": lambda test, folder: {"url": test.getfixturevalue("redis_server").url, "prefix": f"{folder}:"},
+}
+"""What the policy of a kind says beside what a test wants of it: where it is."""
+
+OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
 
 
 @pytest.fixture
@@ -38,14 +50,33 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Store:
-    return STORES[request.param](StorePolicy(max_bytes=ROOM, ttl=TTL), clock, lambda: tmp_path)
+def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
+    """Opens a store of each kind, empty, under the policy that is said."""
+    kind = request.param
+    needed = NEEDS[kind](request, tmp_path) if kind in NEEDS else {}
+    return lambda **policy: STORES[kind](StorePolicy(kind=kind, ttl=TTL, **needed, **policy), clock, lambda: tmp_path)
 
 
-def descriptor(base: str, blob: bytes, clock: Clock) -> Descriptor:
+@pytest.fixture
+async def store(open_store: OpenStore) -> AsyncIterator[Store]:
+    """A store of each kind with little room."""
+    async with open_store(max_bytes=ROOM) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def roomy(open_store: OpenStore) -> AsyncIterator[Store]:
+    """A store of each kind that takes large values."""
+    async with open_store() as opened:
+        yield opened
+
+
+def descriptor(base: str, blob: bytes, clock: Clock, **more: Any) -> Descriptor:
     members = (Member("a", Span(5, 3)),)
     provenance = Provenance("up", "tool", "0" * 64, ("other-path",))
-    return Descriptor(base, "object", len(blob), 7, members, clock.now, clock.now + TTL, provenance, labels={"x": "y"})
+    return Descriptor(
+        base, "object", len(blob), 7, members, clock.now, clock.now + TTL, provenance, labels={"x": "y"}, **more
+    )
 
 
 async def put(store: Store, clock: Clock, base: str, blob: bytes = b'{"a":[1]}', namespace: str = "me") -> Descriptor:
@@ -195,38 +226,171 @@ async def test_a_small_part_of_a_message_does_not_keep_the_message(tmp_path: Pat
     assert kept["large"].obj is message
 
 
-async def test_a_value_that_is_in_a_file_is_linked_and_outlives_the_files_name(
-    store: Store, clock: Clock, tmp_path: Path
+SIZES = (0, 1, 9, 65_536, 65_537, 3_000_000)
+
+
+def content(size: int) -> bytes:
+    return (b"0123456789abcdef" * (size // 16 + 1))[:size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_value_of_any_size_and_every_range_of_it_comes_back(roomy: Store, clock: Clock, size: int) -> None:
+    blob = content(size)
+    await put(roomy, clock, "t-1", blob)
+    assert bytes((await roomy.read("me", "t-1")) or b"") == blob
+    for start, length in ((0, 0), (0, size), (size // 3, size // 2), (max(size - 1, 0), min(size, 1)), (size, 0)):
+        part = await roomy.read("me", "t-1", Span(start, length))
+        assert part is not None
+        assert bytes(part) == blob[start : start + length]
+
+
+async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: Clock) -> None:
+    members = tuple(Member(f'key {number} "\u00e9\u2603"', Span(number, 2)) for number in range(5000))
+    told = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}'}
+    provenance = Provenance("up", "t\u00f6\u00f6l", "0" * 64, ("a-1", "b-2/c"))
+    known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **told)  # type: ignore[arg-type]
+    await roomy.put("me", known, (b'{"a":[1]}',))
+    assert await roomy.describe("me", "t-1") == known
+    assert await roomy.list("me") == (known,)
+
+
+async def test_one_value_over_its_bound_is_refused_by_name(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_value_bytes=100) as store:
+        with pytest.raises(StoreError, match=r"101 bytes and one value may have 100 \(`store.max_value_bytes`\)"):
+            await put(store, clock, "t-1", b"x" * 101)
+        await put(store, clock, "t-1", b"x" * 100)
+
+
+async def test_a_namespace_over_its_share_makes_room_in_itself_alone(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(namespace_bytes=500) as store:
+        await put(store, clock, "t-old", b"x" * 500, "you")
+        for index in range(4):
+            clock.now += 1
+            await put(store, clock, f"t-{index}", b"x" * 200)
+        assert [one.base for one in await store.list("me")] == ["t-3", "t-2"]
+        assert [one.base for one in await store.list("you")] == ["t-old"]
+        gone = await store.describe("me", "t-0")
+        assert isinstance(gone, Tombstone)
+        assert gone.reason == "evicted"
+        with pytest.raises(StoreError, match=r"501 bytes .* \(`store.namespace_bytes`\)"):
+            await put(store, clock, "t-9", b"x" * 501)
+
+
+@pytest.mark.parametrize("bound", ["max_values", "namespace_values"])
+async def test_no_more_values_are_kept_than_the_bound_says(bound: str, open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(**{bound: 3}) as store:
+        for index in range(5):
+            clock.now += 1
+            await put(store, clock, f"t-{index}")
+            if index > 1:
+                await store.read("me", "t-0")
+        assert [one.base for one in await store.list("me")] == ["t-4", "t-3", "t-0"]
+        assert (await store.stats("me")).values == 3
+
+
+async def test_all_namespaces_share_the_whole(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_values=3) as store:
+        for index, namespace in enumerate(("a", "b", "a", "c")):
+            clock.now += 1
+            await put(store, clock, f"t-{index}", namespace=namespace)
+        assert [one.base for one in await store.list("a")] == ["t-2"]
+        assert isinstance(await store.describe("a", "t-0"), Tombstone)
+        assert await store.describe("b", "t-0") is None
+
+
+async def test_what_is_left_of_a_value_says_where_it_came_from_and_no_more(store: Store, clock: Clock) -> None:
+    await store.put("me", descriptor("t-1", b"x" * 600, clock, envelope=b'{"much":1}'), (b"x" * 600,))
+    clock.now += 1
+    await put(store, clock, "t-2", b"x" * 600)
+    gone = await store.describe("me", "t-1")
+    assert isinstance(gone, Tombstone)
+    assert (gone.descriptor.members, gone.descriptor.envelope, gone.at) == ((), b"{}", clock.now)
+    assert (gone.descriptor.provenance.tool, gone.descriptor.size) == ("tool", 600)
+    await put(store, clock, "t-1", b"x")
+    await store.delete("me", "t-1")
+    assert await store.describe("me", "t-1") is None
+
+
+async def test_the_labels_of_what_is_kept_or_remembered_are_told(store: Store, clock: Clock) -> None:
+    identity = "-01234567-89ab-4cde-8f01-23456789abcd"
+    assert await store.labels() == frozenset()
+    await put(store, clock, f"grid-of{identity}", b"x" * 600)
+    await put(store, clock, f"sheet{identity}", b"x" * 600, "you")
+    assert await store.labels() == {"grid-of", "sheet"}
+
+
+async def test_equal_values_do_not_go_with_one_another(roomy: Store, clock: Clock) -> None:
+    blob = content(100_000)
+    for base, namespace in (("t-1", "me"), ("t-2", "me"), ("t-1", "you")):
+        await put(roomy, clock, base, blob, namespace)
+    assert (await roomy.stats("me")).size == 200_000
+    await roomy.delete("me", "t-1")
+    await roomy.delete("you", "t-1")
+    assert bytes((await roomy.read("me", "t-2")) or b"") == blob
+
+
+async def test_what_was_read_stays_readable_when_its_value_goes(roomy: Store, clock: Clock) -> None:
+    for size in SIZES:
+        blob = content(size)
+        await put(roomy, clock, "t-1", blob)
+        read = await roomy.read("me", "t-1")
+        part = await roomy.read("me", "t-1", Span(size // 2, size // 4))
+        await roomy.delete("me", "t-1")
+        await put(roomy, clock, "t-1", b"other")
+        assert bytes(read or b"") == blob
+        assert bytes(part or b"") == blob[size // 2 :][: size // 4]
+
+
+def values_in(folder: Path) -> list[Path]:
+    """The files that hold single values."""
+    return [path for path in folder.rglob("*") if path.is_file() and len(path.name) in (32, 64)]
+
+
+@pytest.mark.parametrize("junk", [0, 50_000, 900_000])
+async def test_a_value_that_is_in_a_file_may_be_linked_and_outlives_the_files_name(
+    roomy: Store, clock: Clock, tmp_path: Path, junk: int
 ) -> None:
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    frame = folder / "frame"
-    frame.write_bytes(b'junk{"a":[1]}junk')
-    described = descriptor("t-1", b'{"a":[1]}', clock)
-    await store.put("me", described, (b'{"a":[1]}',), FileSpan(str(frame), Span(4, 9)))
-    frame.unlink()
-    assert bytes(await store.read("me", "t-1") or b"") == b'{"a":[1]}'
-    kept = await store.file_of("me", "t-1")
-    assert kept is not None
-    assert bytes(map_file(kept.path)[kept.span.start : kept.span.stop]) == b'{"a":[1]}'
-    assert await store.file_of("you", "t-1") is None
+    blob, frame = content(100_000), tmp_path / "frame"
+    for base in ("t-1", "t-2"):
+        frame.write_bytes(b"j" * junk + blob + b"junk")
+        await roomy.put("me", descriptor(base, blob, clock), (blob,), FileSpan(str(frame), Span(junk, len(blob))))
+        frame.unlink()
+    assert bytes((await roomy.read("me", "t-2")) or b"") == blob
+    assert bytes((await roomy.read("me", "t-1", Span(99_990, 10))) or b"") == blob[-10:]
+    if kept := await roomy.file_of("me", "t-1"):
+        assert bytes(map_file(kept.path)[kept.span.start : kept.span.stop]) == blob
+    assert await roomy.file_of("you", "t-1") is None
 
 
 async def test_a_file_goes_with_its_value_and_not_before_its_readers(
-    store: Store, clock: Clock, tmp_path: Path
+    roomy: Store, clock: Clock, tmp_path: Path
 ) -> None:
-    frame = tmp_path / "frame"
-    frame.write_bytes(b'{"a":[1]}')
-    await store.put("me", descriptor("t-1", b'{"a":[1]}', clock), (b'{"a":[1]}',), FileSpan(str(frame), Span(0, 9)))
+    blob, frame = content(100_000), tmp_path / "frame"
+    frame.write_bytes(blob)
+    await roomy.put("me", descriptor("t-1", blob, clock), (blob,), FileSpan(str(frame), Span(0, len(blob))))
     frame.unlink()
-    read = await store.read("me", "t-1")
-    await store.delete("me", "t-1")
-    assert list(tmp_path.iterdir()) == []
-    assert bytes(read or b"") == b'{"a":[1]}'
+    read = await roomy.read("me", "t-1")
+    await roomy.delete("me", "t-1")
+    assert values_in(tmp_path) == []
+    assert bytes(read or b"") == blob
 
 
-async def test_an_expired_value_leaves_no_file(store: Store, clock: Clock, tmp_path: Path) -> None:
-    await put(store, clock, "t-1")
+async def test_an_expired_value_leaves_no_file(roomy: Store, clock: Clock, tmp_path: Path) -> None:
+    await put(roomy, clock, "t-1", content(100_000))
     clock.now += TTL
-    await store.describe("me", "t-1")
-    assert list(tmp_path.iterdir()) == []
+    await roomy.describe("me", "t-1")
+    assert values_in(tmp_path) == []
+
+
+async def test_a_file_of_another_disk_is_copied(
+    roomy: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    monkeypatch.setattr("os.link", link)
+    blob, frame = content(100_000), tmp_path / "frame"
+    frame.write_bytes(b"head" + blob)
+    await roomy.put("me", descriptor("t-1", blob, clock), (blob,), FileSpan(str(frame), Span(4, len(blob))))
+    frame.unlink()
+    assert bytes((await roomy.read("me", "t-1")) or b"") == blob

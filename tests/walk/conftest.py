@@ -38,7 +38,9 @@ def configured(tmp_path: Path) -> Configured:
 
     def write(upstreams: dict[str, Any], **sections: Any) -> Path:
         path = tmp_path / "mirror.yaml"
-        path.write_text(json.dumps({"upstreams": upstreams, **sections}))
+        store = {"path": str(tmp_path / "store"), **sections.pop("store", {})}
+        chosen = {key: value for key, value in store.items() if value is not None}
+        path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
         return path
 
     return write

@@ -65,18 +65,22 @@ async def test_what_no_model_could_take_is_not_brought_back_and_the_answer_says_
             assert "Pass the path to the tool that needs the value" in refused
 
 
-async def test_no_file_is_left_when_the_gateway_has_ended(
-    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
+    kind: str, configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "values"
-    folder.mkdir()
-    config = configured({"raw": raw()}, store={"kind": "disk", "path": str(folder)}, limits=SPOOLED)
+    config = configured({"raw": raw()}, store={"kind": kind, "path": str(folder)}, limits=SPOOLED)
     async with speak(config) as client:
         await client.greet()
-        for said in (text("x" * 5000), text(json.dumps({"k": "x" * 5000})), text("small")):
+        for said in (text("x" * 500_000), text(json.dumps({"k": "x" * 500_000})), text("small")):
             await client.text("say_mirrored", {"result": result(content=said)})
-        assert len([path for path in folder.rglob("*") if path.is_file()]) == 2
-    assert list(folder.iterdir()) == []
+        assert sum(path.stat().st_size > 500_000 for path in folder.rglob("*")) == 2
+    left = [path for path in folder.rglob("*") if path.is_file()]
+    assert len([path for path in left if path.parent.name == "blobs"]) == (2 if kind == "disk" else 0)
+    assert {path.name for path in left if path.parent.name != "blobs"} == (
+        {"lock", "index.sqlite"} if kind == "disk" else set()
+    )
 
 
 BROKEN = {

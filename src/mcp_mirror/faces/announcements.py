@@ -27,7 +27,8 @@ Kind = str
 class Stream:
     """One `subscriptions/listen` stream of a client's."""
 
-    def __init__(self, wanted: types.SubscriptionFilter) -> None:
+    def __init__(self, wanted: types.SubscriptionFilter, party: str | None) -> None:
+        self.party = party
         self.wanted = types.SubscriptionFilter(
             tools_list_changed=wanted.tools_list_changed or None,
             resources_list_changed=wanted.resources_list_changed or None,
@@ -85,15 +86,15 @@ class Announcements:
         self._streams: set[Stream] = set()
         self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
 
-    def open(self, wanted: types.SubscriptionFilter) -> Stream:
-        """A stream for a client.
+    def open(self, wanted: types.SubscriptionFilter, party: str | None) -> Stream:
+        """A stream for a client; see `Caller.party`.
 
         Raises:
             MCPError: There are too many.
         """
         if len(self._streams) >= _MAX_STREAMS:
             raise MCPError(types.INTERNAL_ERROR, f"{_MAX_STREAMS} streams are open; end one first.")
-        stream = Stream(wanted)
+        stream = Stream(wanted, party)
         self._streams.add(stream)
         return stream
 
@@ -113,14 +114,14 @@ class Announcements:
         if len(pending) == 1:
             self._tasks.start_soon(self._tell_updates, session, pending)
 
-    async def announce(self, kind: Kind, session: str | None = None) -> None:
-        """Tell every client, or one session's, that a list has changed; a deaf one holds up no other."""
-        if session is None:
-            for stream in self._streams:
+    async def announce(self, kind: Kind, party: str | None = None) -> None:
+        """Tell every client, or one party's, that a list has changed; a deaf one holds up no other."""
+        for stream in self._streams:
+            if party in (None, stream.party):
                 stream.changed(kind)
         async with anyio.create_task_group() as tasks:
             for one in self._sessions:
-                if session in (None, one.caller.session) and one.ready.is_set():
+                if party in (None, one.caller.party) and one.ready.is_set():
                     tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
 
     async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:

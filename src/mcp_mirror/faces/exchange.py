@@ -45,6 +45,7 @@ class Session:
     """Seconds that the user's answer may take."""
     log_level: str | None = None
     wants_progress: bool = False
+    is_waiting: bool = True
 
     @property
     def home(self) -> Exchange | None:
@@ -74,6 +75,7 @@ class RequestExchange:
     home: Exchange | None
     answer_timeout: float
     """Seconds that the user's answer may take."""
+    is_waiting: bool = True
 
     @property
     def log_level(self) -> str | None:
@@ -155,6 +157,9 @@ async def _ask(
     try:
         answer = await session.send_request(request, _Anything, seconds, metadata)
     except MCPError as error:
+        if error.error.code == types.REQUEST_TIMEOUT:
+            said = f"The client has not answered within {seconds:g} s."
+            raise RefusedError(said, types.REQUEST_TIMEOUT, said) from None
         raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
     except ValidationError:
         said = "The client answered with something that is not of the protocol's form."

@@ -4,6 +4,7 @@ The SDK gets a stub of every answer; what the answer holds goes past it.
 """
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -18,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.contents import ContentCapture
 from mcp_mirror.directory import KINDS, Kind
-from mcp_mirror.errors import MirrorError, RefusedError, ToolError
+from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, read_caller
 from mcp_mirror.faces.postbox import Postbox
@@ -36,6 +37,8 @@ from mcp_mirror.wire import MARK, array_of, join
 
 LOCAL: Final = "local"
 """The namespace of the one user of an unauthenticated gateway."""
+
+_logger = logging.getLogger(__name__)
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 
@@ -138,11 +141,21 @@ class Handlers:
         items: list[Segments] = list(listed.items) if listed else []
         if not self.gateway.is_transparent:
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
-            stored, more = await list_values(self.gateway.memory, exchange.caller.namespace, cursor)
+            stored, more = await self._list_stored(exchange.caller.namespace, cursor)
             items += [(one,) for one in stored]
             members |= {"nextCursor": msgspec.json.encode(more)} if more else {}
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
         return self.postbox.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
+
+    async def _list_stored(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
+        """A page of the stored values; where the store fails, upstreams' own resources are listed without any."""
+        try:
+            return await list_values(self.gateway.memory, namespace, cursor)
+        except StoreError as error:
+            if cursor:
+                raise
+            _logger.warning("Resources are listed without the stored values. %s", error)
+            return [], None
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
         own = [] if self.gateway.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
@@ -207,7 +220,7 @@ class Handlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = self.announcements.open(params.notifications)
+        stream = self.announcements.open(params.notifications, self.exchange_of(context).caller.party)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
             for uri in uris:

@@ -45,7 +45,8 @@ class Store(Protocol):
             namespace: Whose value it is.
             descriptor: What is known about it.
             blob: Its bytes.
-            file: Where the same bytes are in a file, which may be linked instead of written anew.
+            file: Where the same bytes are in a file of ours that nobody writes to any more; it may be linked instead of
+                written anew.
 
         Raises:
             StoreError: The store is full or failed; nothing was kept.
@@ -68,3 +69,6 @@ class Store(Protocol):
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept."""
+
+    async def labels(self) -> frozenset[str]:
+        """The tool labels with which the bases begin that it keeps or remembers, whoever's they are."""

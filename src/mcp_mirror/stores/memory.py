@@ -5,16 +5,17 @@ import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.failures import told
+from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried, refuse_oversized
 
-_MAX_TOMBSTONES: Final = 10_000
 _WORTH_A_VIEW: Final = 0.75
 """Part of a message from which on a value in it is kept as a view of it."""
 
@@ -27,6 +28,14 @@ class _Entry:
     blob: Buffer
     file: FileSpan | None
     """Where the blob is mapped from: a file of the store's own."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one namespace keeps: its keys in the order of their last use."""
+
+    keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    size: int = 0
 
 
 class MemoryStore:
@@ -45,6 +54,7 @@ class MemoryStore:
         self._folder = folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
         self._bytes = 0
 
     async def __aenter__(self) -> Self:
@@ -55,17 +65,17 @@ class MemoryStore:
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value, at the cost of those used longest ago."""
-        size = sum(len(segment) for segment in blob)
-        if size > self._policy.max_bytes:
-            raise StoreError(
-                f"The result has {size:,} bytes and the store holds {self._policy.max_bytes:,} (`store.max_bytes`). "
-                "Ask the tool for less."
-            )
-        await self.delete(namespace, descriptor.base)
-        while self._bytes + size > self._policy.max_bytes:
-            self._bury(next(iter(self._entries)), "evicted")
+        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         key = (namespace, descriptor.base)
-        self._entries[key] = _Entry(descriptor, *self._held(blob, file))
+        with told():
+            entry = _Entry(descriptor, *self._held(blob, file))
+        await self.delete(*key)
+        self._tombstones.pop(key, None)
+        self._make_room(namespace, size)
+        share = self._shares.setdefault(namespace, _Share())
+        self._entries[key] = entry
+        share.keys[key] = None
+        share.size += size
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -103,6 +113,10 @@ class MemoryStore:
         kept = await self.list(namespace)
         return StoreStats(len(kept), sum(descriptor.size for descriptor in kept))
 
+    async def labels(self) -> frozenset[str]:
+        """The tool labels of what is kept or remembered."""
+        return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))
+
     def _used(self, key: Key) -> _Entry | None:
         """The entry, its expiry put off and itself last in line for eviction."""
         self._bury_expired()
@@ -110,7 +124,18 @@ class MemoryStore:
             return None
         entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.lifetime)
         self._entries.move_to_end(key)
+        self._shares[key[0]].keys.move_to_end(key)
         return entry
+
+    def _make_room(self, namespace: str, size: int) -> None:
+        """Bury what was used longest ago: of the namespace while it is over its share, then of all."""
+        policy = self._policy
+        while (share := self._shares.get(namespace)) and (
+            len(share.keys) >= policy.namespace_values or share.size + size > policy.namespace_bytes
+        ):
+            self._bury(next(iter(share.keys)), "evicted")
+        while self._entries and (len(self._entries) >= policy.max_values or self._bytes + size > policy.max_bytes):
+            self._bury(next(iter(self._entries)), "evicted")
 
     def _bury_expired(self) -> None:
         """Entries stand in the order of their last use, and so of their expiry."""
@@ -120,12 +145,19 @@ class MemoryStore:
 
     def _bury(self, key: Key, reason: Reason) -> None:
         entry = self._removed(key)
-        self._tombstones[key] = Tombstone(replace(entry.descriptor, members=()), reason, self._clock())
-        if len(self._tombstones) > _MAX_TOMBSTONES:
+        now = self._clock()
+        self._tombstones[key] = buried(entry.descriptor, reason, now)
+        oldest = next(iter(self._tombstones.values()))
+        if len(self._tombstones) > MAX_TOMBSTONES or oldest.at < now - REMEMBERED:
             self._tombstones.popitem(last=False)
 
     def _removed(self, key: Key) -> _Entry:
         entry = self._entries.pop(key)
+        share = self._shares[key[0]]
+        del share.keys[key]
+        share.size -= len(entry.blob)
+        if not share.keys:
+            del self._shares[key[0]]
         self._bytes -= len(entry.blob)
         if entry.file:
             Path(entry.file.path).unlink(missing_ok=True)  # maps of it stay: a call may be sending it

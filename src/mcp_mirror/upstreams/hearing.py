@@ -123,6 +123,8 @@ class Party:
     """The one client whose connection it is; None where several share it."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What the handshake says that the client can do."""
+    name: str | None = None
+    """Whose connection it is; None where it is everybody's. See `Caller.party`."""
 
 
 class Hearing:
@@ -192,11 +194,17 @@ class Hearing:
         log.debug("%s is not passed on", said.method)
 
     def _attendance_for(self, said: Said) -> Attendance | None:
-        """The request that it is about: that on whose stream it came, else the first under way of the one caller's."""
+        """The request that it is about: that on whose stream it came, else one under way of the one caller's.
+
+        The first that the client waits for; where it waits for none, the latest: it may never come back to others.
+        """
         if said.about is not None:
             return self._attended.get(said.about)
-        callers = {attendance.courier.exchange.caller.identity for attendance in self._attended.values()}
-        return next(iter(self._attended.values())) if len(callers) == 1 else None
+        attended = list(self._attended.values())
+        if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
+            return None
+        waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
+        return waited_for[0] if waited_for else attended[-1]
 
     def _courier_for(self, said: Said) -> Courier | None:
         attendance = self._attendance_for(said)

@@ -43,7 +43,7 @@ _LONGEST_PAUSE: Final = 60.0
 _DOUBLINGS: Final = 16
 """Times that a pause is doubled: past it every bound is reached."""
 _JITTER: Final = 0.2
-"""Share of a pause by which it varies: what went down together does not come back together."""
+"""Share of a pause by which it varies."""
 _STEADY: Final = 10.0
 """Seconds after which what ended had worked: it is begun again at once."""
 _PATIENCE: Final = 5.0
@@ -73,6 +73,9 @@ class Status:
     state: State
     detail: str = ""
     """Why it is down, a sentence for an operator."""
+
+
+_JUST_ENDED: Final = Status("down", "It ended the connection.")
 
 
 class EndedEarlyError(UpstreamError):
@@ -118,7 +121,11 @@ class Link:
         self._change = anyio.Event()
         self._wanted = anyio.Event()
         self._tried = -_HALF_OPEN
+        self._ready_since = 0.0
+        self._vain = 0
+        """Attempts that came to nothing."""
         self._failures = 0
+        """In a row: attempts that came to nothing, and connections that did not last."""
         self._modes = modes
         self._mode: Mode = modes[0]
 
@@ -159,17 +166,18 @@ class Link:
         """
         if self._connection is not None and not self._is_away():
             return self._connection
-        failures = self._failures
-        if failures < _BREAKER or anyio.current_time() >= self._tried + _HALF_OPEN:
+        vain = self._vain
+        if self._failures < _BREAKER or anyio.current_time() >= self._tried + _HALF_OPEN:
             self._tried = anyio.current_time()
             self._wanted.set()
             with anyio.move_on_after(_PATIENCE):
-                while self._is_away() and self._failures == failures:
+                while self._is_away() and self._vain == vain:
                     await self._moved.wait()
         if self._connection is None or self._is_away():
-            why = f": {self.status.detail}" if self.status.detail else "."
+            status = _JUST_ENDED if self.status.state == "ready" else self.status
+            why = f": {status.detail}" if status.detail else "."
             name = self.means.policy.name
-            raise UpstreamError(f"Upstream {name!r} is {self.status.state}{why} Try again in a moment.")
+            raise UpstreamError(f"Upstream {name!r} is {status.state}{why} Try again in a moment.")
         return self._connection
 
     async def run(self) -> NoReturn:
@@ -244,8 +252,8 @@ class Link:
     def _settle(self, connection: Connection | None) -> None:
         self._connection = connection
         if connection is not None:
-            self._failures = 0
             self.failure = None
+            self._ready_since = anyio.current_time()
             self.status = Status("ready")
             self.settled.set()
         self._tell_moved()
@@ -305,7 +313,9 @@ class Link:
             await anyio.sleep(_RELIST_PAUSE)
 
     def _set_down(self, detail: str) -> None:
-        self._failures += self.status.state != "ready"
+        self._vain += self.status.state != "ready"
+        worked = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
+        self._failures = 0 if worked else self._failures + 1
         self.status = Status("down", detail)
         self.settled.set()
         self._tell_moved()
@@ -318,7 +328,7 @@ def pause_after(attempts: int, first: float, longest: float) -> float:
 
 
 def jittered(seconds: float) -> float:
-    """A pause, a little shorter or longer by chance."""
+    """A pause, a little shorter or longer by chance: what went down together does not come back together."""
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
 
 

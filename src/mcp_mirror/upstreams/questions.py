@@ -87,6 +87,7 @@ async def ask_live(
     questions: Asked | None = asked
     for _ in range(ROUNDS):
         assert questions is not None  # noqa: S101  # the loop's condition
+        check_capabilities(exchange.caller, questions)
         if questions.requests:
             answers: dict[str, Any] | None = await _answers_of(questions.requests, exchange)
         else:
@@ -106,8 +107,7 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            check_capability(exchange.caller, request["method"])
-            answers[key] = dict(await exchange.ask(request["method"], request.get("params") or {}))
+            answers[key] = dict(await exchange.ask(request["method"], _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -120,13 +120,21 @@ async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[s
     return answers
 
 
-def check_capability(caller: Caller, method: str) -> None:
-    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes this request."""
-    if not caller.can_answer(method):
-        needed = CAPABILITY_OF.get(method, method)
-        said = f"The tool needs a client that has the capability `{needed}`."
-        data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
-        raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
+def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A question as its older era has it: that to open a URL has an id there, which the newer one has dropped."""
+    if params.get("mode") != "url" or "elicitationId" in params:
+        return params
+    return {**params, "elicitationId": secrets.token_urlsafe(16)}
+
+
+def check_capabilities(caller: Caller, asked: Asked) -> None:
+    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
+    for request in asked.requests.values():
+        if not caller.can_answer(method := request["method"]):
+            needed = CAPABILITY_OF.get(method, method)
+            said = f"The tool needs a client that has the capability `{needed}`."
+            data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
+            raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
 
 
 @dataclass(slots=True)
@@ -156,6 +164,11 @@ class HeldCall:
         self._outcome: Arrival | UpstreamError | None = None
         self._is_taken = False
         self._news = anyio.Event()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request of the client's waits for what comes next."""
+        return self._present is not None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to the request that waits now; while none does, it is dropped."""
@@ -229,15 +242,15 @@ class HeldCall:
             said = "This was sent again meanwhile: the later request gets the answer."
             raise RefusedError(said, types.INVALID_REQUEST, said)
         self._present = None
-        if self._outcome is not None:
-            self._is_taken = True
-            self.is_let_go.set()
+        if self._open:  # first, where the result is there too: a question may be about another call than it seems
+            requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
+            return Asked(requests, {"held": self.id})
+        self._is_taken = True
+        self.is_let_go.set()
+        assert self._outcome is not None  # noqa: S101  # the loop's condition
         if isinstance(self._outcome, UpstreamError):
             raise self._outcome
-        if self._outcome is not None:
-            return self._outcome
-        requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
-        return Asked(requests, {"held": self.id})
+        return self._outcome
 
 
 class HeldCalls:

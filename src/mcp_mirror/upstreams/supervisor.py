@@ -20,7 +20,7 @@ from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.link import Means
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream, session_key
+from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream
 
 _LOOK: Final = 0.05
 
@@ -99,7 +99,7 @@ class Upstreams:
     def end_session(self, session: str) -> None:
         """A client has gone: so do the connections that were made for it."""
         for upstream in self:
-            upstream.release(session_key(session))
+            upstream.release(session)
 
     async def set_level(self, exchange: Exchange, level: str) -> None:
         """A client of the 2025 era has said what it wants to be told of: its servers are told so."""

@@ -3,7 +3,6 @@
 A connection is everybody's where the protocol lets it be, else one client's or one principal's own.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,14 +18,14 @@ from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
 
 _IDLE: Final = 1800.0
 """Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
 _SWEEP: Final = 60.0
 
-Key = tuple[str, ...]
-"""Whose connection it is, and what they can do."""
+Key = str
+"""Whose connection it is: a session's, or that of callers who can do the same; see `Caller.party`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Audience:
     """Who is told of what upstreams announce."""
 
     on_change: Callable[[str, str | None], None]
-    """Which list has changed, and for which session; None: for all."""
+    """Which list has changed, and for which party; None: for all."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
 
@@ -86,9 +85,9 @@ class Upstream:
         """What it said of itself last."""
         return self._trunk.listing
 
-    def listing_for(self, session: str | None) -> Listing | None:
-        """What it said of itself last on a session's connection, if that has one of its own."""
-        lease = self._leases.get(session_key(session)) if session else None
+    def listing_for(self, party: str | None) -> Listing | None:
+        """What it said of itself last on a party's own connection, if it has one; see `Caller.party`."""
+        lease = self._leases.get(party) if party else None
         return lease.link.listing if lease and lease.link.listing else self.listing
 
     @property
@@ -155,8 +154,11 @@ class Upstream:
             return await self._holding.begin(exchange, lambda held: link.request(order, held))
         arrival = await link.request(order, exchange)
         asked = read_asked(arrival) if modern else None
-        if asked is None or exchange.caller.modern:
-            return asked or arrival
+        if asked is None:
+            return arrival
+        if exchange.caller.modern:
+            check_capabilities(exchange.caller, asked)
+            return asked
         return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
 
     async def link_for(self, exchange: Exchange) -> Link:
@@ -181,6 +183,7 @@ class Upstream:
         """End a connection that was made for one client or principal."""
         if lease := self._leases.pop(key, None):
             lease.scope.cancel()
+            self._audience.on_change("tools", key)
 
     def _key(self, exchange: Exchange) -> Key | None:
         """Whose connection a caller's requests take; None: everybody's."""
@@ -188,17 +191,17 @@ class Upstream:
         if self._solitary or scope == "shared":
             return None
         if caller.session is not None and scope in (None, "session"):
-            return None if self._modern_only else session_key(caller.session)
+            return None if self._modern_only else caller.session
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
         if not caller.capabilities and scope is None:
             return None
-        return ("principal", caller.namespace, json.dumps(dict(caller.capabilities), sort_keys=True))
+        return caller.principal
 
     def _lease(self, key: Key, exchange: Exchange) -> _Lease:
         assert self._tasks is not None  # noqa: S101  # requests come after the start
         modes: Modes = ("auto", "legacy") if exchange.caller.modern else ("legacy",)
-        lease = self._leases[key] = _Lease(Link(self._means, self._party(exchange), modes))
+        lease = self._leases[key] = _Lease(Link(self._means, self._party(exchange, key), modes))
         self._tasks.start_soon(self._keep, lease)
         return lease
 
@@ -210,17 +213,17 @@ class Upstream:
         """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
         return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
 
-    def _party(self, exchange: Exchange | None) -> Party:
+    def _party(self, exchange: Exchange | None, key: Key | None = None) -> Party:
         home = exchange.home if exchange else None
-        session = home.caller.session if home else None
+        name = key or (home.caller.session if home else None)
 
         def changed(kind: str) -> None:
-            self._audience.on_change(kind, session)
+            self._audience.on_change(kind, name)
 
         def updated(uri: str, params: Mapping[str, Any]) -> None:
-            self._audience.on_update(self.policy.name, session, uri, params)
+            self._audience.on_update(self.policy.name, name, uri, params)
 
-        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {})
+        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {}, name)
 
     @property
     def _holding(self) -> HeldCalls:
@@ -241,8 +244,3 @@ class Upstream:
                 f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
                 "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
             )
-
-
-def session_key(session: str) -> Key:
-    """Whose connection it is that was made for one client's session."""
-    return ("session", session)

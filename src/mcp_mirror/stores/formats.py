@@ -1,0 +1,86 @@
+"""The tables of the disk store's index, and how one of an older format becomes one of ours."""
+
+import sqlite3
+from typing import Final
+
+from mcp_mirror.errors import StoreError
+
+_FIRST: Final = (
+    """CREATE TABLE entries (
+        namespace TEXT NOT NULL,
+        base TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        created REAL NOT NULL,
+        used REAL NOT NULL,
+        expires REAL NOT NULL,
+        descriptor BLOB NOT NULL,
+        content BLOB, -- of a small value
+        digest TEXT, -- of a large one
+        PRIMARY KEY (namespace, base))""",
+    "CREATE INDEX entries_used ON entries (used)",
+    "CREATE INDEX entries_own_used ON entries (namespace, used)",
+    "CREATE INDEX entries_expires ON entries (expires)",
+    "CREATE INDEX entries_digest ON entries (digest)",
+    "CREATE TABLE blobs (digest TEXT PRIMARY KEY, start INTEGER NOT NULL, held INTEGER NOT NULL)",
+)
+_TOMBSTONES_USAGE_LABELS: Final = (
+    "ALTER TABLE entries ADD COLUMN label TEXT NOT NULL DEFAULT ''",
+    "UPDATE entries SET label = substr(base, 1, max(length(base) - 37, 0))",
+    "CREATE INDEX entries_label ON entries (label)",
+    """CREATE TABLE tombstones (
+        namespace TEXT NOT NULL,
+        base TEXT NOT NULL,
+        label TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        at REAL NOT NULL,
+        descriptor BLOB NOT NULL,
+        PRIMARY KEY (namespace, base))""",
+    "CREATE INDEX tombstones_at ON tombstones (at)",
+    "CREATE INDEX tombstones_label ON tombstones (label)",
+    'CREATE TABLE usage (namespace TEXT PRIMARY KEY, "values" INTEGER NOT NULL, bytes INTEGER NOT NULL)',
+    "INSERT INTO usage SELECT namespace, count(*), sum(size) FROM entries GROUP BY namespace",
+    # Blobs that no value has any more: their files are removed once that is certain.
+    "CREATE TABLE doomed (digest TEXT NOT NULL, start INTEGER NOT NULL, PRIMARY KEY (digest, start))",
+    """CREATE TRIGGER entry_added AFTER INSERT ON entries BEGIN
+        INSERT INTO usage VALUES (new.namespace, 1, new.size)
+            ON CONFLICT (namespace) DO UPDATE SET "values" = "values" + 1, bytes = bytes + new.size;
+    END""",
+    """CREATE TRIGGER entry_removed AFTER DELETE ON entries BEGIN
+        UPDATE usage SET "values" = "values" - 1, bytes = bytes - old.size WHERE namespace = old.namespace;
+        DELETE FROM usage WHERE namespace = old.namespace AND "values" = 0;
+    END""",
+    """CREATE TRIGGER blob_released AFTER DELETE ON entries
+        WHEN old.digest IS NOT NULL AND NOT EXISTS (SELECT 1 FROM entries WHERE digest = old.digest)
+    BEGIN
+        INSERT OR IGNORE INTO doomed SELECT digest, start FROM blobs WHERE digest = old.digest;
+        DELETE FROM blobs WHERE digest = old.digest;
+    END""",
+)
+_STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS)
+"""What makes format 1 of nothing, 2 of 1, and so on."""
+
+
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make an index of any older format one of the newest, or leave it as it was.
+
+    Raises:
+        StoreError: It is of a newer one.
+        sqlite3.Error: It cannot be read or written.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(_STEPS):
+        raise StoreError(
+            f"The store has format {version} and this mcp-mirror knows formats up to {len(_STEPS)}. "
+            "Use the mcp-mirror that made it, or choose another folder (`store.path`)."
+        )
+    if version == len(_STEPS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in (statement for step in _STEPS[version:] for statement in step):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(_STEPS)}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

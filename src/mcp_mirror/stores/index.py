@@ -1,0 +1,307 @@
+"""What the disk store knows of its values, in SQLite: one transaction a change, for several processes at once.
+
+Whoever changes what blobs there are holds the index's write lock meanwhile, so that no file is removed that another
+process has just come to need.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final
+
+from mcp_mirror.models import Descriptor, Span, StoreStats
+from mcp_mirror.paths import label_of
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.blobs import Blobs, Draft, name_of
+from mcp_mirror.stores.formats import bring_up_to_date
+from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried
+from mcp_mirror.stores.records import pack, unpack
+
+_PATIENCE: Final = 10_000
+"""Milliseconds that another process may hold the write lock."""
+_IMPATIENCE: Final = 100
+"""The same where what is to be written can be written later."""
+_GIVEN_BACK: Final = 10_000
+"""Pages of 4 KiB that were freed and that the system gets back at a start."""
+_AHEAD: Final = 60.0
+"""Seconds by which the expiry of a value in use is written ahead: so often, at most, is its use written."""
+_AHEAD_PART: Final = 0.1
+"""The most of a lifetime that this may be."""
+
+_ALL: Final = 1 << 30
+"""More bytes than any value has that is in the index itself."""
+
+_DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
+_FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start FROM entries
+    LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
+_BLOBS: Final = "SELECT digest, start, held FROM blobs"
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a value's bytes are: here, or in a blob."""
+
+    size: int
+    content: bytes
+    """Of a small value, what was asked for of it."""
+    digest: str | None
+    start: int
+    """Where in its blob's file a large one begins."""
+
+
+class Index:
+    """Values by namespace and base. Its functions may be called from any thread."""
+
+    def __init__(self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs) -> None:
+        self._path = path
+        self._policy = policy
+        self._clock = clock
+        self._blobs = blobs
+        self._turn = RLock()
+        self._uses: dict[Key, float] = {}
+        """Uses that are not written yet, for their expiry has been put off far enough."""
+        self._open: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Open it, make it if there is none, bring it up to date.
+
+        Raises:
+            sqlite3.Error: It cannot be used.
+            OSError: It cannot be made.
+            StoreError: It is of a later format.
+        """
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._open = sqlite3.connect(
+            self._path, timeout=_PATIENCE / 1000, isolation_level=None, check_same_thread=False
+        )
+        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # obeyed by an index that has no tables yet
+        self._open.execute("PRAGMA journal_mode = WAL")
+        self._open.execute("PRAGMA synchronous = FULL")
+        bring_up_to_date(self._open)
+
+    def close(self) -> None:
+        """Write what is not written, and close it."""
+        with self._turn:
+            connection, self._open = self._open, None
+            if connection is None:
+                return
+            with suppress(sqlite3.Error):
+                connection.execute("BEGIN IMMEDIATE")
+                self._write_uses(connection)
+                connection.execute("COMMIT")
+            connection.close()
+
+    def put(self, namespace: str, descriptor: Descriptor, content: bytes | None, draft: Draft | None) -> None:
+        """Keep a value whose bytes are given or drafted, at the cost of those used longest ago."""
+        try:
+            with self._changing() as change:
+                self._bury_expired(change)
+                key = (namespace, descriptor.base)
+                for table in ("entries", "tombstones"):
+                    change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
+                self._make_room(change, namespace, descriptor.size)
+                if draft:
+                    self._adopt(change, draft)
+                times = (descriptor.created, self._clock(), descriptor.expires)
+                held = (pack(descriptor), content, draft.digest if draft else None)
+                row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
+                change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except BaseException:
+            if draft:
+                self._disown(draft)
+            raise
+        self._clear_doomed()
+
+    def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value; it counts as used."""
+        with self._turn:
+            row = self._used(_DESCRIBE, (namespace, base))
+            if row is None:
+                return self._tombstone((namespace, base))
+            return replace(unpack(row[0]), expires=self._clock() + self._policy.lifetime)
+
+    def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
+        """Where a value is; it counts as used. Of a small one, the bytes of the span, or all."""
+        first, length = span or (0, -1)
+        with self._turn:
+            row = self._used(_FIND, (namespace, base), (first + 1, length if span else _ALL))
+        if row is None:
+            return None
+        size, part, digest, start = row
+        return Held(size, part or b"", None, 0) if digest is None else Held(size, b"", digest, start or 0)
+
+    def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value, without a tombstone."""
+        with self._changing() as change:
+            self._bury_expired(change)
+            gone = change.execute("DELETE FROM entries WHERE namespace = ? AND base = ?", (namespace, base)).rowcount
+        self._clear_doomed()
+        return gone > 0
+
+    def listed(self, namespace: str) -> tuple[Descriptor, ...]:
+        """What is kept, the newest first."""
+        latest = self._clock() + self._policy.lifetime
+        rows = self._rows(
+            "SELECT descriptor, expires FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid",
+            (namespace, self._clock()),
+        )
+        return tuple(replace(unpack(packed), expires=min(expires, latest)) for packed, expires in rows)
+
+    def stats(self, namespace: str) -> StoreStats:
+        """How much is kept."""
+        query = "SELECT count(*), coalesce(sum(size), 0) FROM entries WHERE namespace = ? AND expires > ?"
+        ((values, size),) = self._rows(query, (namespace, self._clock()))
+        return StoreStats(values, size)
+
+    def labels(self) -> frozenset[str]:
+        """The tool labels of what is kept or remembered."""
+        return frozenset(
+            label for (label,) in self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
+        )
+
+    def reconcile(self) -> int:
+        """Remove files that no value has, forget values that have lost their file, and say how many.
+
+        A file of another length than was written is none: the machine stopped before all of it was on the disk.
+        """
+        with self._changing() as change:
+            there = self._blobs.sizes()
+            known = {name_of(digest, start): (digest, held) for digest, start, held in change.execute(_BLOBS)}
+            lost = [(digest,) for name, (digest, held) in known.items() if there.get(name) != held]
+            gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
+            for name in there.keys() - known.keys():
+                self._blobs.remove(name)
+        self._clear_doomed()
+        with self._turn, suppress(sqlite3.Error):
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_GIVEN_BACK})")  # `execute` gives back one page
+        return gone
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise sqlite3.ProgrammingError("the store is closed")
+        return self._open
+
+    def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        with self._turn:
+            return self._connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One change, whole or not at all; a durable one is on the disk afterwards, if the user wants that.
+
+        One that is not durable can be made later as well, and is where another process is at it.
+        """
+        with self._turn:
+            connection = self._connection
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE if durable else _IMPATIENCE}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._write_uses(connection)
+                yield connection
+                connection.execute("COMMIT")
+                self._uses.clear()
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+
+    def _used(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
+        """What the query says of an entry behind its expiry, which is put off; None where there is none any more."""
+        found = self._rows(query, (*parameters, *key))
+        if not found:
+            return None
+        (expires, *row), now = found[0], self._clock()
+        if expires <= now:
+            with self._changing() as change:
+                self._bury_expired(change)
+            self._clear_doomed()
+            return None
+        self._uses[key] = now
+        if expires < now + self._policy.lifetime:
+            with suppress(sqlite3.Error), self._changing(durable=False):  # no disk that is full keeps from reading
+                pass
+        return row
+
+    def _write_uses(self, change: sqlite3.Connection) -> None:
+        """Before anything is buried for want of use."""
+        lifetime = self._policy.lifetime
+        ahead = lifetime + min(_AHEAD, lifetime * _AHEAD_PART)
+        change.executemany(
+            "UPDATE entries SET used = max(used, ?), expires = iif(expires < ?, ?, expires) "
+            "WHERE namespace = ? AND base = ?",
+            [(at, at + lifetime, at + ahead, *key) for key, at in self._uses.items()],
+        )
+
+    def _tombstone(self, key: Key) -> Tombstone | None:
+        found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
+        return next((Tombstone(unpack(packed), reason, at) for packed, reason, at in found), None)
+
+    def _bury_expired(self, change: sqlite3.Connection) -> None:
+        self._bury(change, "expired", "expires <= ?", (self._clock(),))
+
+    def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
+        """Bury what was used longest ago: of the namespace while it is over its share, then of all."""
+        policy = self._policy
+        own = (policy.namespace_values, policy.namespace_bytes)
+        for where, parameters, (most, largest) in (
+            ("namespace = ?", (namespace,), own),
+            ("true", (), (policy.max_values, policy.max_bytes)),
+        ):
+            usage = f'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage WHERE {where}'  # noqa: S608  # ours
+            oldest = f"rowid = (SELECT rowid FROM entries WHERE {where} ORDER BY used LIMIT 1)"  # noqa: S608  # ours
+            while True:
+                values, taken = change.execute(usage, parameters).fetchone()
+                if (values < most and taken + size <= largest) or not values:
+                    break
+                self._bury(change, "evicted", oldest, parameters)
+
+    def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> None:
+        query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
+        now = self._clock()
+        rows = change.execute(query, parameters).fetchall()
+        for row, namespace, base, packed in rows:
+            left = pack(buried(unpack(packed), reason, now).descriptor)
+            change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
+            change.execute(
+                "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?, ?, ?, ?)",
+                (namespace, base, label_of(base), reason, now, left),
+            )
+        if rows:
+            change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
+            beyond = "SELECT rowid FROM tombstones ORDER BY at DESC LIMIT -1 OFFSET ?"
+            change.execute(f"DELETE FROM tombstones WHERE rowid IN ({beyond})", (MAX_TOMBSTONES,))  # noqa: S608  # ours
+
+    def _adopt(self, change: sqlite3.Connection, draft: Draft) -> None:
+        known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
+        if known and self._blobs.path_of(draft.digest, *known).exists():
+            return
+        self._blobs.adopt(draft)
+        place = (draft.digest, draft.start, draft.held)
+        change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
+        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
+
+    def _disown(self, draft: Draft) -> None:
+        """Remove a file that was adopted for a value that was not kept; what cannot be removed is at the next start."""
+        with suppress(sqlite3.Error), self._changing(durable=False) as change:
+            place = (draft.digest, draft.start)
+            if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
+                self._blobs.remove(name_of(*place))
+
+    def _clear_doomed(self) -> None:
+        """Remove the files of blobs that no value has any more, unless one has come to need it meanwhile."""
+        with suppress(sqlite3.Error):
+            if not self._rows("SELECT 1 FROM doomed LIMIT 1", ()):
+                return
+            with self._changing(durable=False) as change:
+                for place in change.execute("SELECT digest, start FROM doomed").fetchall():
+                    if self._blobs.remove(name_of(*place)):
+                        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)

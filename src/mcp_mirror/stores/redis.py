@@ -1,0 +1,273 @@
+"""Values in a Redis or Valkey server: several gateways behind a load balancer share one memory.
+
+What stands where, and how much must go, is `redis_records`; how the server is spoken to, `redis_link`. This module
+must not know either the server's client library or its errors.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import anyio.to_thread
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.spool import map_file, write_all
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.quotas import buried, refuse_oversized
+from mcp_mirror.stores.redis_commands import Clerk, Command
+from mcp_mirror.stores.redis_link import Read, RedisLink, WriteRefusedError
+from mcp_mirror.stores.redis_records import (
+    CHUNK,
+    Entry,
+    Keys,
+    Piece,
+    cut,
+    encoded,
+    pieces_of,
+    read_card,
+    read_entry,
+)
+from mcp_mirror.stores.redis_room import Room, Usher
+
+_STAGED: Final = 1800
+"""Seconds after which the chunks of a value that was never finished are gone."""
+_PAGE: Final = 256
+"""Cards that are read at once."""
+_SPOOLED: Final = 16 << 20
+"""Bytes from which on a value is read into a file, which is mapped, and not into memory."""
+
+_DAMAGED: Final = (
+    "The store's accounts in Redis are damaged: the server may have removed keys by itself. Set its `maxmemory-policy` "
+    "to noeviction, and delete the keys that begin with `store.prefix`."
+)
+
+
+class RedisStore:
+    """A `Store` whose values several processes share."""
+
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
+        """Connect when first used.
+
+        Args:
+            policy: Which server, how much is kept and for how long.
+            clock: Seconds since the epoch.
+            folder: Where large values are read into files; asked for with the first one.
+
+        Raises:
+            StoreError: There is no usable address.
+        """
+        if policy.url is None:
+            raise StoreError("`store.kind: redis` wants `store.url`, such as redis://127.0.0.1:6379/0.")
+        self._policy = policy
+        self._clock = clock
+        self._folder = folder
+        self._link = RedisLink(policy.url)
+        self._keys = Keys(policy.prefix)
+        self._clerk = Clerk(self._keys, policy)
+        self._usher = Usher(self._clerk, clock)
+
+    async def __aenter__(self) -> Self:
+        """Say in the log whether the server is there; one that is not may come later."""
+        with suppress(StoreError):
+            await self._link.run([("PING",)])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect."""
+        await self._link.aclose()
+
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
+        """Keep a value, at the cost of those used longest ago; visible from one moment on, with all its bytes."""
+        refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
+        entry = Entry(_name(namespace, descriptor.base), secrets.token_hex(8), size)
+        if size <= CHUNK:
+            await self._enter(entry, descriptor, b"".join(blob))
+            return
+        try:
+            for number, chunk in enumerate(cut(blob, CHUNK)):
+                await self._link.run([self._clerk.stage(entry, number, chunk, _STAGED)])
+            await self._enter(entry, descriptor, None)
+        except BaseException:
+            await self._unstage(entry)
+            raise
+
+    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value."""
+        name = _name(namespace, base)
+        entry, used, [card] = await self._lookup(name, ("GET", self._keys.card(name)))
+        known = read_card(card) if card else None
+        if not isinstance(known, Descriptor):
+            return known
+        if entry is None or used is None:
+            return buried(known, "expired", known.expires)
+        if self._is_over(used):
+            return buried(known, "expired", used + self._policy.lifetime)
+        now = self._clock()
+        is_whole, _ = await self._use(entry, now)
+        return self._with_expiry(known, now) if is_whole else buried(known, "evicted", now)
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+        """The bytes, no more of them than were asked for; many of them mapped from a file that has no name."""
+        entry, used, _ = await self._lookup(_name(namespace, base))
+        if entry is None or used is None or self._is_over(used):
+            return None
+        pieces = pieces_of(entry, Span(0, entry.size) if span is None else span)
+        is_whole, parts = await self._use(entry, self._clock(), *pieces[:1])
+        if not is_whole or not pieces:
+            return b"" if is_whole else None
+        if sum(piece.length for piece in pieces) > _SPOOLED:
+            return await self._spool(entry, pieces, parts[0])
+        rest = [await self._fetch(entry, piece) for piece in pieces[1:]]
+        read = [part for part in (*parts, *rest) if part is not None]
+        return b"".join(read) if len(read) == len(pieces) else None
+
+    async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
+        """Put a value's expiry off and read parts of it; whether all of it is there, and they."""
+        fetches = [self._clerk.fetch(entry, piece) for piece in pieces]
+        try:
+            told = await self._link.run([*self._clerk.keep(entry), *self._clerk.use(entry, now), *fetches])
+        except WriteRefusedError:  # what is there can be read still
+            told = await self._link.run([*self._clerk.find(entry), *fetches])
+        parts = told[len(told) - len(fetches) :]
+        is_read = all(len(part) == piece.length for part, piece in zip(parts, pieces, strict=True))
+        return is_read and all(told[: entry.chunks]), parts
+
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:  # noqa: ARG002  # as every store
+        """None: no value is in a file."""
+        return None
+
+    async def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value, without a tombstone."""
+        name = _name(namespace, base)
+
+        async def plan(read: Read) -> Iterable[Command] | None:
+            entry = read_entry(name, await read("HGET", self._keys.ledger, f"v:{name}"))
+            used = await read("ZSCORE", self._keys.order, name)
+            if entry is None or used is None or self._is_over(used):
+                return None
+            return self._clerk.next_turn(), *self._clerk.remove(entry, None)
+
+        try:
+            return await self._link.transact(self._keys.turn, plan) is not None
+        except WriteRefusedError:  # to keep accounts takes memory: make some first, at once
+            entry, _, _ = await self._lookup(name)
+            if entry is None:
+                return False
+            await self._link.run([("DEL", self._keys.card(name), *self._keys.blobs(entry))])
+            return await self._link.transact(self._keys.turn, plan) is not None
+
+    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
+        """What is kept, the newest first."""
+        listed = []
+        used = await self._living(namespace)
+        names = list(used)
+        for at in range(0, len(names), _PAGE):
+            page = names[at : at + _PAGE]
+            [cards] = await self._link.run([("MGET", *map(self._keys.card, page))])
+            known = ((name, read_card(card)) for name, card in zip(page, cards, strict=True) if card)
+            listed += [self._with_expiry(one, used[name]) for name, one in known if isinstance(one, Descriptor)]
+        return tuple(sorted(listed, key=lambda descriptor: descriptor.created, reverse=True))
+
+    async def stats(self, namespace: str) -> StoreStats:
+        """How much is kept."""
+        names = list(await self._living(namespace))
+        if not names:
+            return StoreStats(0, 0)
+        [records] = await self._link.run([("HMGET", self._keys.ledger, *(f"v:{name}" for name in names))])
+        entries = [entry for name, record in zip(names, records, strict=True) if (entry := read_entry(name, record))]
+        return StoreStats(len(entries), sum(entry.size for entry in entries))
+
+    async def labels(self) -> frozenset[str]:
+        """What the bases begin with that are kept, or were not long ago; none while the server is away."""
+        with suppress(StoreError):
+            [labels] = await self._link.run([("SMEMBERS", self._keys.labels)])
+            return frozenset(label.decode() for label in labels)
+        return frozenset()
+
+    async def _enter(self, entry: Entry, descriptor: Descriptor, blob: Buffer | None) -> None:
+        """Make room, and the value visible, as one; where much must go, in several steps before that."""
+        room = Room()
+
+        async def plan(read: Read) -> Iterable[Command] | None:
+            nonlocal room
+            room = await self._usher.make_room(read, entry)
+            if room.is_in:  # an answer was lost on its way
+                return None
+            if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
+                raise StoreError("The value took too long to reach the store. Call the tool again.")
+            entering = self._clerk.enter(entry, descriptor, blob, self._clock()) if room.fits else ()
+            return self._clerk.next_turn(), *room.commands, *entering
+
+        while True:
+            await self._link.transact(self._keys.turn, plan)
+            if room.fits:
+                return
+            if not room.commands:
+                raise StoreError(_DAMAGED)
+
+    async def _unstage(self, entry: Entry) -> None:
+        """Take back what was brought in of a value that cannot be kept; what cannot be taken back expires."""
+        with suppress(StoreError):
+            if self._link.is_up:
+                await self._link.run([("UNLINK", *self._keys.blobs(entry))])
+
+    async def _lookup(self, name: str, *more: Command) -> tuple[Entry | None, float | None, Sequence[Any]]:
+        """Where a value is and when it was used last, None where it is gone; and what else was asked for."""
+        record, used, *rest = await self._link.run(
+            [("HGET", self._keys.ledger, f"v:{name}"), ("ZSCORE", self._keys.order, name), *more]
+        )
+        return (None if used is None else read_entry(name, record)), used, rest
+
+    def _is_over(self, used: float) -> bool:
+        return used + self._policy.lifetime <= self._clock()
+
+    async def _spool(self, entry: Entry, pieces: Sequence[Piece], first: Buffer) -> Buffer | None:
+        """A large range in a file, which goes with its last reader."""
+        path = self._folder() / secrets.token_hex(16)
+        try:
+            return map_file(path) if await self._write(path, entry, pieces, first) else None
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise StoreError(f"A large value could not be read into a file: {reason}. Make room there.") from None
+        finally:
+            with suppress(OSError):  # some systems keep a file that is mapped; it goes with its folder
+                path.unlink()
+
+    async def _write(self, path: Path, entry: Entry, pieces: Sequence[Piece], first: Buffer) -> bool:
+        """Bring a range into a file; False where it has gone meanwhile."""
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            await anyio.to_thread.run_sync(write_all, file, first)
+            for piece in pieces[1:]:
+                if (part := await self._fetch(entry, piece)) is None:
+                    return False
+                await anyio.to_thread.run_sync(write_all, file, part)
+            return True
+        finally:
+            os.close(file)
+
+    async def _fetch(self, entry: Entry, piece: Piece) -> bytes | None:
+        """A part of a value; None where it has gone meanwhile."""
+        [part] = await self._link.run([self._clerk.fetch(entry, piece)])
+        return part if len(part) == piece.length else None
+
+    async def _living(self, namespace: str) -> dict[str, float]:
+        """A namespace's values with the time of their last use."""
+        begin, since = encoded(namespace), self._clock() - self._policy.lifetime
+        [told] = await self._link.run(
+            [("ZRANGE", self._keys.order_of(begin), f"({since!r}", "+inf", "BYSCORE", "WITHSCORES")]
+        )
+        return {f"{begin}:{name.decode()}": float(used) for name, used in zip(told[::2], told[1::2], strict=True)}
+
+    def _with_expiry(self, known: Descriptor, used: float) -> Descriptor:
+        return replace(known, expires=used + self._policy.lifetime)
+
+
+def _name(namespace: str, base: str) -> str:
+    return f"{encoded(namespace)}:{encoded(base)}"

@@ -1,0 +1,211 @@
+"""What the Redis store keeps under which key, and in what form. Knows no connection and no command.
+
+    <prefix>1:card:<value>          what is known about a value; once it is gone, its tombstone
+    <prefix>1:blob:<value>:<mark>:<n>   its bytes, in chunks; the mark is one put's own
+    <prefix>1:ledger                a hash: each value's entry, and how much is kept in all and by namespace
+    <prefix>1:order                 a sorted set: all values by the time of their last use
+    <prefix>1:order:<namespace>     the same of one namespace
+    <prefix>1:graves                a sorted set: the tombstones by age
+    <prefix>1:labels                a set: what the bases of values begin with
+    <prefix>1:turn                  counts the changes to the ledger; whoever changes it watches this key
+
+`<value>` is `<namespace>:<base>`, each percent-encoded, so that no name of anybody's ends a part of a key. Nothing of
+a tool's arguments or results is in a key. Every key has an expiry.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from mcp_mirror.models import Buffer, Descriptor, Segments, Span
+from mcp_mirror.stores.base import Reason, Tombstone
+
+CHUNK: Final = 4 << 20
+"""Bytes of one key's value: one command moves no more, so that each takes a fraction of a second."""
+_FORMAT: Final = "1"
+
+
+class Entry(NamedTuple):
+    """Where a value's bytes are."""
+
+    name: str
+    """`<namespace>:<base>`, encoded."""
+    mark: str
+    size: int
+    chunk: int = CHUNK
+
+    @property
+    def namespace(self) -> str:
+        """Encoded."""
+        return self.name.partition(":")[0]
+
+    @property
+    def chunks(self) -> int:
+        """How many keys hold it."""
+        return -(-self.size // self.chunk)
+
+    @property
+    def record(self) -> str:
+        """Its text in the ledger."""
+        return f"{self.mark} {self.size} {self.chunk}"
+
+
+def read_entry(name: str, record: bytes | None) -> Entry | None:
+    """An entry from its text in the ledger."""
+    if record is None:
+        return None
+    mark, size, chunk = record.decode().split()
+    return Entry(name, mark, int(size), int(chunk))
+
+
+class Piece(NamedTuple):
+    """A byte range of one chunk, the last byte included, as Redis counts."""
+
+    number: int
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.last - self.first + 1
+
+
+def pieces_of(entry: Entry, span: Span) -> list[Piece]:
+    """The parts of its chunks that make up a range of a value."""
+    stop = min(span.stop, entry.size)
+    numbers = range(span.start // entry.chunk, -(-stop // entry.chunk)) if span.start < stop else ()
+    starts = ((number, number * entry.chunk) for number in numbers)
+    return [
+        Piece(number, max(span.start - at, 0), min(stop - at, entry.chunk) - 1)
+        for number, at in starts
+    ]  # fmt: skip
+
+
+def cut(blob: Segments, size: int) -> Iterator[Buffer]:
+    """The bytes in pieces of `size`, the last one shorter; only what crosses the edge of a segment is copied."""
+    held: list[Buffer] = []
+    room = size
+    for segment in blob:
+        view = memoryview(segment)
+        while len(view) >= room:
+            held.append(view[:room])
+            yield held[0] if len(held) == 1 else b"".join(held)
+            view, held, room = view[room:], [], size
+        if view:
+            held.append(view)
+            room -= len(view)
+    if held:
+        yield held[0] if len(held) == 1 else b"".join(held)
+
+
+class _Card(msgspec.Struct, array_like=True):
+    descriptor: Descriptor
+    reason: Reason | None = None
+    at: float = 0.0
+
+
+def write_card(known: Descriptor | Tombstone) -> bytes:
+    """A card's bytes."""
+    card = _Card(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Card(known)
+    return msgspec.msgpack.encode(card, enc_hook=dict)
+
+
+def read_card(raw: bytes) -> Descriptor | Tombstone:
+    """What a card says."""
+    card = msgspec.msgpack.decode(raw, type=_Card)
+    return Tombstone(card.descriptor, card.reason, card.at) if card.reason else card.descriptor
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The names of our keys."""
+
+    prefix: str
+
+    @cached_property
+    def _begin(self) -> str:
+        return f"{self.prefix}{_FORMAT}:"
+
+    @cached_property
+    def ledger(self) -> str:
+        """What is kept: each value's entry, and the sums."""
+        return f"{self._begin}ledger"
+
+    @cached_property
+    def turn(self) -> str:
+        """What a transaction watches."""
+        return f"{self._begin}turn"
+
+    @cached_property
+    def graves(self) -> str:
+        """The tombstones."""
+        return f"{self._begin}graves"
+
+    @cached_property
+    def labels(self) -> str:
+        """What bases begin with."""
+        return f"{self._begin}labels"
+
+    @cached_property
+    def order(self) -> str:
+        """The uses of all values."""
+        return f"{self._begin}order"
+
+    def order_of(self, namespace: str | None) -> str:
+        """Where the uses of one namespace's values are, given its encoded name; None: of all values."""
+        return self.order if namespace is None else f"{self.order}:{namespace}"
+
+    def card(self, name: str) -> str:
+        """What is known about a value, or was."""
+        return f"{self._begin}card:{name}"
+
+    def blob(self, entry: Entry, number: int) -> str:
+        """One of its chunks."""
+        return f"{self._begin}blob:{entry.name}:{entry.mark}:{number}"
+
+    def blobs(self, entry: Entry) -> list[str]:
+        """All of its chunks."""
+        return [self.blob(entry, number) for number in range(entry.chunks)]
+
+
+def encoded(name: str) -> str:
+    """A name as a part of a key: no `:` is in it."""
+    return quote(name, safe="")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much is kept, and how much may be."""
+
+    namespace: str | None
+    """Encoded; None: of all."""
+    bytes: int
+    values: int
+    max_bytes: int
+    max_values: int
+
+    def excess(self, size: int) -> tuple[int, int]:
+        """Bytes and values that must go before one of `size` fits."""
+        return max(self.bytes + size - self.max_bytes, 0), max(self.values + 1 - self.max_values, 0)
+
+    def less(self, entries: Iterable[Entry]) -> "Usage":
+        """What is kept without these."""
+        sizes = [entry.size for entry in entries if self.namespace in (None, entry.namespace)]
+        return replace(self, bytes=self.bytes - sum(sizes), values=self.values - len(sizes))
+
+
+def enough(excess: tuple[int, int], oldest: Sequence[Entry]) -> list[Entry]:
+    """Of the values used longest ago as many as must go; all of them where that is not enough."""
+    size, values = excess
+    chosen: list[Entry] = []
+    for entry in oldest:
+        if size <= 0 and values <= 0:
+            break
+        chosen.append(entry)
+        size, values = size - entry.size, values - 1
+    return chosen

@@ -1,0 +1,91 @@
+"""A real Redis server in a folder of its own, on a free port, that can be paused, killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import redis
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUND = 20.0
+COMMAND = shutil.which("redis-server") or shutil.which("valkey-server")
+MISSING = "redis-server is not installed (Debian and Ubuntu: apt-get install redis-server)"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+class RedisProcess:
+    """`options` are those of the server's command line."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def launch(self) -> None:
+        assert COMMAND is not None, MISSING
+        given = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
+        self._process = subprocess.Popen([COMMAND, *given, *self._options], stdout=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        self.launch()
+        deadline = time.monotonic() + BOUND
+        while True:
+            try:
+                self.run("PING")
+            except redis.exceptions.AuthenticationError:
+                return
+            except redis.exceptions.ConnectionError:
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+    def run(self, *command: str | bytes | int) -> Any:
+        with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:
+            return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def keys(self) -> dict[str, int]:
+        """Each key with the milliseconds that it has left; -1: for ever."""
+        return {key.decode(): self.run("PTTL", key) for key in self.run("KEYS", "*")}
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(BOUND)
+            self._process = None
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)

@@ -1,0 +1,46 @@
+"""The files for containers agree with one another and with what reads them."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster import HAPROXY
+
+from mcp_mirror.config.loading import load_config
+
+DOCKER = Path(__file__).parents[2] / "docker"
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+GATEWAYS = {name: one for name, one in COMPOSE["services"].items() if name.startswith("gateway-")}
+
+
+@pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
+def test_the_proxy_takes_its_configuration_and_knows_the_gateways() -> None:
+    checked = subprocess.run(
+        [str(HAPROXY), "-c", "-f", str(DOCKER / "haproxy.cfg")], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    served = {one["command"][-1] for one in GATEWAYS.values()}
+    lines = (DOCKER / "haproxy.cfg").read_text().splitlines()
+    assert {line.split("-")[-1].strip('}"') for line in lines if line.startswith("  server ")} == served
+
+
+def test_the_gateways_take_their_configuration() -> None:
+    environ = {name: name.lower() * 8 for one in GATEWAYS.values() for name in one["environment"]}
+    config = load_config(DOCKER / "replicas.yaml", environ)
+    assert (config.store.kind, config.warnings) == ("redis", ())
+    assert config.store.url == f"redis://:{environ['VALKEY_PASSWORD']}@valkey:6379/0"
+    assert config.server.state_keys == (environ["STATE_KEY"],)
+
+
+def test_all_that_is_mounted_is_there_and_all_that_is_waited_for_is_a_service() -> None:
+    services = COMPOSE["services"]
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or os.path.exists(DOCKER / source), source  # noqa: PTH110  # either
+        assert service.get("depends_on", {}).keys() <= services.keys()
+        assert service.get("network_mode", "service:proxy") == "service:proxy"
+    assert "pip install --no-cache-dir '.[redis]'" in (DOCKER / "Dockerfile").read_text()

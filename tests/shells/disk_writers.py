@@ -1,0 +1,123 @@
+"""Processes that write into one disk store.
+
+    disk_writers.py FOLDER hammer NAME     write, read, share, evict and forget for a while, and say how it went
+    disk_writers.py FOLDER crash CYCLES    have two of them killed, again and again
+
+In `crash` each cycle ends with a line of JSON on standard output that names what was acknowledged; the next one begins
+with a line on standard input.
+"""
+
+import hashlib
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.disk import DiskStore
+
+ROOMY = StorePolicy(kind="disk", max_values=10_000)
+TIGHT = StorePolicy(kind="disk", max_values=7, max_bytes=1 << 20)
+SIZES = (10, 3000, 60_000, 66_000, 150_000, 400_000)
+LIFE = 0.05
+"""Seconds that a process lives at most before it is killed."""
+BOUND = 20.0
+ROUNDS = 150
+
+
+def content_of(base: str) -> bytes:
+    """What is stored under a base: its size and its bytes follow from the name; every fifth is like another."""
+    number = int(base.rpartition("-")[2])
+    seed = base if number % 5 else f"shared-{number % 3}"
+    digest = hashlib.sha256(seed.encode()).digest()
+    return digest * (SIZES[digest[0] % len(SIZES)] // len(digest))
+
+
+async def put(store: DiskStore, base: str) -> None:
+    """Store what belongs to a base, every third time by way of a file."""
+    blob, file = content_of(base), None
+    known = Descriptor(base, "text", len(blob), 7, (), time.time(), time.time() + 9e5, Provenance("up", "t", "0" * 64))
+    if int(base.rpartition("-")[2]) % 3 == 0:
+        frame = store.scratch / f"frame-{base}"
+        frame.write_bytes(b"head" + blob + b"tail")
+        file = FileSpan(str(frame), Span(4, len(blob)))
+    await store.put("me", known, (blob,), file)
+    if file:
+        Path(file.path).unlink()
+
+
+async def write_on(folder: Path, policy: StorePolicy, name: str, acknowledge: Callable[[str], object]) -> None:
+    """Write values until killed."""
+    async with DiskStore(policy, time.time, folder) as store:
+        for number in range(10_000):
+            await put(store, f"{name}-{number}")
+            acknowledge(f"{name}-{number}")
+
+
+async def hammer(folder: Path, name: str) -> None:
+    """Whatever is read is whole, whoever evicts it meanwhile."""
+    dice, whole, gone = random.Random(name), 0, 0  # noqa: S311  # no secret
+    async with DiskStore(TIGHT, time.time, folder) as store:
+        for number in range(ROUNDS):
+            await put(store, f"{name}-{number}")
+            for base in [one.base for one in await store.list("me")]:
+                if (read := await store.read("me", base)) is None:
+                    gone += 1
+                    continue
+                assert bytes(read) == content_of(base), base
+                whole += 1
+                if dice.random() < 0.1:
+                    await store.delete("me", base)
+    print(json.dumps({"whole": whole, "gone": gone}))  # noqa: T201  # the output
+
+
+def crash(folder: Path, cycles: int) -> None:
+    """Two processes a cycle, each killed at a time of its own: in some cycles while they open the store."""
+    dice = random.Random(5)  # noqa: S311  # no secret
+    for cycle in range(cycles):
+        policy = ROOMY if cycle % 4 else TIGHT
+        children = [_fork(folder, policy, f"c{cycle}{which}") for which in "ab"]
+        for process, pipe in children:
+            if cycle % 3:
+                select.select([pipe], [], [], BOUND)
+            time.sleep(dice.uniform(0, LIFE))
+            os.kill(process, signal.SIGKILL)
+        acknowledged = [base for process, pipe in children for base in _reap(process, pipe)]
+        print(json.dumps({"acknowledged": acknowledged, "tight": policy is TIGHT}), flush=True)  # noqa: T201  # as above
+        sys.stdin.readline()
+
+
+def _fork(folder: Path, policy: StorePolicy, name: str) -> tuple[int, int]:
+    """A process that needs not start anew, and where it says what was acknowledged."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writing)
+        return process, reading
+    try:
+        anyio.run(write_on, folder, policy, name, lambda base: os.write(writing, base.encode() + b"\n"))
+    finally:
+        os._exit(1)
+
+
+def _reap(process: int, pipe: int) -> list[str]:
+    with os.fdopen(pipe) as told:
+        lines = told.read()
+    os.waitpid(process, 0)
+    return lines.splitlines()
+
+
+if __name__ == "__main__":
+    place, mode, argument = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    if mode == "crash":
+        crash(place, int(argument))
+    else:
+        anyio.run(hammer, place, argument)

@@ -1,0 +1,387 @@
+"""What only values on the disk do: they outlive the store, in files that nobody else reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.blobs import SYSTEM
+from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.lodging import alone_in
+
+if TYPE_CHECKING:
+    from tests.shells.conftest import Audit
+
+TTL = 1000.0
+BASE = "grid-01234567-89ab-4cde-8f01-23456789abcd"
+SMALL, LARGE = b'{"a":[1]}', b"0123456789abcdef" * 10_000
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "above" / "store"
+
+
+def opened(folder: Path, clock: Clock, **policy: Any) -> DiskStore:
+    return DiskStore(StorePolicy(**{"ttl": TTL, **policy}), clock, folder)
+
+
+async def put(store: DiskStore, clock: Clock, base: str, blob: bytes, file: FileSpan | None = None) -> Descriptor:
+    known = Descriptor(base, "text", len(blob), 7, (), clock.now, clock.now + TTL, Provenance("up", "grid", "0" * 64))
+    await store.put("me", known, (blob,), file)
+    return known
+
+
+async def read(store: DiskStore, base: str) -> bytes:
+    return bytes((await store.read("me", base)) or b"")
+
+
+async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Clock, audit: Audit) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-gone", SMALL)
+        clock.now += TTL
+        gone = await store.describe("me", "t-gone")
+        known = [await put(store, clock, base, blob) for base, blob in ((BASE, LARGE), ("t-2", SMALL))]
+    assert len(audit(folder)) == 2
+    clock.now += 1
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == tuple(known)
+        assert (await read(store, BASE), await read(store, "t-2")) == (LARGE, SMALL)
+        assert isinstance(gone, Tombstone)
+        assert await store.describe("me", "t-gone") == gone
+        assert await store.labels() >= {"grid"}
+
+
+async def test_nobody_else_can_read_what_is_stored_and_no_name_tells_of_it(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for base, blob in ((BASE, LARGE), ("secret-tool", SMALL)):
+            await put(store, clock, base, blob)
+        everything = [folder, *folder.rglob("*")]
+        assert len(everything) >= 7
+        for path in everything:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert not any("grid" in path.name or "secret" in path.name for path in everything)
+
+
+async def test_equal_large_values_share_one_file_until_the_last_goes(folder: Path, clock: Clock, audit: Audit) -> None:
+    async with opened(folder, clock) as first, opened(folder, clock) as second:
+        await put(first, clock, "t-1", LARGE)
+        await put(second, clock, "t-2", LARGE)
+        assert len(list((folder / "blobs").iterdir())) == 1
+        await second.delete("me", "t-1")
+        assert await read(first, "t-2") == LARGE
+        await first.delete("me", "t-2")
+        assert list((folder / "blobs").iterdir()) == []
+    assert audit(folder) == set()
+
+
+async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: Clock, tmp_path: Path) -> None:
+    frame = tmp_path / "frame"
+    frame.write_bytes(b"head" + LARGE + b"tail")
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE, FileSpan(str(frame), Span(4, len(LARGE))))
+        kept = await store.file_of("me", BASE)
+        assert kept is not None
+        assert Path(kept.path).samefile(frame)
+        assert kept.span == Span(4, len(LARGE))
+
+
+async def test_a_use_is_written_once_a_minute_at_most_and_no_value_expires_too_early(
+    folder: Path, clock: Clock
+) -> None:
+    async with opened(folder, clock, ttl=100 * TTL) as store, opened(folder, clock, ttl=100 * TTL) as other:
+        await put(store, clock, BASE, SMALL)
+        with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+            changes = []
+            for _ in range(121):
+                clock.now += 1
+                await store.read("me", BASE)
+                changes += index.execute("PRAGMA data_version").fetchone()
+        assert len(set(changes)) <= 4
+        clock.now += 100 * TTL - 0.01
+        assert await other.list("me") != ()
+        clock.now += 60.02
+        assert await other.list("me") == ()
+
+
+async def test_a_use_that_was_not_written_yet_is_when_the_store_is_closed(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for base in ("t-1", "t-2"):
+            await put(store, clock, base, SMALL)
+            await store.read("me", base)
+        clock.now += 1
+        await store.read("me", "t-1")
+    async with opened(folder, clock, max_values=2) as store:
+        await put(store, clock, "t-3", SMALL)
+        assert {one.base for one in await store.list("me")} == {"t-1", "t-3"}
+
+
+async def test_what_a_killed_gateway_left_is_removed_and_what_a_live_one_writes_is_not(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    async with opened(folder, clock) as living:
+        await put(living, clock, BASE, LARGE)
+        draft = living.scratch / "draft"
+        draft.write_bytes(b"half a value")
+        dead = folder / "live-0123456789abcdef"
+        (dead / "mcp-mirror-spool").mkdir(parents=True)
+        (dead / "mcp-mirror-spool" / "frame").write_bytes(b"half a message")
+        (dead / "lock").touch()
+        (folder / "blobs" / ("0" * 64)).write_bytes(b"nobody's")
+        async with opened(folder, clock):
+            assert draft.exists()
+            assert not dead.exists()
+            assert [path.name for path in (folder / "blobs").iterdir()] != []
+            assert not (folder / "blobs" / ("0" * 64)).exists()
+        assert await read(living, BASE) == LARGE
+    assert audit(folder) == {("me", BASE)}
+
+
+@pytest.mark.parametrize("left", [None, b"", b"half", b"more than all of it" * 10_000])
+async def test_a_value_whose_file_is_not_whole_is_forgotten_at_the_start(
+    left: bytes | None, folder: Path, clock: Clock, audit: Audit, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+        await put(store, clock, "t-2", SMALL)
+    (blob,) = (folder / "blobs").iterdir()
+    blob.unlink() if left is None else blob.write_bytes(left)
+    async with opened(folder, clock) as store:
+        assert await store.describe("me", BASE) is None
+        assert "1 values in" in caplog.text
+        await put(store, clock, BASE, LARGE)
+        assert await read(store, BASE) == LARGE
+    assert audit(folder) == {("me", BASE), ("me", "t-2")}
+
+
+async def test_a_blob_that_was_lost_meanwhile_is_written_again_with_the_next_equal_value(
+    folder: Path, clock: Clock
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+        (blob,) = (folder / "blobs").iterdir()
+        blob.unlink()
+        assert await store.read("me", "t-1") is None
+        await put(store, clock, "t-2", LARGE)
+        assert (await read(store, "t-1"), await read(store, "t-2")) == (LARGE, LARGE)
+
+
+async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    in_use = [True]
+
+    def unlink(path: Path) -> None:
+        if in_use[0] and path.parent.name == "blobs":
+            raise PermissionError(13, "in use")
+        path.unlink()
+
+    policy = StorePolicy(ttl=TTL)
+    async with DiskStore(policy, clock, folder, replace(SYSTEM, unlink=unlink)) as store:
+        for base, blob in (("t-1", LARGE), ("t-2", LARGE * 2)):
+            await put(store, clock, base, blob)
+            await store.delete("me", base)
+        assert len(list((folder / "blobs").iterdir())) == 2
+        in_use[0] = False
+        await put(store, clock, "t-3", LARGE)
+        assert await read(store, "t-3") == LARGE
+        assert len(list((folder / "blobs").iterdir())) == 1
+    assert audit(folder) == {("me", "t-3")}
+
+
+VERSION_1 = """
+CREATE TABLE entries (namespace TEXT NOT NULL, base TEXT NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL,
+    used REAL NOT NULL, expires REAL NOT NULL, descriptor BLOB NOT NULL, content BLOB, digest TEXT,
+    PRIMARY KEY (namespace, base));
+CREATE INDEX entries_used ON entries (used);
+CREATE INDEX entries_own_used ON entries (namespace, used);
+CREATE INDEX entries_expires ON entries (expires);
+CREATE INDEX entries_digest ON entries (digest);
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, start INTEGER NOT NULL, held INTEGER NOT NULL);
+PRAGMA user_version = 1;
+"""
+
+
+async def test_a_store_of_format_1_becomes_one_of_format_2(folder: Path, clock: Clock, audit: Audit) -> None:
+    known = Descriptor(BASE, "text", 9, 7, (), 1.0, clock.now + TTL, Provenance("up", "grid", "0" * 64))
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        index.executescript(VERSION_1)
+        row = ("me", BASE, 9, 1.0, 1.0, clock.now + TTL, msgspec.msgpack.encode(known, enc_hook=dict), SMALL, None)
+        index.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        index.commit()
+    async with opened(folder, clock, max_values=2) as store:
+        assert await read(store, BASE) == SMALL
+        assert await store.labels() == {"grid"}
+        for base in ("t-2", "t-3"):
+            clock.now += 1
+            await put(store, clock, base, LARGE)
+        assert isinstance(await store.describe("me", BASE), Tombstone)
+    assert audit(folder) == {("me", "t-2"), ("me", "t-3")}
+
+
+async def test_a_store_of_a_later_format_is_refused_and_left_alone(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, SMALL)
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        index.execute("PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match=r"format 3 .* up to 2\. .*`store.path`"):
+        await opened(folder, clock).__aenter__()
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        assert index.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+        index.execute("PRAGMA user_version = 2")
+    async with opened(folder, clock) as store:
+        assert await read(store, BASE) == SMALL
+
+
+@pytest.mark.parametrize("damage", ["no database", "cut"])
+async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
+    damage: str, folder: Path, clock: Clock, audit: Audit, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", SMALL * 1000)
+        await put(store, clock, BASE, LARGE)
+    index = folder / "index.sqlite"
+    whole = index.read_bytes()
+    hurt = {"no database": b"x" * 9000, "cut": whole[:9000]}
+    index.write_bytes(hurt[damage])
+    async with opened(folder, clock) as store:
+        assert "is damaged. It is kept there as index.sqlite.damaged-" in caplog.text
+        await put(store, clock, BASE, LARGE)
+        assert await read(store, BASE) == LARGE
+    (aside,) = folder.glob("index.sqlite.damaged-*")
+    assert aside.read_bytes()[:9000] == hurt[damage][:9000]
+    aside.unlink()
+    assert audit(folder) == {("me", BASE)}
+
+
+async def test_an_index_that_proves_damaged_later_is_set_aside_at_the_next_start(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", SMALL * 5000)
+    index = folder / "index.sqlite"
+    with closing(sqlite3.connect(index)) as raw:
+        (page,) = raw.execute("PRAGMA page_size").fetchone()
+        (root,) = raw.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'entries'").fetchone()
+    whole = bytearray(index.read_bytes())
+    whole[(root - 1) * page : root * page] = b"\xff" * page
+    index.write_bytes(whole)
+    async with opened(folder, clock) as store:
+        with pytest.raises(StoreError, match="start the gateway anew"):
+            await store.list("me")
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == ()
+        await put(store, clock, BASE, LARGE)
+    assert len(list(folder.glob("index.sqlite.damaged-*"))) == 1
+
+
+async def test_tombstones_are_bounded_in_number_and_time(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.index.MAX_TOMBSTONES", 5)
+    async with opened(folder, clock, max_values=1) as store:
+        for number in range(12):
+            clock.now += 1
+            await put(store, clock, f"t-{number}", SMALL)
+        left = [number for number in range(12) if isinstance(await store.describe("me", f"t-{number}"), Tombstone)]
+        assert left == [6, 7, 8, 9, 10]
+        clock.now += 31 * 86_400
+        await store.describe("me", "t-11")
+        assert [isinstance(await store.describe("me", f"t-{n}"), Tombstone) for n in (10, 11)] == [False, True]
+
+
+async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_keeps_nobody_from_reading(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.index._PATIENCE", 50)
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", SMALL)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="does not let go of it: call again later"):
+                await put(store, clock, "t-2", LARGE)
+            assert await read(store, "t-1") == SMALL
+            assert list((folder / "blobs").iterdir()) == []
+        await put(store, clock, "t-2", LARGE)
+        assert await read(store, "t-2") == LARGE
+
+
+async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.lodging._PATIENCE", 0.05)
+    folder.mkdir(parents=True)
+    with alone_in(folder), pytest.raises(StoreError, match="does not let go of it"):
+        await opened(folder, clock).__aenter__()
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+
+
+async def test_room_that_small_values_took_is_given_back_at_the_next_start(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await put(store, clock, f"t-{number}", LARGE[:60_000])
+    full = (folder / "index.sqlite").stat().st_size
+    async with opened(folder, clock) as store:
+        for number in range(50):
+            await store.delete("me", f"t-{number}")
+    async with opened(folder, clock):
+        pass
+    assert full > 50 * 60_000
+    assert (folder / "index.sqlite").stat().st_size < full / 10
+
+
+async def test_a_put_that_waits_for_the_disk_holds_nobody_up(folder: Path, clock: Clock) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def fsync(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            waits.set()
+            assert goes_on.wait(20)
+        os.fsync(file)
+
+    async with DiskStore(StorePolicy(ttl=TTL), clock, folder, replace(SYSTEM, fsync=fsync)) as store:
+        await put(store, clock, "t-1", SMALL)
+        putting = asyncio.create_task(put(store, clock, "t-2", LARGE))
+        await asyncio.wait_for(asyncio.to_thread(waits.wait, 20), 20)
+        assert await read(store, "t-1") == SMALL
+        await put(store, clock, "t-3", SMALL)
+        assert await store.describe("me", "t-2") is None
+        assert not putting.done()
+        goes_on.set()
+        await putting
+        assert await read(store, "t-2") == LARGE
+
+
+async def test_a_closed_store_says_so(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await put(store, clock, BASE, SMALL)

@@ -1,0 +1,42 @@
+"""Calls that outlive the requests which began them, while their clients are asked."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_mirror.callers import Caller, Exchange, Silent
+from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round
+
+CLIENT = Silent(Caller("local", capabilities={"elicitation": {}}))
+RESULT: Mapping[str, bytes] = {"content": b"[]"}
+ANSWER = {"action": "accept"}
+
+pytestmark = pytest.mark.timeout(20)
+
+
+async def test_a_question_that_came_with_the_result_is_asked_before_the_result_is_given() -> None:
+    answers: list[Any] = []
+
+    async with anyio.create_task_group() as tasks:
+        calls = HeldCalls(tasks, 600)
+
+        async def ask(held: Exchange) -> None:
+            answers.append(await held.ask("elicitation/create", {"message": "Who?"}))
+
+        async def send(held: Exchange) -> Arrival:
+            tasks.start_soon(ask, held)
+            await anyio.lowlevel.checkpoint()
+            return RESULT
+
+        asked = await calls.begin(CLIENT, send)
+        assert isinstance(asked, Asked)
+        (key,) = asked.requests
+        again = Round(json.dumps({key: ANSWER}).encode(), asked.state or {})
+        assert await calls.resume(again, CLIENT) == RESULT
+        await anyio.wait_all_tasks_blocked()
+        assert answers == [ANSWER]
+        tasks.cancel_scope.cancel()

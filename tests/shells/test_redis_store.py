@@ -1,0 +1,633 @@
+"""What is special to the store in Redis: what stands there, who else writes to it, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis_process import RedisProcess, free_port
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Descriptor, Provenance, Span
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.redis import RedisStore
+from mcp_mirror.stores.redis_link import Read
+from mcp_mirror.stores.redis_records import CHUNK, Entry
+from mcp_mirror.stores.redis_room import Room, Usher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+MIB = 1 << 20
+LIMIT = 2.0
+"""Seconds within which what is wrong has to be told."""
+RETURN = 5.0
+"""Seconds after its return within which the server has to be used again."""
+
+
+def descriptor(base: str, size: int = 1) -> Descriptor:
+    now = time.time()
+    return Descriptor(base, "text", size, 1, (), now, now + 60, Provenance("up", "tool", "0" * 64))
+
+
+async def put(store: RedisStore, base: str, blob: bytes = b'"x"', namespace: str = "me") -> None:
+    await store.put(namespace, descriptor(base, len(blob)), (blob,))
+
+
+@asynccontextmanager
+async def opened(server: RedisProcess, tmp_path: Path, **keys: Any) -> AsyncIterator[RedisStore]:
+    given: Any = {"kind": "redis", "url": server.url, "prefix": f"{tmp_path}:", "ttl": 60.0} | keys
+    policy = StorePolicy(**given)
+    async with RedisStore(policy, time.time, lambda: tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+async def store(redis_server: RedisProcess, tmp_path: Path) -> AsyncIterator[RedisStore]:
+    async with opened(redis_server, tmp_path) as store:
+        yield store
+
+
+def our_keys(server: RedisProcess, tmp_path: Path) -> dict[str, int]:
+    return {key: left for key, left in server.keys().items() if key.startswith(str(tmp_path))}
+
+
+def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
+    """The ledger, the orders and the blobs say the same; gives how many bytes and values are kept."""
+    ledger = server.run("HGETALL", f"{tmp_path}:1:ledger")
+    records = {key[2:].decode(): value.split() for key, value in ledger.items() if key.startswith(b"v:")}
+    order = {name.decode() for name in server.run("ZRANGE", f"{tmp_path}:1:order", 0, -1)}
+    assert order == set(records)
+    by_namespace: dict[str, int] = {}
+    for name, (mark, size, chunk) in records.items():
+        keys = [f"{tmp_path}:1:blob:{name}:{mark.decode()}:{n}" for n in range(-(-int(size) // int(chunk)))]
+        assert sum(server.run("STRLEN", key) for key in keys) == int(size)
+        by_namespace[name.partition(":")[0]] = by_namespace.get(name.partition(":")[0], 0) + int(size)
+    kept = sum(int(size) for _, size, _ in records.values())
+    assert (int(ledger.get(b"bytes", 0)), int(ledger.get(b"values", 0))) == (kept, len(records))
+    for namespace, size in by_namespace.items():
+        assert int(ledger[f"bytes:{namespace}".encode()]) == size
+        assert server.run("ZCARD", f"{tmp_path}:1:order:{namespace}") == int(ledger[f"values:{namespace}".encode()])
+    return kept, len(records)
+
+
+@pytest.mark.parametrize("segments", [1, 3, 5000])
+async def test_a_value_of_several_chunks_comes_back_in_any_range(segments: int, store: RedisStore) -> None:
+    random = Random(segments)  # noqa: S311  # no secret
+    blob = random.randbytes(20 * MIB + 17)
+    edges = sorted({0, len(blob), *(random.randrange(len(blob)) for _ in range(segments - 1))})
+    parts = tuple(memoryview(blob)[a:b] for a, b in pairwise(edges))
+    await store.put("me", descriptor("t-1", len(blob)), parts)
+    assert bytes(await store.read("me", "t-1") or b"") == blob
+    spans = [Span(0, 0), Span(CHUNK - 1, 2), Span(CHUNK, CHUNK), Span(2 * CHUNK, 99 * MIB), Span(30 * MIB, 1)]
+    spans += [Span(at := random.randrange(len(blob)), random.randrange(len(blob) - at)) for _ in range(10)]
+    for span in spans:
+        assert bytes(await store.read("me", "t-1", span) or b"") == blob[span.start : span.stop]
+
+
+async def test_a_range_costs_that_range_on_the_wire(store: RedisStore, redis_server: RedisProcess) -> None:
+    await put(store, "t-1", bytes(30 * MIB))
+
+    def sent() -> int:
+        return int(redis_server.run("INFO", "stats")["total_net_output_bytes"])
+
+    before = sent()
+    assert len(await store.read("me", "t-1", Span(CHUNK - 500, 1000)) or b"") == 1000
+    assert sent() - before < 20_000
+
+
+async def test_a_large_value_is_mapped_and_leaves_no_file(store: RedisStore, tmp_path: Path) -> None:
+    blob = b"ab" * (17 * MIB)
+    await put(store, "t-1", blob)
+    read = await store.read("me", "t-1")
+    assert isinstance(read, memoryview)
+    assert type(read.obj).__name__ == "mmap"
+    assert bytes(read) == blob
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_large_value_that_finds_no_file_is_an_error(redis_server: RedisProcess, tmp_path: Path) -> None:
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:", ttl=60.0)
+    async with RedisStore(policy, time.time, lambda: tmp_path / "absent") as store:
+        await put(store, "t-1", bytes(17 * MIB))
+        with pytest.raises(StoreError, match="No such file or directory"):
+            await store.read("me", "t-1")
+        assert await store.read("me", "t-1", Span(16 * MIB, 5)) == bytes(5)
+
+
+async def test_every_key_has_an_expiry_and_all_of_a_values_keys_are_kept_by_its_use(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path, ttl=1000.0, max_values=2) as store:
+        for base in ("t-1", "t-2", "t-3"):
+            await put(store, base, bytes(CHUNK + MIB))
+        await store.delete("me", "t-2")
+        keys = our_keys(redis_server, tmp_path)
+        assert min(keys.values()) > 0
+        blobs = [key for key in keys if ":blob:" in key]
+        assert len(blobs) == 2
+        for key in keys:
+            redis_server.run("PEXPIRE", key, 50_000)
+        await store.read("me", "t-3", Span(0, 1))
+        left = our_keys(redis_server, tmp_path)
+        assert all(left[key] > 990_000 for key in left if ":blob:" in key or key.endswith(("card:me:t-3", "ledger")))
+        assert min(left.values()) > 0
+
+
+async def test_what_redis_has_expired_is_told_as_expired(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path, ttl=0.3) as store:
+        await put(store, "t-1")
+        async with asyncio.timeout(20):
+            while any(":blob:" in key for key in our_keys(redis_server, tmp_path)):  # noqa: ASYNC110  # Redis removes them
+                await asyncio.sleep(0.02)
+        gone = await store.describe("me", "t-1")
+        assert isinstance(gone, Tombstone)
+        assert gone.reason == "expired"
+        assert await store.read("me", "t-1") is None
+        await put(store, "t-2")
+        assert isinstance(await store.describe("me", "t-1"), Tombstone)
+        assert check_accounts(redis_server, tmp_path) == (3, 1)
+
+
+async def test_a_value_whose_bytes_the_server_has_removed_is_gone_and_never_half_there(
+    store: RedisStore, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    await put(store, "t-1", bytes(20 * MIB))
+    redis_server.run("DEL", next(key for key in our_keys(redis_server, tmp_path) if key.endswith(":1")))
+    assert await store.read("me", "t-1") is None
+    assert await store.read("me", "t-1", Span(0, 5)) is None
+    gone = await store.describe("me", "t-1")
+    assert isinstance(gone, Tombstone)
+    assert gone.reason == "evicted"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a:b", "c"), ("a", "b:c")),
+        (("a", "b*"), ("a", "bb")),
+        (("a%3A", "x"), ("a:", "x")),
+        (("ä\n ", "x"), ("a", "x")),
+    ],
+)
+async def test_no_name_reaches_into_anothers(
+    one: tuple[str, str], other: tuple[str, str], store: RedisStore, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    await put(store, one[1], b'"one"', one[0])
+    await put(store, other[1], b'"other"', other[0])
+    assert await store.read(*one) == b'"one"'
+    assert await store.delete(*other) is True
+    assert await store.read(*one) == b'"one"'
+    assert [found.base for found in await store.list(one[0])] == [one[1]]
+    keys = [key.removeprefix(f"{tmp_path}:") for key in our_keys(redis_server, tmp_path)]
+    assert all(key.isascii() and key.isprintable() and " " not in key and key.count(":") <= 5 for key in keys)
+
+
+async def test_one_principals_share_is_its_own(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path, namespace_bytes=100, namespace_values=3) as store:
+        await put(store, "t-0", b"y" * 90, "you")
+        for index in range(5):
+            await put(store, f"t-{index}", b"x" * 20)
+        assert [one.base for one in await store.list("me")] == ["t-4", "t-3", "t-2"]
+        await put(store, "t-5", b"x" * 80)
+        assert [one.base for one in await store.list("me")] == ["t-5", "t-4"]
+        assert (await store.stats("you")).size == 90
+        with pytest.raises(StoreError, match=r"`store\.namespace_bytes`"):
+            await put(store, "t-6", b"x" * 101)
+        check_accounts(redis_server, tmp_path)
+
+
+async def test_very_many_values_make_room_for_one(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path, max_bytes=1000) as store:
+        for index in range(200):
+            await put(store, f"t-{index}", b"12345")
+        await put(store, "large", b"x" * 998)
+        assert check_accounts(redis_server, tmp_path) == (998, 1)
+        gone = [await store.describe("me", f"t-{index}") for index in range(200)]
+        assert all(isinstance(one, Tombstone) and one.reason == "evicted" for one in gone)
+
+
+async def test_quotas_are_exact_whoever_writes_at_once(redis_server: RedisProcess, tmp_path: Path) -> None:
+    """Three gateways' stores; the accounts are read all the while, and are never over."""
+
+    async def write(store: RedisStore, writer: int) -> None:
+        random = Random(writer)  # noqa: S311  # no secret
+        for number in range(40):
+            base, namespace = f"t-{random.randrange(30)}", random.choice("abc")
+            await put(store, base, b"x" * random.randrange(1, 300), namespace)
+            if number % 7 == 0:
+                await store.delete(namespace, base)
+            await store.read(namespace, f"t-{random.randrange(30)}")
+
+    async def watch(writing: asyncio.Future[Any]) -> None:
+        while not writing.done():
+            size, values = await asyncio.to_thread(
+                redis_server.run, "HMGET", f"{tmp_path}:1:ledger", "bytes", "values"
+            )  # fmt: skip
+            assert int(size or 0) <= 2000
+            assert int(values or 0) <= 20
+
+    keys = {"max_bytes": 2000, "max_values": 20, "namespace_bytes": 1200}
+    async with asyncio.timeout(60):
+        async with (
+            opened(redis_server, tmp_path, **keys) as one,
+            opened(redis_server, tmp_path, **keys) as two,
+            opened(redis_server, tmp_path, **keys) as three,
+        ):
+            writing = asyncio.gather(*(write(store, at) for at, store in enumerate((one, two, three) * 4)))
+            await asyncio.gather(writing, watch(writing))
+            kept, values = check_accounts(redis_server, tmp_path)
+            stats = [await two.stats(namespace) for namespace in "abc"]
+            assert (sum(one.size for one in stats), sum(one.values for one in stats)) == (kept, values)
+            assert 1000 < kept <= 2000
+
+
+async def test_what_another_gateway_does_while_room_is_made_is_no_damage(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path, max_values=1) as store, opened(redis_server, tmp_path) as other:
+        meddling = [lambda: other.delete("me", "t-1")]
+
+        class Meddled(Usher):
+            async def make_room(self, read: Read, entry: Entry) -> Room:
+                async def meddle(*command: Any) -> Any:
+                    told = await read(*command)
+                    if meddling:
+                        assert await meddling.pop()()
+                    return told
+
+                return await super().make_room(meddle, entry)
+
+        await put(store, "t-1")
+        store._usher = Meddled(store._usher.clerk, time.time)  # noqa: SLF001  # between two commands of its own
+        await put(store, "t-2")
+        assert not meddling
+        assert check_accounts(redis_server, tmp_path) == (3, 1)
+
+
+async def test_accounts_that_the_server_has_lost_a_part_of_are_told_of(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path, max_values=1) as store:
+        await put(store, "t-1")
+        redis_server.run("DEL", f"{tmp_path}:1:order", f"{tmp_path}:1:order:me")
+        with pytest.raises(StoreError, match="`maxmemory-policy` to noeviction"):
+            await put(store, "t-2")
+
+
+async def test_tombstones_are_bounded(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.redis_room.MAX_TOMBSTONES", 5)
+    async with opened(redis_server, tmp_path, max_values=1) as store:
+        for index in range(20):
+            await put(store, f"t-{index}")
+        found = [isinstance(await store.describe("me", f"t-{index}"), Tombstone) for index in range(19)]
+        assert found == [False] * 14 + [True] * 5
+        assert sum(":card:" in key for key in our_keys(redis_server, tmp_path)) == 6
+
+
+WRITER = """
+import asyncio, sys, time
+from pathlib import Path
+from test_redis_store import RedisStore, StorePolicy, descriptor
+async def main():
+    policy = StorePolicy(kind="redis", url=sys.argv[1], prefix=sys.argv[2], ttl=60.0, max_bytes=120 << 20)
+    async with RedisStore(policy, time.time, Path) as store:
+        for number in range(10_000):
+            blob = number.to_bytes(4, "big") * (5 << 20)
+            await store.put("me", descriptor(f"t-{number}", len(blob)), (blob,))
+            print(number, flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_a_gateway_killed_while_it_writes_leaves_whole_values_and_nothing_that_stays(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    prefix, delays = f"{tmp_path}:", Random(5)  # noqa: S311  # no secret
+    async with opened(redis_server, tmp_path, max_bytes=120 * MIB) as store:
+        for _ in range(5):
+            writing = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs
+                [sys.executable, "-c", WRITER, redis_server.url, prefix],
+                cwd=Path(__file__).parent, env={"PYTHONPATH": "../replicas:."}, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            assert writing.stdout is not None
+            assert writing.stdout.readline()
+            await asyncio.sleep(delays.uniform(0, 0.3))  # where in a write it is hit is chance
+            writing.kill()
+            acknowledged = [0, *map(int, writing.stdout.read().split())]
+            writing.wait(20)
+            writing.stdout.close()
+            for number in acknowledged[-3:]:
+                read = await store.read("me", f"t-{number}")
+                assert read is not None
+                assert bytes(read) == number.to_bytes(4, "big") * (5 * MIB)
+            assert check_accounts(redis_server, tmp_path)[0] <= 120 * MIB
+            assert min(our_keys(redis_server, tmp_path).values()) > 0
+
+
+# What goes wrong.
+
+USES: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
+    "put": lambda store: put(store, "t-9"),
+    "put large": lambda store: put(store, "t-9", bytes(20 * MIB)),
+    "describe": lambda store: store.describe("me", "t-1"),
+    "read": lambda store: store.read("me", "t-1"),
+    "list": lambda store: store.list("me"),
+    "stats": lambda store: store.stats("me"),
+    "delete": lambda store: store.delete("me", "t-8"),
+}
+
+
+async def refused(use: Awaitable[object]) -> tuple[str, float]:
+    """What is said, and after how long."""
+    started = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        await use
+    said = str(caught.value)
+    assert said.count(". ") <= 1
+    assert not any(secret in said for secret in ("127.0.0.1", "redis://", "hunter2", "t-9", "HSET"))
+    return said, time.monotonic() - started
+
+
+async def back(store: RedisStore, base: str = "t-back") -> float:
+    """Seconds until the store is used again."""
+    started = time.monotonic()
+    while time.monotonic() - started < RETURN:
+        try:
+            await put(store, base)
+        except StoreError:
+            await asyncio.sleep(0.02)
+        else:
+            assert await store.read("me", base) == b'"x"'
+            return time.monotonic() - started
+    pytest.fail("The store is not used again.")
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_a_server_that_is_away_is_told_of_in_time_and_used_on_its_return(
+    use: str, fault: str, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        getattr(own_redis, fault)()
+        said = [await refused(USES[use](store)) for _ in range(2)]
+        assert all(seconds < LIMIT for _, seconds in said)
+        assert said[0][0].startswith("The store's Redis server ")
+        own_redis.start() if fault == "kill" else own_redis.resume()
+        assert await back(store) < RETURN
+        assert await store.read("me", "t-1") == b'"x"'
+        check_accounts(own_redis, tmp_path)
+
+
+async def test_who_waits_for_a_server_that_has_gone_silent_fails_with_the_first(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.pause()
+        started = time.monotonic()
+        uses = [refused(use(store)) for _ in range(30) for use in USES.values()]
+        said = await asyncio.gather(*uses)
+        assert time.monotonic() - started < LIMIT + 0.5  # 210 of them in one process, each with its own clock
+        assert max(seconds for _, seconds in said) < LIMIT + 0.5
+        own_redis.resume()
+        assert await back(store) < RETURN
+
+
+async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis: RedisProcess, tmp_path: Path) -> None:
+    async with opened(own_redis, tmp_path) as store:
+        assert await store.labels() == frozenset()
+        said, _ = await refused(put(store, "t-1"))
+        assert "cannot be reached" in said
+        own_redis.start()
+        assert await back(store) < RETURN
+
+
+async def test_a_server_that_is_read_only_is_told_of(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "yes")
+        own_redis.run("REPLICAOF", "127.0.0.1", free_port())
+        said, seconds = await refused(put(store, "t-2"))
+        assert "read-only" in said
+        assert seconds < LIMIT
+        assert isinstance(await store.describe("me", "t-1"), Descriptor)
+        assert await store.read("me", "t-1") == b'"x"'
+        assert [one.base for one in await store.list("me")] == ["t-1"]
+        assert "read-only" in (await refused(store.delete("me", "t-1")))[0]
+        own_redis.run("REPLICAOF", "NO", "ONE")
+        assert await back(store) < RETURN
+        assert await store.describe("me", "t-2") is None
+
+
+async def fill(store: RedisStore, size: int) -> None:
+    for number in range(20):
+        await put(store, f"t-{number + 2}", bytes(size))
+
+
+@pytest.mark.parametrize("size", [3 * MIB, 30 * MIB])
+async def test_a_server_out_of_memory_is_told_of_and_keeps_what_it_has(
+    size: int, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] + 2 * MIB)
+        with pytest.raises(StoreError, match="out of memory"):
+            await fill(store, size)
+        own_redis.run("CONFIG", "SET", "maxmemory", 0)
+        assert await back(store) < RETURN
+        assert await store.read("me", "t-1") == b'"x"'
+        check_accounts(own_redis, tmp_path)
+
+
+class Network:
+    """What lies between: it can fall silent for those who are connected, as where a machine is exchanged."""
+
+    def __init__(self, server: RedisProcess) -> None:
+        self._server = server
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[str]:
+        async with await asyncio.start_server(self._connected, "127.0.0.1", 0) as listening:
+            yield f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            self.fall_silent()
+            for end in self._ends:
+                end.close()
+            await asyncio.gather(*self._tasks, *(end.wait_closed() for end in self._ends), return_exceptions=True)
+
+    def fall_silent(self) -> None:
+        """Nothing passes any more on the connections that there are."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._server.port)
+        self._ends += [writer, back]
+        for source, sink in ((reader, back), (there, writer)):
+            self._tasks.add(asyncio.create_task(_forward(source, sink)))
+
+
+async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+    sink.close()
+
+
+async def test_connections_that_have_gone_dead_are_given_up_together(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    network = Network(redis_server)
+    async with network.opened() as url, opened(redis_server, tmp_path, url=url) as store:
+        await put(store, "t-1")
+        await asyncio.gather(*(store.read("me", "t-1") for _ in range(100)))
+        network.fall_silent()
+        started = time.monotonic()
+        _, seconds = await refused(store.read("me", "t-1"))
+        assert seconds < LIMIT
+        assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
+        await put(store, "t-2")
+        assert time.monotonic() - started < RETURN
+
+
+async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        for base in ("t-1", "t-2", "t-3"):
+            await put(store, base, base.encode() * MIB)
+        own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] - MIB)
+        assert "out of memory" in (await refused(put(store, "t-9")))[0]
+        assert isinstance(await store.describe("me", "t-1"), Descriptor)
+        assert bytes(await store.read("me", "t-1") or b"") == b"t-1" * MIB
+        assert await store.read("me", "t-3", Span(3, 3)) == b"t-3"
+        assert [one.base for one in await store.list("me")] == ["t-3", "t-2", "t-1"]
+        assert await store.delete("me", "t-2") is True
+        assert await store.describe("me", "t-2") is None
+        await put(store, "t-9")
+        check_accounts(own_redis, tmp_path)
+
+
+async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await asyncio.gather(*(put(store, f"t-{index}") for index in range(20)))
+        own_redis.kill()
+        own_redis.start()
+        read = await asyncio.gather(*(store.read("me", f"t-{index}") for index in range(20)))
+        assert read == [b'"x"'] * 20
+        await put(store, "t-20")
+
+
+async def test_nothing_acknowledged_is_lost_where_the_server_is_killed_with_appendfsync_always(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    acknowledged: list[str] = []
+
+    async def write(store: RedisStore, writer: int) -> None:
+        for number in range(1000):
+            base = f"t-{writer}-{number}"
+            try:
+                await put(store, base, base.encode())
+            except StoreError:
+                return
+            acknowledged.append(base)
+
+    async with opened(own_redis, tmp_path) as store:
+        writing = asyncio.gather(*(write(store, writer) for writer in range(8)))
+        while len(acknowledged) < 100:  # noqa: ASYNC110  # the writers go on
+            await asyncio.sleep(0.005)
+        own_redis.kill()
+        await asyncio.wait_for(writing, 20)
+        own_redis.start()
+        for base in acknowledged:
+            assert await store.read("me", base) == base.encode()
+        check_accounts(own_redis, tmp_path)
+
+
+# Addresses.
+
+
+async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    allowed = ("~mirror:*", "-@all", "+@read", "+@write", "+@transaction", "+@connection")
+    own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
+    own_redis.run("ACL", "SETUSER", "default", "off")
+    for user, words in (("me:hunter2", None), ("me:hunter3", "user or password"), ("", "user or password")):
+        url = f"redis://{user}@127.0.0.1:{own_redis.port}"
+        async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
+            if words is None:
+                await put(store, "t-1", bytes(CHUNK + MIB))
+                assert len(await store.read("me", "t-1") or b"") == CHUNK + MIB
+                assert await store.delete("me", "t-1")
+            else:
+                assert words in (await refused(put(store, "t-2")))[0]
+    async with opened(own_redis, tmp_path, url=f"redis://me:hunter2@127.0.0.1:{own_redis.port}") as store:
+        assert "ACL" in (await refused(put(store, "t-1")))[0]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    made = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1")
+    named = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem")
+    subprocess.run(["openssl", "req", *made, *named], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path / "cert.pem"
+
+
+async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_path: Path) -> None:
+    port = free_port()
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(tmp_path / "key.pem"))
+    with RedisProcess(
+        tmp_path, "--tls-port", str(port), *files, "--tls-auth-clients", "no", "--tls-ca-cert-file", str(certificate)
+    ) as server:
+        url = f"rediss://127.0.0.1:{port}"
+        async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
+            await put(store, "t-1", bytes(20 * MIB))
+            assert len(await store.read("me", "t-1") or b"") == 20 * MIB
+        async with opened(server, tmp_path, url=url) as store:
+            assert "no trusted TLS connection" in (await refused(store.read("me", "t-1")))[0]
+
+
+async def test_a_unix_socket_will_do(redis_server: RedisProcess, tmp_path: Path) -> None:
+    assert redis_server.port
+    with tempfile.TemporaryDirectory() as folder, RedisProcess(tmp_path, "--unixsocket", f"{folder}/s") as server:
+        async with opened(server, tmp_path, url=f"unix://{folder}/s") as store:
+            await put(store, "t-1")
+            assert await store.read("me", "t-1") == b'"x"'
+
+
+@pytest.mark.parametrize("url", ["http://x", "redis://h:port", "redis://:hunter2@h:99999999/x", "", "redis://h/0?db=x"])
+def test_an_address_that_cannot_be_used_is_refused_without_being_quoted(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught:
+        RedisStore(StorePolicy(kind="redis", url=url), time.time, lambda: tmp_path)
+    assert "redis://HOST:PORT/DB" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_without_an_address_the_operator_is_told_what_is_wanted(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"`store\.url`"):
+        RedisStore(replace(StorePolicy(), kind="redis"), time.time, lambda: tmp_path)

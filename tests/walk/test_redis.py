@@ -1,0 +1,149 @@
+"""A memory in Redis: shared by gateways, outliving them, and what goes on while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from redis_process import RedisProcess
+    from tests.walk.conftest import Configured, Lines, Run, Speak
+
+EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
+LIMIT = 2.0
+RETURN = 5.0
+SMALL = {"content": [{"type": "text", "text": "said"}], "structuredContent": {"a": [1.0, "ä"]}}
+LARGE = {"content": [{"type": "text", "text": "a line of text\n" * 1000}]}
+TOO_LARGE = {"content": [{"type": "text", "text": "0123456789 " * 1_000_000}]}
+
+
+def store_of(server: RedisProcess, folder: Path) -> dict[str, Any]:
+    return {"kind": "redis", "url": server.url, "prefix": f"{folder}:"}
+
+
+async def say(client: Lines, result: dict[str, Any]) -> dict[str, Any]:
+    answer = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(result)})))
+    told: dict[str, Any] = answer["result"]
+    return told
+
+
+async def stored(client: Lines, result: dict[str, Any] = LARGE) -> str:
+    told = (await say(client, result))["content"][0]["text"]
+    assert told.startswith("Stored in memory:\n"), told
+    return str(told.splitlines()[1])
+
+
+async def recalled(client: Lines, path: str) -> str:
+    return await client.text("retrieve_final_answer_from_memory", {"memory_path": path})
+
+
+async def test_a_path_of_one_gateway_works_in_another_and_after_both(
+    configured: Configured, speak: Speak, raw: Any, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    config = configured({"raw": raw()}, store=store_of(redis_server, tmp_path))
+    async with speak(config) as one, speak(config) as other:
+        await one.greet()
+        await other.greet()
+        path = await stored(one)
+        assert "a line of text" in await recalled(other, path)
+    async with speak(config) as later:
+        await later.greet()
+        assert "a line of text" in await recalled(later, path)
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_without_its_store_a_gateway_does_what_it_can_and_says_what_it_cannot(
+    fault: str, configured: Configured, speak: Speak, raw: Any, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with speak(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
+        await client.greet()
+        path = await stored(client)
+        getattr(own_redis, fault)()
+        assert "method" in await client.text("hear_mirrored")
+        for result in (SMALL, {"content": [{"type": "text", "text": "some words " * 2000}]}):
+            started = time.monotonic()
+            assert await say(client, result) == result
+            assert time.monotonic() - started < LIMIT
+        started = time.monotonic()
+        refused = json.loads(await client.call("hear_mirrored", json.dumps({"x": path})))["result"]
+        assert time.monotonic() - started < LIMIT
+        assert refused["isError"] is True
+        assert "The store's Redis server " in refused["content"][0]["text"]
+        lost = await say(client, TOO_LARGE)
+        assert lost["isError"] is True
+        assert "Tool 'say' was called, but its result could not be stored. The store" in lost["content"][0]["text"]
+        assert len(json.loads(await client.request("tools/list"))["result"]["tools"]) > 8
+        assert [one["name"] for one in json.loads(await client.request("resources/list"))["result"]["resources"]] == [
+            "upstreams"
+        ]
+        own_redis.start() if fault == "kill" else own_redis.resume()
+        async with asyncio.timeout(RETURN):
+            while "a line of text" not in await recalled(client, path):  # noqa: ASYNC110  # a server comes back
+                await asyncio.sleep(0.05)
+        assert await stored(client)
+    log = b"".join(client.stderr).decode()
+    assert "passed on, for it could not be stored" in log
+    assert "The store's Redis server is used again." in log
+    assert "127.0.0.1" not in log
+
+
+async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
+    configured: Configured, speak: Speak, raw: Any, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    async with speak(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
+        await client.greet()
+        assert await say(client, SMALL) == SMALL
+        own_redis.start()
+        async with asyncio.timeout(RETURN):
+            while await say(client, SMALL) == SMALL:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.05)
+
+
+async def test_a_resource_that_cannot_be_stored_is_passed_on(
+    configured: Configured, speak: Speak, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    everything = {"command": sys.executable, "args": [str(EVERYTHING), "stdio", "--era", "2025-11-25"]}
+    mirror = {"capture_resources": True, "inline_budget": 1}
+    config = configured({"one": everything}, mirror=mirror, store=store_of(own_redis, tmp_path))
+
+    async def read(client: Lines) -> str:
+        answer = json.loads(await client.request("resources/read", '{"uri":"test://static-text"}'))
+        return str(answer["result"]["contents"][0]["text"])
+
+    async with speak(config) as client:
+        await client.greet()
+        passed = await read(client)
+        assert not passed.startswith("Stored in memory:")
+        own_redis.start()
+        async with asyncio.timeout(RETURN):
+            while not (await read(client)).startswith("Stored in memory:"):  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.05)
+
+
+async def test_without_the_extra_the_operator_is_told_what_to_install(
+    configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "absent" / "redis").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError(\"No module named 'redis'\", name='redis')"
+    (tmp_path / "absent" / "redis" / "__init__.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "absent"))
+    ended = await run("check", "--config", str(configured({"raw": raw()}, store={"kind": "redis", "url": "redis://x"})))
+    assert ended.code == 2
+    assert "pip install 'mcp-mirror[redis]'" in ended.err
+
+
+@pytest.mark.parametrize("store", [{"kind": "redis"}, {"kind": "redis", "url": "redis://:hunter2@x:port"}])
+async def test_an_address_that_cannot_be_used_is_told_before_anything_is_served(
+    store: dict[str, str], configured: Configured, run: Run, raw: Any
+) -> None:
+    ended = await run("check", "--config", str(configured({"raw": raw()}, store=store)))
+    assert ended.code == 2
+    assert "`store.url`" in ended.err
+    assert "hunter2" not in ended.err

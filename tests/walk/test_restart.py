@@ -1,0 +1,159 @@
+"""What was stored yesterday: found again where it is on the disk, said to be unknown where it was in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Lines, Run, Speak
+
+RETRIEVE = "retrieve_final_answer_from_memory"
+VALUE = {"rows": list(range(2000)), "name": "yesterday's", "1.0": 1.50}
+LARGE = {**VALUE, "pad": "x" * 200_000}
+
+
+async def store(client: Lines, value: Any) -> str:
+    said = json.dumps({"content": [], "structuredContent": value})
+    return (await client.text("raw_say_mirrored", {"result": said})).splitlines()[1]
+
+
+def heard_in(line: str) -> Any:
+    """The arguments that reached the upstream, which answers with what it got."""
+    return json.loads(line)["params"]["arguments"]
+
+
+@pytest.fixture
+def raws(raw: Any) -> dict[str, Any]:
+    """Two of a kind, so that tools have their upstream's name before them; what is heard comes back as it is."""
+    return {name: raw(overrides={"hear": {"capture": "never"}}) for name in ("raw", "other")}
+
+
+@pytest.mark.parametrize("limits", [{}, {"spool_bytes": 1024}], ids=["in memory", "in files"])
+@pytest.mark.parametrize("value", [VALUE, LARGE], ids=["small", "large"])
+async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
+    value: Any, limits: dict[str, int], configured: Configured, speak: Speak, raws: dict[str, Any]
+) -> None:
+    config = configured(raws, limits=limits)
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(client, value)
+    async with speak(config) as client:
+        await client.greet()
+        heard = await client.text("raw_hear_mirrored", {"x": f"{path}/rows", "y": f"{path}/1.0"})
+        assert heard_in(heard) == {"x": value["rows"], "y": 1.50}
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/1.0"}) == "1.5"
+
+
+async def test_a_gateway_that_was_killed_has_lost_nothing_that_it_told(
+    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    config = configured(raws, limits={"spool_bytes": 1024})
+    async with speak(config) as client:
+        await client.greet()
+        paths = [await store(client, value) for value in (VALUE, LARGE)]
+        client.process.kill()
+    async with speak(config) as client:
+        await client.greet()
+        for path in paths:
+            assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"blobs", "index.sqlite", "lock"}
+
+
+async def test_in_memory_a_path_of_before_the_restart_is_said_to_be_unknown(
+    configured: Configured, speak: Speak, raws: dict[str, Any]
+) -> None:
+    config = configured(raws, store={"kind": "memory"})
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(client, VALUE)
+    async with speak(config) as client:
+        await client.greet()
+        for tool, arguments in ((RETRIEVE, {"memory_path": path}), ("raw_hear_mirrored", {"x": path})):
+            assert f'No value is stored under "{path}"' in await client.text(tool, arguments)
+
+
+async def test_a_path_of_a_tool_that_is_no_longer_there_is_found_still(
+    configured: Configured, speak: Speak, raws: dict[str, Any], raw: Any
+) -> None:
+    async with speak(configured(raws)) as client:
+        await client.greet()
+        path = await store(client, VALUE)
+    only_hearing = {"raw": raw(tools={"allow": ["hear"]}, overrides={"hear": {"capture": "never"}})}
+    async with speak(configured(only_hearing)) as client:
+        await client.greet()
+        heard = await client.text("hear_mirrored", {"x": f"{path}/name"})
+        assert heard_in(heard) == {"x": "yesterday's"}
+
+
+async def test_an_expired_value_of_before_the_restart_says_so(
+    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    config = configured(raws)
+    async with speak(config) as client:
+        await client.greet()
+        path = await store(client, VALUE)
+    with closing(sqlite3.connect(tmp_path / "store" / "index.sqlite")) as index:
+        index.execute("UPDATE entries SET expires = 1")
+        index.commit()
+    async with speak(config) as client:
+        await client.greet()
+        gone = await client.text("raw_hear_mirrored", {"x": path})
+        assert f'The value of "{path}" expired at' in gone
+        assert "tool 'say' of upstream 'raw'" in gone
+
+
+async def test_what_call_stores_on_the_disk_the_next_call_finds(
+    configured: Configured, run: Run, raws: dict[str, Any]
+) -> None:
+    config = str(configured(raws, store={"kind": "disk"}))
+    said = json.dumps({"content": [], "structuredContent": VALUE})
+    stored = await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")
+    assert stored.code == 0, stored.err
+    path = stored.out.splitlines()[1]
+    found = await run("call", "--config", config, RETRIEVE, "--arg", f"memory_path={path}/name")
+    assert (found.code, found.out) == (0, "yesterday's\n"), found.err
+    heard = await run("call", "--config", config, "raw_hear_mirrored", "--arg", f"x={path}/name")
+    assert heard_in(heard.out) == {"x": "yesterday's"}
+
+
+async def test_over_http_and_for_single_calls_nothing_is_kept_unless_that_is_wanted(
+    configured: Configured, run: Run, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    config = str(configured(raws))
+    said = json.dumps({"content": [], "structuredContent": VALUE})
+    assert (await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")).code == 0
+    assert not (tmp_path / "store").exists()
+
+
+async def test_by_default_values_are_in_the_users_data_folder(
+    configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    config = configured(raws, store={"path": None})
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    async with speak(config, env=environ) as client:
+        await client.greet()
+        await store(client, VALUE)
+        assert len(list(tmp_path.rglob("index.sqlite"))) == 1
+
+
+async def test_where_the_default_folder_cannot_be_used_values_are_in_memory_and_a_chosen_one_is_an_error(
+    configured: Configured, speak: Speak, run: Run, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "file"), "HOME": str(tmp_path / "file")}
+    async with speak(configured(raws, store={"path": None}), env=environ) as client:
+        await client.greet()
+        path = await store(client, VALUE)
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
+    assert b"kept in memory" in b"".join(client.stderr)
+    refused = await run("serve", "--config", str(configured(raws, store={"path": str(tmp_path / "file" / "x")})))
+    assert refused.code == 2
+    assert "The store in" in refused.err
