@@ -62,12 +62,12 @@ class Application:
     news: "_News"
 
     def reload(self, config: Config) -> tuple[str, ...]:
-        """Go on with another configuration: its upstreams and its twins. Other calls go on.
+        """Go on with another configuration: its upstreams, its twins, our own tools. Other calls go on.
 
         Returns:
             The sections that have changed and take effect at the next start alone.
         """
-        before = self.news.config
+        before, own = self.news.config, self.gateway.own_tools
         handlers = self.server.handlers
         self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
         self.gateway.memory_tools = config.memory_tools
@@ -76,6 +76,8 @@ class Application:
         self.news.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
         self.news.changed("tools", None)
+        if self.gateway.own_tools.keys() != own.keys():
+            self.news.own_changed()
         return tuple(name for name in _AT_START if getattr(before, name) != getattr(config, name))
 
     async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
@@ -270,6 +272,11 @@ class _News:
             for other in tuple(self._handlers.gateway.catalogs):
                 self._remake(other)
         self._pending[kind, party] = None
+        self._wake.set()
+
+    def own_changed(self) -> None:
+        """We have other tools of our own."""
+        self._pending["tools", None] = None
         self._wake.set()
 
     def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:

@@ -62,6 +62,22 @@ async def test_a_hangup_adds_drops_and_restarts_upstreams_and_other_calls_go_on(
         assert any(b"configuration is taken" in line for line in client.stderr)
 
 
+async def test_our_own_tools_come_and_go_with_the_configuration_and_clients_are_told(
+    configured: Configured, speak: Speak
+) -> None:
+    async with speak(configured({})) as client:
+        await client.greet()
+        assert "memory_put" in names(await client.request("tools/list"))
+        configured({}, memory_tools={"deny": ["memory_put"], "roots": ["."]})
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND):
+            while b"notifications/tools/list_changed" not in await client.receive():
+                pass
+        listed = names(await client.request("tools/list"))
+        assert "memory_put" not in listed
+        assert "memory_import" in listed
+
+
 async def test_a_configuration_that_cannot_be_used_is_told_of_and_the_old_one_goes_on(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
