@@ -42,3 +42,26 @@ async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question(
     with pytest.raises(RefusedError, match="cannot be asked roots/list now") as refused:
         await silent.ask("roots/list", {})
     assert (refused.value.code, refused.value.data) == (types.INVALID_REQUEST, None)
+
+
+@pytest.mark.parametrize(
+    ("caller", "other", "same"),
+    [
+        (Caller("me", session="a"), Caller("me", session="a", capabilities={"roots": {}}), True),
+        (Caller("me", session="a"), Caller("me", session="b"), False),
+        (Caller("me", capabilities={"a": {}, "b": {}}), Caller("me", capabilities={"b": {}, "a": {}}), True),
+        (Caller("me", capabilities={"a": {}}), Caller("me", capabilities={"b": {}}), False),
+        (Caller("me", capabilities={"a": {}}), Caller("you", capabilities={"a": {}}), False),
+        (Caller("me"), Caller("you"), True),
+    ],
+)
+def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
+    caller: Caller,
+    other: Caller,
+    same: bool,  # noqa: FBT001  # a column of the table
+) -> None:
+    assert (caller.party == other.party) is same
+
+
+def test_who_can_do_nothing_has_no_connections_of_its_own() -> None:
+    assert Caller("me").party is None

@@ -201,7 +201,7 @@ def write_config(tmp_path_factory: pytest.TempPathFactory) -> WriteConfig:
     def write(upstreams: Servers, **sections: Mapping[str, Any]) -> Path:
         entries = {name: {"command": one.command, "args": one.args} for name, one in upstreams.items()}
         folder = tmp_path_factory.mktemp("config")
-        path, store = folder / "mirror.json", {"path": str(folder / "store")}
+        path, store = folder / "mirror.json", {"kind": "disk", "path": str(folder / "store")}
         path.write_text(json.dumps({"upstreams": entries, "store": store, **sections}), encoding="utf-8")
         return path
 
