@@ -6,11 +6,12 @@ import zlib
 import httpx2
 import pytest
 
-from mcp_mirror.upstreams.http import _Inflating, event_of
+from mcp_mirror.upstreams.encodings import Inflating
+from mcp_mirror.upstreams.http import event_of
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    decoder = _Inflating()
+    decoder = Inflating()
     return b"".join(piece for at in range(0, len(data), size) for piece in decoder.feed(data[at : at + size]))
 
 
@@ -38,7 +39,7 @@ def test_every_encoding_is_undone_however_it_is_cut(encoded: bytes, size: int) -
 
 
 def test_pieces_of_a_small_body_that_swells_are_bounded() -> None:
-    assert max(map(len, _Inflating().feed(gzip.compress(bytes(50_000_000))))) <= 1 << 18
+    assert max(map(len, Inflating().feed(gzip.compress(bytes(50_000_000))))) <= 1 << 18
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b not gzip at all", gzip.compress(BODY)[:100] + b"rot" * 50])

@@ -4,8 +4,8 @@ The SDK's clients speak the protocol. Between them and the network stands an `ht
 arguments into request bodies and lifts results out of JSON bodies and server-sent events of any size.
 """
 
-import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,10 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
+from mcp_mirror.upstreams.encodings import beginning_of, decoded_body
 from mcp_mirror.wire import RequestId, open_message
+
+log = logging.getLogger(__name__)
 
 _CHUNK: Final = 1 << 18
 _NOT_FOUND: Final = 404
@@ -34,7 +37,6 @@ _FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
 _SESSION: Final = "mcp-session-id"
 _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
 _OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
-_ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _CONNECT: Final = 10.0
 """Seconds for connecting to the host."""
 
@@ -169,7 +171,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """The answer to a request within a session that the server may have forgotten, as after its restart."""
         try:
-            body = await _beginning(response, _REFUSAL)
+            body = await beginning_of(response, _REFUSAL)
         except httpx2.TransportError as error:
             return _failure(identity, error)
         finally:
@@ -204,9 +206,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
         try:
-            async for chunk in _decoded(response):
+            async for chunk in decoded_body(response):
                 collector.add(chunk)
-            yield self._lift(collector.take(), identity) or b""
+            yield self._body(collector.take(), identity)
         except httpx2.TransportError as error:
             yield _error(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
         finally:
@@ -216,9 +218,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         collector = self._spool.collector()
         reader: EventReader[Frame] = EventReader(collector)
         try:
-            async for chunk in _decoded(response):
+            async for chunk in decoded_body(response):
                 for event in reader.feed(chunk):
-                    data = None if event.data is None else self._lift(event.data, identity)
+                    data = None if event.data is None else self._event(event.data, identity)
                     if data is not None or event.data is None:
                         yield event_of(event.fields, data)
         finally:
@@ -226,17 +228,40 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if self._ends_with_stream:
                 self._bypass.ended.set()
 
+    def _body(self, frame: Frame, identity: RequestId | None) -> bytes:
+        """What the SDK is to see of a body that is one message: all that answers its request."""
+        try:
+            lifted = self._lift(frame, identity)
+        except WireError as error:
+            return _error(identity, str(error))
+        return _error(identity, "It answered with a message that is no response.") if lifted is None else lifted
+
+    def _event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """What the SDK is to see of an event; what is no message costs nobody anything."""
+        try:
+            return self._lift(frame, identity)
+        except WireError as error:
+            log.warning("an upstream sent an event that is no message: %s", error)
+            return None
+
     def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """What the SDK is to see of a message; None for nothing."""
+        """What the SDK is to see of a message; None for nothing.
+
+        Raises:
+            WireError: It is none, and nobody waits for it.
+        """
         if not len(frame):  # a priming event
             return b""
         try:
             stub = self._bypass.inbound(frame, identity)
-        except WireError as error:
+            if stub is frame:  # nothing of it is known yet
+                types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
+        except (WireError, ValueError) as error:
+            reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
             recovered = identity_of(frame)
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
-                return frame
-            return _error(identity if recovered is None else recovered, str(error))
+                raise WireError(reason) from None
+            return _error(identity if recovered is None else recovered, reason)
         return None if stub is None else bytes(stub)
 
 
@@ -272,63 +297,6 @@ def _too_large(request: httpx2.Request) -> str:
 def _error(identity: RequestId | None, message: str) -> bytes:
     answer = types.ErrorData(code=types.INTERNAL_ERROR, message=message)
     return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
-
-
-async def _beginning(response: httpx2.Response, size: int) -> bytes:
-    body = b""
-    async for chunk in _decoded(response):
-        body = (body + chunk)[:size]
-    return body
-
-
-async def _decoded(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The body without its content encoding.
-
-    Raises:
-        httpx2.ReadError: It is not what its encoding says.
-    """
-    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in _ENCODINGS:
-        raise httpx2.ReadError(f"the body's encoding {encoding[:40]!r} is none that we asked for")
-    inflate = None if encoding in ("identity", "") else _Inflating()
-    async for chunk in response.stream:
-        for data in (chunk,) if inflate is None else inflate.feed(chunk):
-            yield data
-
-
-class _Inflating:
-    """Undoes gzip, in one member or several, and deflate, with its header or, as some servers send it, without."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self._head = b""
-        self._begun = False
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """What the bytes decode to, in pieces of a bounded size."""
-        if not self._begun:
-            self._head, data = b"", self._head + data
-            if len(data) < 2:  # noqa: PLR2004  # bytes of a header
-                self._head = data
-                return
-            self._begin(data)
-        while data:
-            try:
-                piece = self._inner.decompress(data, _CHUNK)
-            except zlib.error:
-                raise httpx2.ReadError("the body is not what its content-encoding says") from None
-            yield piece
-            data = self._inner.unconsumed_tail or self._inner.unused_data
-            if self._inner.eof and data:
-                self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-    def _begin(self, data: bytes) -> None:
-        self._begun = True
-        try:
-            zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data[:2])
-        except zlib.error:
-            self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
 
 
 @dataclass(frozen=True, slots=True)

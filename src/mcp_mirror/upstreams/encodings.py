@@ -1,0 +1,68 @@
+"""Bodies of HTTP responses without their content encoding, in pieces of a bounded size."""
+
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+import httpx2
+
+_CHUNK: Final = 1 << 18
+_ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
+
+
+async def beginning_of(response: httpx2.Response, size: int) -> bytes:
+    """The first bytes of a body, decoded."""
+    body = b""
+    async for chunk in decoded_body(response):
+        body = (body + chunk)[:size]
+    return body
+
+
+async def decoded_body(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body without its content encoding.
+
+    Raises:
+        httpx2.ReadError: It is not what its encoding says.
+    """
+    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in _ENCODINGS:
+        raise httpx2.ReadError(f"the body's encoding {encoding[:40]!r} is none that we asked for")
+    inflate = None if encoding in ("identity", "") else Inflating()
+    async for chunk in response.stream:
+        for data in (chunk,) if inflate is None else inflate.feed(chunk):
+            yield data
+
+
+class Inflating:
+    """Undoes gzip, in one member or several, and deflate, with its header or, as some servers send it, without."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._head = b""
+        self._begun = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What the bytes decode to, in pieces of a bounded size."""
+        if not self._begun:
+            self._head, data = b"", self._head + data
+            if len(data) < 2:  # noqa: PLR2004  # bytes of a header
+                self._head = data
+                return
+            self._begin(data)
+        while data:
+            try:
+                piece = self._inner.decompress(data, _CHUNK)
+            except zlib.error:
+                raise httpx2.ReadError("the body is not what its content-encoding says") from None
+            yield piece
+            data = self._inner.unconsumed_tail or self._inner.unused_data
+            if self._inner.eof and data:
+                self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def _begin(self, data: bytes) -> None:
+        self._begun = True
+        try:
+            zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data[:2])
+        except zlib.error:
+            self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
