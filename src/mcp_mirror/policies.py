@@ -147,7 +147,7 @@ class MirrorPolicy:
     resource_links: bool = False
     """A notice is followed by a link to the stored value as a resource."""
     read_budget: int = 2_500
-    """`memory_read` and `memory_grep` show this much at once, and 10,000 characters at most."""
+    """`memory_read` and `memory_grep` show this much at once, and `memory_tools.read_characters` at most."""
     startup_wait: float = 10.0
     """Seconds that the first `tools/list` waits for upstreams that are still starting."""
 
@@ -162,6 +162,8 @@ class MemoryToolsPolicy:
     """Folders whose files may be read into memory and written from it. None: neither tool is there."""
     timeout: float = 20.0
     """Seconds that looking into one value may take."""
+    read_characters: int = 10_000
+    """Characters that a reading tool shows at once, whatever `mirror.read_budget` says: clients cut longer texts."""
     query_bytes: int = 64 << 20
     """Largest value that `memory_query` takes in, and largest that it may find."""
 

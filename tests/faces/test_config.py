@@ -112,10 +112,13 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
 
 
 def test_memory_tools_are_chosen_and_their_folders_start_at_the_file(load: Load, tmp_path: Path) -> None:
-    section = "{allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, query_bytes: 1MiB}"
+    section = (
+        "{allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, read_characters: 900, "
+        "query_bytes: 1MiB}"
+    )
     config = load(f"upstreams: {{}}\nmirror: {{read_budget: 100}}\nmemory_tools: {section}", {"R": "../x"})
     roots = (str(tmp_path / "in"), "/out", str(tmp_path.parent / "x"))
-    assert config.memory_tools == MemoryToolsPolicy(("memory_*",), ("memory_forget",), roots, 5.0, 1 << 20)
+    assert config.memory_tools == MemoryToolsPolicy(("memory_*",), ("memory_forget",), roots, 5.0, 900, 1 << 20)
     assert config.mirror.read_budget == 100
 
 

@@ -176,8 +176,11 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
         assert grepped == "1998- line 1998\n1999: line 1999"
 
 
-async def test_no_window_is_over_the_budget(configured: Configured, speak: Speak, raw: Any) -> None:
-    config = configured({"raw": raw()}, mirror={"read_budget": 300})
+@pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
+async def test_no_window_is_over_the_budget(
+    bound: dict[str, Any], configured: Configured, speak: Speak, raw: Any
+) -> None:
+    config = configured({"raw": raw()}, **bound)
     async with speak(config) as client:
         await client.greet()
         path = await store(

@@ -177,7 +177,7 @@ class MirrorSection(_Section):
     )
     read_budget: Whole = Field(
         default=_MIRROR.read_budget,
-        description="Tokens of a stored value that a memory tool shows at once; 10,000 characters at most in any case.",
+        description="Tokens of a stored value that a memory tool shows at once; `memory_tools.read_characters` too.",
     )
     error_budget: Whole = Field(
         default=_MIRROR.error_budget, description="Tokens up to which an error result is shown whole."
@@ -218,6 +218,11 @@ class MemoryToolsSection(_Section):
         examples=[["~/exchange"]],
     )
     timeout: Seconds = Field(default=_MEMORY_TOOLS.timeout, description="Seconds that looking into one value may take.")
+    read_characters: Whole = Field(
+        default=_MEMORY_TOOLS.read_characters,
+        description="Characters that a memory tool shows at once, whatever `mirror.read_budget` says: some clients cut "
+        "longer results.",
+    )
     query_bytes: Bytes = Field(
         default=_MEMORY_TOOLS.query_bytes,
         description="Bytes of the largest value that memory_query takes in or gives.",

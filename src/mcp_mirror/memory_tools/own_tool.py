@@ -22,9 +22,6 @@ from mcp_mirror.stores.base import Store
 Content = tuple[Segments, ...]
 """Content blocks of an answer, JSON text."""
 
-CHARACTERS: Final = 10_000
-"""Characters that a reading tool shows at most: clients cut longer texts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -48,7 +45,7 @@ class Memory:
     @property
     def budget(self) -> Budget:
         """What a reading tool shows at once."""
-        return Budget(self.mirror.read_budget, CHARACTERS, self.estimate)
+        return Budget(self.mirror.read_budget, self.tools.read_characters, self.estimate)
 
 
 class Given:
