@@ -75,7 +75,8 @@ class Application:
         handlers.contents = replace(handlers.contents, mirror=config.mirror)
         self.news.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
-        self.news.changed("tools", None)
+        for kind in ("tools", "resources", "prompts"):
+            self.news.changed(kind, None)
         if self.gateway.own_tools.keys() != own.keys():
             self.news.own_changed()
         return tuple(name for name in _AT_START if getattr(before, name) != getattr(config, name))

@@ -94,7 +94,15 @@ class Inquirer:
             await self._idle.pop().aclose()
 
     async def _ask_process(self, question: _Question) -> Any:
-        async with self._turns:
+        try:
+            with anyio.fail_after(question.seconds + _GRACE):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ToolError(
+                f"Others look into large values, and have for {question.seconds:g} s (`memory_tools.timeout`). Try "
+                "again in a moment."
+            ) from None
+        try:
             worker = self._idle.pop() if self._idle else Worker(__name__, self._leash)
             try:
                 with anyio.fail_after(question.seconds + _GRACE):
@@ -111,6 +119,8 @@ class Inquirer:
                 await worker.aclose()
                 raise
             self._idle.append(worker)
+        finally:
+            self._turns.release()
         if isinstance(answer, MirrorError):
             raise answer
         return answer

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from mcp_mirror.capture import Captured
 from mcp_mirror.digest import Order
+from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor, Draft, Provenance
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Store
@@ -35,7 +36,12 @@ class Keeper:
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
         described = self._describe(order.base, captured.value, provenance)
         described = replace(described, companion=companion, envelope=captured.envelope)
-        await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
+        try:
+            await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
+        except StoreError:
+            if companion:  # nobody would know of it
+                await self.store.delete(namespace, companion)
+            raise
         self.on_kept()
 
     def _describe(self, base: str, draft: Draft, provenance: Provenance) -> Descriptor:

@@ -16,8 +16,12 @@ from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss, kind_at, locate
 from mcp_mirror.stores.base import Store, Tombstone
 
-_AT_ONCE: Final = 1 << 23
-"""Bytes up to which a value is searched without leaving the event loop."""
+_AT_ONCE: Final = 1 << 17
+"""Bytes up to which a value is searched without leaving the event loop: what it costs goes by its keys."""
+_APART: Final = 1 << 23
+"""Bytes from which on it is searched in another process, where it is in a file."""
+_LISTED: Final = 2000
+"""Keys among which the nearest to one that is not there are looked for."""
 _NEAREST: Final = 3
 _LIKE: Final = 0.5
 """From this ratio of equal characters on, one name is worth naming for another."""
@@ -60,7 +64,7 @@ async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPat
     if blob is None:
         raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
-    place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _AT_ONCE else None
+    place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _APART else None
     if not tokens or len(blob) <= _AT_ONCE:
         found = locate(blob, tokens)
     else:
@@ -152,9 +156,9 @@ def _miss(path: MemoryPath, depth: int, miss: Miss) -> str:
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = path.tokens[depth]
     if miss.kind == "object":
-        keys = nearest_first(token, miss.keys)
+        keys = nearest_first(token, miss.keys[:_LISTED])
         listed = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
-        more = f" and {len(keys) - _KEYS:,} more" if len(keys) > _KEYS else ""
+        more = f" and {len(miss.keys) - _KEYS:,} more" if len(miss.keys) > _KEYS else ""
         there = f"There is {listed}{more}." if keys else "It is an empty object."
     elif miss.kind == "array":
         there = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."

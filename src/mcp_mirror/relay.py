@@ -78,6 +78,10 @@ class Relay:
         """Whether any upstream has a capability."""
         return any(upstream.offers(capability, detail) for upstream in self.upstreams)
 
+    def may_offer(self, capability: str, detail: str = "") -> bool:
+        """Whether any upstream has a capability, or may turn out to have it when it has started."""
+        return self.offers(capability, detail) or any(upstream.listing is None for upstream in self.upstreams)
+
     async def list_all(self, kind: Kind, exchange: Exchange) -> Listed:
         """What all upstreams have of a kind; one that fails is left out.
 

@@ -33,6 +33,8 @@ class _Watch:
 
     place: Place
     link: Link
+    exchange: Exchange
+    """Of the first who watches: it tells over which connection."""
     watchers: dict[Hashable, Watcher] = field(default_factory=dict)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -57,12 +59,15 @@ class Subscriptions:
         link = await self._upstreams[place.upstream].link_for(exchange)
         watch = self._watches.get(key := (place, link.party.name))
         if watch is None:
-            watch = _Watch(place, link)
+            watch = _Watch(place, link, exchange)
             connection = await link.usable()
             if not connection.modern:
                 await connection.request(_order("resources/subscribe", place), exchange)
-            self._watches[key] = watch
-            self._tasks.start_soon(self._keep, watch, connection)
+            if (other := self._watches.get(key)) is None:  # nobody has come meanwhile
+                self._watches[key] = watch
+                self._tasks.start_soon(self._keep, watch, connection)
+            else:
+                watch = other
         watch.watchers[who] = watcher
 
     async def unsubscribe(self, exchange: Exchange, uri: str, who: Hashable) -> None:
@@ -130,12 +135,17 @@ class Subscriptions:
                     await self._follow(watch, connection, is_subscribed=subscribed is connection)
                 await anyio.sleep(_PAUSE)
                 try:
+                    watch.link = await self._upstreams[watch.place.upstream].link_for(watch.exchange)
                     connection = await watch.link.usable()
                 except UpstreamError:
                     continue
                 self._tell(watch, watch.place.key, {"uri": watch.place.key})
 
     async def _follow(self, watch: _Watch, connection: Connection, *, is_subscribed: bool) -> None:
+        with watch.link.pinned():
+            await self._stay(watch, connection, is_subscribed=is_subscribed)
+
+    async def _stay(self, watch: _Watch, connection: Connection, *, is_subscribed: bool) -> None:
         if connection.modern:
             await connection.listen(resourceSubscriptions=[watch.place.key])
             return

@@ -243,3 +243,22 @@ def test_a_change_is_over_when_its_time_is() -> None:
     for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", everywhere=False)):
         with pytest.raises(ToolError, match="timeout"):
             change(b'{"a":1}', lambda: True)
+
+
+def test_a_number_that_no_decimal_holds_is_compared_as_it_is_written() -> None:
+    vast = b'{"n": 1e99999999999999999999}'
+    same, other = (
+        json.dumps([op("test", "/n", None)]).replace("null", text).encode()
+        for text in ("1e99999999999999999999", "1e99999999999999999998")
+    )
+    assert b"".join(joined(vast, Patch(same)(vast, never))) == vast
+    with pytest.raises(ToolError, match="another value stands there"):
+        b"".join(joined(vast, Patch(other)(vast, never)))
+
+
+def test_a_merge_of_many_keys_takes_no_longer_than_their_number_and_heeds_its_time() -> None:
+    patch = json.dumps({f"key-{number}": number for number in range(40_000)}).encode()
+    assert len(json.loads(merged(b"{}", patch))) == 40_000
+    asked = iter(range(1_000))
+    with pytest.raises(ToolError, match="takes longer"):
+        b"".join(joined(b"{}", Merge(patch)(b"{}", lambda: next(asked) > 10)))

@@ -459,3 +459,35 @@ async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -
         assert isinstance(await held.begin(modern(), send), Asked)
         may_answer.set()
     assert not path.exists()
+
+
+async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
+    ended: list[str] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as client, anyio.create_task_group() as servers:
+            calls = HeldCalls(servers, 60)
+
+            async def wait() -> None:
+                with pytest.raises(UpstreamError) as raised:
+                    await calls.begin(Client(), never)
+                ended.append(str(raised.value))
+
+            async def never(_exchange: Exchange) -> Arrival:
+                await anyio.sleep_forever()
+                return {}
+
+            client.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            servers.cancel_scope.cancel()
+    assert ended == ["The call was given up: its question was not answered in time, or its server is gone."]
+
+
+async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> None:
+    async with anyio.create_task_group() as tasks:
+        calls = HeldCalls(tasks, 0.05)
+
+        async def breaks(_exchange: Exchange) -> Arrival:
+            raise LookupError
+
+        with anyio.fail_after(10), pytest.raises(UpstreamError, match="failed within the gateway"):
+            await calls.begin(Client(), breaks)

@@ -104,3 +104,33 @@ async def test_a_server_is_told_when_its_session_is_over(
             await client.call("hear_mirrored")
         await until(lambda: "DELETE" in log.read_text())
         assert log.read_text().count("DELETE") == 1
+
+
+@pytest.mark.parametrize("style", ["json", "lf"])
+async def test_a_refusal_that_speaks_of_a_session_is_no_session_that_is_gone(
+    style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with listening("raw_http.py", "--style", style, "--log", str(log)) as port:
+        async with speak(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client:
+            await client.greet()
+            assert "Paid, but" in await client.text("deny_mirrored")
+            assert "hear" in await client.text("hear_mirrored")
+        assert log.read_text().count("tools/call") == 2
+        assert log.read_text().count("initialize\n") == 1
+
+
+async def test_a_server_that_starts_late_may_have_what_it_is_then_asked_for(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    config = configured({"late": raw("ok", "--gate", str(gate))}, mirror={"startup_wait": 0.2})
+    async with speak(config) as client:
+        offered = (await client.greet())["capabilities"]
+        assert {"prompts", "completions", "logging", "resources"} <= offered.keys()
+        assert offered["resources"]["subscribe"] is True
+        assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
+        gate.touch()
+        async with asyncio.timeout(BOUND):
+            while b"No upstream has prompts" not in await client.request("prompts/list"):  # noqa: ASYNC110  # it starts
+                await asyncio.sleep(0.01)

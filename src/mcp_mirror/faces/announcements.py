@@ -109,10 +109,10 @@ class Announcements:
 
     def updated(self, session: Session, uri: str, params: Mapping[str, Any]) -> None:
         """Tell one session of a resource's update, once if it has not been told yet."""
-        pending = self._updates.setdefault(session, {})
-        pending[uri] = {**params, "uri": uri}
-        if len(pending) == 1:
+        if (pending := self._updates.get(session)) is None:
+            pending = self._updates[session] = {}
             self._tasks.start_soon(self._tell_updates, session, pending)
+        pending[uri] = {**params, "uri": uri}
 
     async def announce(self, kind: Kind, party: str | None = None) -> None:
         """Tell every client, or one party's, that a list has changed; a deaf one holds up no other."""
@@ -125,12 +125,13 @@ class Announcements:
                     tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
 
     async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
-        while pending:
-            uri = next(iter(pending))
-            with anyio.move_on_after(_TELLING):
-                await session.tell(UPDATED, pending[uri])
-            del pending[uri]
-        self._updates.pop(session, None)
+        try:
+            while pending:
+                told = pending.pop(next(iter(pending)))
+                with anyio.move_on_after(_TELLING):
+                    await session.tell(UPDATED, told)
+        finally:
+            del self._updates[session]
 
     async def _tell(self, session: Session, method: str) -> None:
         with anyio.move_on_after(_TELLING):

@@ -103,7 +103,7 @@ class Handlers:
         return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
-        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)
+        await self._settled()
         catalog = self.gateway.catalog_for(self.exchange_of(context).caller)
         hints = [hint for one in self.gateway.upstreams if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
@@ -134,6 +134,7 @@ class Handlers:
         return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        await self._settled()
         exchange = self.exchange_of(context)
         cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
@@ -145,6 +146,8 @@ class Handlers:
             items += [(one,) for one in stored]
             members |= {"nextCursor": msgspec.json.encode(more)} if more else {}
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
+        if not self.gateway.is_transparent:  # the caller's own values are among them
+            hints = {"ttlMs": 0, "cacheScope": "private"}
         return self.postbox.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
 
     async def _list_stored(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
@@ -158,13 +161,18 @@ class Handlers:
             return [], None
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
+        await self._settled()
         own = [] if self.gateway.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
-        if not self.relay.offers("prompts"):
+        await self._settled()
+        if not self.relay.may_offer("prompts"):
             raise MCPError(types.METHOD_NOT_FOUND, "No upstream has prompts.")
         return await self._list("prompts", context, [])
+
+    async def _settled(self) -> None:
+        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)
 
     async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         listed = await self.relay.list_all(kind, self.exchange_of(context))
@@ -174,6 +182,7 @@ class Handlers:
 
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
+        await self._settled()
         own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
             text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox) - 1}, indent=1)
@@ -190,6 +199,7 @@ class Handlers:
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         asking = self._asking(context, params.request_state)
+        await self._settled()
         relayed = await self.relay.get_prompt(params.name, asking)
         reply = await self.contents.prompt(relayed.members, asking.exchange.caller.namespace, relayed.place)
         return self._stub({"messages": []}, reply, meta_of(context))

@@ -112,12 +112,12 @@ class MirrorServer:
         """What we and our upstreams can do, together."""
         relay, transparent = self.handlers.relay, self.handlers.gateway.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
-        if not transparent or relay.offers("resources"):
-            offered["resources"] = {"listChanged": True, "subscribe": relay.offers("resources", "subscribe")}
-        if relay.offers("prompts"):
+        if not transparent or relay.may_offer("resources"):
+            offered["resources"] = {"listChanged": True, "subscribe": relay.may_offer("resources", "subscribe")}
+        if relay.may_offer("prompts"):
             offered["prompts"] = {"listChanged": True}
         for name in ("completions", "logging"):
-            offered |= {name: {}} if relay.offers(name) else {}
+            offered |= {name: {}} if relay.may_offer(name) else {}
         for name in ("experimental", "extensions"):
             joined = self._joined(name)
             offered |= {name: joined} if joined else {}

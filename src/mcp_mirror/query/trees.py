@@ -147,24 +147,33 @@ class Object:
     between: bytes
     colon: bytes
     parts: list[Holder] = field(default_factory=list)
+    _by_key: dict[str | None, Holder] | None = field(default=None, repr=False)
+    """The last of each key, once it was asked for."""
 
     def find(self, token: str) -> Holder | None:
         """The value of a key; the last, where it was given twice."""
-        return next((part for part in reversed(self.parts) if part.key == token), None)
+        if self._by_key is None:
+            self._by_key = {part.key: part for part in self.parts}
+        return self._by_key.get(token)
 
     def add(self, token: str, node: "Node") -> bool:
         """Set a key."""
         if holder := self.find(token):
             holder.node = node
-        else:
-            self.parts.append(Holder(node, None, token, msgspec.json.encode(token) + self.colon))
+            return True
+        holder = Holder(node, None, token, msgspec.json.encode(token) + self.colon)
+        self.parts.append(holder)
+        assert self._by_key is not None  # noqa: S101  # `find` has made it
+        self._by_key[token] = holder
         return True
 
     def remove(self, token: str) -> bool:
         """Take a key out; False where there is none."""
-        kept = [part for part in self.parts if part.key != token]
-        self.parts, before = kept, len(self.parts)
-        return len(kept) < before
+        if self.find(token) is None:
+            return False
+        self.parts = [part for part in self.parts if part.key != token]
+        self._by_key = None
+        return True
 
 
 Node = Leaf | Array | Object

@@ -4,6 +4,7 @@ What a result means is not known here: a request gives the members of the result
 """
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from mcp_mirror.wire import MARK, open_array
 
 RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
+
+log = logging.getLogger(__name__)
 
 _MAX_PAGES: Final = 1000
 _STILL: Final = 5.0
@@ -196,8 +199,8 @@ class Connection:
         try:
             with attending as attendance:
                 try:
+                    await self._follow_level(exchange)
                     async with self._bounded(order.what, clock, token):
-                        await self._follow_level(exchange)
                         await self._send(order, self._meta(order, exchange, token))
                 except UpstreamError:
                     await _drain(attendance)
@@ -233,8 +236,12 @@ class Connection:
         await self.request(Outgoing("logging/setLevel", {}, {"level": level}))
 
     async def _follow_level(self, exchange: Exchange | None) -> None:
+        """As far as the server takes it: what it logs is no reason to fail a call."""
         if exchange and exchange.log_level:
-            await self.set_level(exchange.log_level)
+            try:
+                await self.set_level(exchange.log_level)
+            except UpstreamError as error:
+                log.warning("%s", error)
 
     def _capabilities(self, exchange: Exchange | None) -> Mapping[str, Any] | None:
         return exchange.caller.capabilities if exchange and self.modern else None
@@ -320,6 +327,7 @@ async def _drain(attendance: Attendance | None) -> None:
     if attendance is not None:
         with anyio.move_on_after(_STILL):
             await attendance.courier.drain()
+        attendance.courier.close()
 
 
 def _scalar(raw: Buffer | None, kind: type[Any]) -> Any:

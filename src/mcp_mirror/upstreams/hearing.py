@@ -82,6 +82,10 @@ class Courier:
             self._idle = anyio.Event()
             self._tasks.start_soon(self._carry, self._idle)
 
+    def close(self) -> None:
+        """Pass nothing on any more."""
+        self._queue.clear()
+
     async def drain(self) -> None:
         """Wait until all has been passed on."""
         if self._idle is not None:
@@ -125,6 +129,8 @@ class Party:
     """What the handshake says that the client can do."""
     name: str | None = None
     """Whose connection it is; None where it is everybody's. See `Caller.party`."""
+    is_one_client: bool = True
+    """All requests on it are one client's; else what names no request of theirs is for nobody."""
 
 
 class Hearing:
@@ -202,6 +208,8 @@ class Hearing:
             return self._attended.get(said.about)
         attended = list(self._attended.values())
         if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
+            return None
+        if len(attended) > 1 and not self._party.is_one_client:
             return None
         waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
         return waited_for[0] if waited_for else attended[-1]

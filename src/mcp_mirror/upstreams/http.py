@@ -25,7 +25,7 @@ from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.upstreams.encodings import beginning_of, decoded_body
-from mcp_mirror.wire import RequestId, open_message
+from mcp_mirror.wire import RequestId, open_message, recover_id
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return _failure(identity, error)
         finally:
             await response.aclose()
-        if response.status_code == _NOT_FOUND or b"session" in body.lower():
+        answered = recover_id(body) == identity  # its own refusal of this request, which it may have carried out
+        if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
             self._bypass.forgotten(identity)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
         return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
@@ -220,7 +221,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         try:
             async for chunk in decoded_body(response):
                 for event in reader.feed(chunk):
-                    data = None if event.data is None else self._event(event.data, identity)
+                    data = event.data if isinstance(event.data, bytes) else None
+                    if event.data is not None and _is_message(event.fields):
+                        data = self._event(event.data, identity)
                     if data is not None or event.data is None:
                         yield event_of(event.fields, data)
         finally:
@@ -263,6 +266,12 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 raise WireError(reason) from None
             return _error(identity if recovered is None else recovered, reason)
         return None if stub is None else bytes(stub)
+
+
+def _is_message(fields: tuple[bytes, ...]) -> bool:
+    """Whether an event's data is a message: the older transport has an event that names an address too."""
+    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
+    return kinds[-1:] in ([], [b""], [b"message"])
 
 
 def _identity(body: bytes) -> RequestId | None:

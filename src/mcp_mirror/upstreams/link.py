@@ -114,6 +114,8 @@ class Link:
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first."""
         self.last_used = anyio.current_time()
+        self.pins = 0
+        """For how many reasons it is kept though nothing is asked."""
         self._announce = party.on_change
         self._connection: Connection | None = None
         self._moved = anyio.Event()
@@ -212,7 +214,8 @@ class Link:
         try:
             async with self._connected(self.means.transport(last_words)) as connection:
                 self._settle(connection)
-                self._announce("tools")
+                for kind in ("tools", *(kind for kind in ("resources", "prompts") if connection.offers(kind))):
+                    self._announce(kind)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._follow_changes, connection)
                     tasks.start_soon(self._relist, connection)
@@ -261,6 +264,16 @@ class Link:
     def _tell_moved(self) -> None:
         self._moved.set()
         self._moved = anyio.Event()
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Meanwhile it is in use, though nothing is asked."""
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
+            self.last_used = anyio.current_time()
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ again with the answers. A client of either era can be before a server of either:
 other comes back with the answer, and what one wants answered with a new call is asked of the other live.
 """
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +23,13 @@ from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 
+log = logging.getLogger(__name__)
+
 ROUNDS: Final = 10
 """Times that a server may ask within one call."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.25
+_GIVEN_UP: Final = "The call was given up: its question was not answered in time, or its server is gone."
 _MAX_HELD: Final = 1000
 """Calls that wait for an answer at one time."""
 
@@ -298,13 +302,21 @@ class HeldCalls:
         return await call.wait(exchange)
 
     async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
-        with call.scope:
-            try:
+        try:
+            with call.scope:
                 call.finish(await send(call))
-            except UpstreamError as error:
-                call.finish(error)
-        if not call.is_over:
-            call.finish(UpstreamError("The call was given up: its question was not answered in time."))
+        except UpstreamError as error:
+            call.finish(error)
+        except Exception:  # it must cost this call alone
+            log.exception("a held call failed")
+            call.finish(UpstreamError("The call failed within the gateway."))
+        finally:
+            if not call.is_over:
+                call.finish(
+                    UpstreamError(
+                        "The call was given up: its question was not answered in time, or its server is gone."
+                    )
+                )
         with anyio.move_on_after(self._seconds):
             await call.is_let_go.wait()
         del self._calls[call.id]

@@ -68,11 +68,11 @@ class Upstream:
         self._means = means
         self._audience = audience
         self._hold = hold
+        self._solitary = False
         self._trunk = Link(means, self._party(None))
         self._leases: dict[Key, _Lease] = {}
         self._tasks: TaskGroup | None = None
         self._held: HeldCalls | None = None
-        self._solitary = False
         self._modern_only = False
 
     @property
@@ -223,7 +223,9 @@ class Upstream:
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)
 
-        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {}, name)
+        capabilities = exchange.caller.capabilities if exchange else {}
+        one_client = self._solitary or home is not None
+        return Party(changed, updated, home, capabilities, name, one_client)
 
     @property
     def _holding(self) -> HeldCalls:
@@ -233,7 +235,7 @@ class Upstream:
     def _sweep(self) -> None:
         before = anyio.current_time() - _IDLE
         for key, lease in tuple(self._leases.items()):
-            if lease.link.last_used < before and not lease.link.under_way:
+            if lease.link.last_used < before and not lease.link.under_way and not lease.link.pins:
                 self.release(key)
 
     def _check_size(self, size: int) -> None:

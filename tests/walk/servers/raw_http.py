@@ -32,7 +32,7 @@ results: dict[str, str] = {}
 """By the id of the event that the client saw last: what it resumes with."""
 
 BREAK = {"lf": "\n", "crlf": "\r\n", "cr": "\r", "json": "\n"}[options.style]
-TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget"]
+TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget", "deny"]
 INITIALIZED = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {"listChanged": True}},
@@ -128,6 +128,8 @@ class Handler(BaseHTTPRequestHandler):
             case "resume":
                 results["1"] = message
                 self.stream(b"id: 1\nretry: 10\ndata:\n\n")
+            case "deny":  # carried out, and refused in words that speak of a session
+                self.refuse(400, identity, "Paid, but the browser session could not be closed")
             case "forget":
                 sessions.clear()
                 self.answer(identity, heard)

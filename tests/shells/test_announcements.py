@@ -1,0 +1,43 @@
+"""Word of changes to clients that are slow to listen."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from mcp_mirror.faces.announcements import Announcements
+from mcp_mirror.faces.exchange import Session
+from mcp_mirror.faces.sessions import Sessions
+
+
+class Slow:
+    """A session whose client takes one word after another, when it is let."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.turn = anyio.Event()
+
+    async def tell(self, _method: str, params: Mapping[str, Any]) -> None:
+        await self.turn.wait()
+        self.told.append(f"{params['uri']} {params['n']}")
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+async def test_updates_that_come_while_one_is_told_are_told_too_each_resources_last(slow: Slow) -> None:
+    session = cast("Session", slow)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
+            announcements.updated(session, "x://a", {"n": 0})
+            await anyio.wait_all_tasks_blocked()  # the first is being told
+            for number in range(1, 100):
+                announcements.updated(session, f"x://{'ab'[number % 2]}", {"n": number})
+            slow.turn.set()
+            await anyio.wait_all_tasks_blocked()
+            announcements.updated(session, "x://a", {"n": 100})
+    assert slow.told == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]
