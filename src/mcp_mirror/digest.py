@@ -4,7 +4,8 @@ The step is the same for a result in memory and for a whole frame in a file, whi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.wire import open_message
+
+INDEXED: Final = 10_000
+"""Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ def digest_result(
     if captured.value is None:
         return Digest(members, captured)
     _check_keys(captured.value, order.max_key_bytes)
-    return Digest(members, captured, _write_notice(captured.value, captured, order))
+    notice = _write_notice(captured.value, captured, order)
+    indexed = replace(captured.value, members=captured.value.members[:INDEXED])
+    return Digest(members, replace(captured, value=indexed), notice)
 
 
 def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode = decode_text) -> Digest | Refused:

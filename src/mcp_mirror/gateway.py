@@ -46,8 +46,8 @@ _logger = logging.getLogger(__name__)
 
 _CHECKED_BYTES = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
-_AT_ONCE_BYTES = 1 << 20
-"""Results up to this size are read without leaving the event loop: 2 ms."""
+_AT_ONCE_BYTES = 1 << 17
+"""Results up to this size are read without leaving the event loop: what that costs goes by their keys too."""
 _TOKEN_BYTES = 64
 """Bytes of a token past which a result is over a budget whatever an estimate says."""
 _TOLD_BYTES = 1 << 10

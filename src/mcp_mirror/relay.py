@@ -73,6 +73,8 @@ class Relay:
     upstreams: Upstreams
     _places: dict[Kind, Mapping[str, Place]] = field(default_factory=dict)
     """What was listed last, by the names that clients know."""
+    _last: dict[tuple[Kind, str], Page] = field(default_factory=dict)
+    """What each upstream listed last."""
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether any upstream has a capability."""
@@ -83,7 +85,7 @@ class Relay:
         return self.offers(capability, detail) or any(upstream.listing is None for upstream in self.upstreams)
 
     async def list_all(self, kind: Kind, exchange: Exchange) -> Listed:
-        """What all upstreams have of a kind; one that fails is left out.
+        """What all upstreams have of a kind; of one that fails, what it had last.
 
         Raises:
             UpstreamError: All failed.
@@ -105,10 +107,14 @@ class Relay:
                 tasks.start_soon(list_one, upstream)
         if failures and not pages:
             raise failures[0]
-        present = [(one.policy.name, pages[one.policy.name]) for one in offering if one.policy.name in pages]
-        merged = merge(kind, ((name, page.items) for name, page in present))
+        names = [one.policy.name for one in offering]
+        self._last |= {(kind, name): page for name, page in pages.items()}
+        # One that is away for a while keeps what it had, and the others keep their names.
+        present = [(name, pages.get(name, self._last.get((kind, name)))) for name in names]
+        merged = merge(kind, ((name, page.items) for name, page in present if page))
         self._places[kind] = merged.places
-        return Listed(merged.items, *join_cache_hints(hint for _, page in present for hint in page.hints))
+        ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)
+        return Listed(merged.items, 0 if failures else ttl_ms, scope)
 
     async def read_resource(self, uri: str, asking: Asking) -> Relayed:
         """The contents of a resource, as its upstream gives them.

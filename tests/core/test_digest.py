@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.capture import CaptureRules
-from mcp_mirror.digest import Digest, Order, Refused, digest_frame, digest_result
+from mcp_mirror.digest import INDEXED, Digest, Order, Refused, digest_frame, digest_result
 from mcp_mirror.errors import WireError
 from mcp_mirror.tokens import estimate_tokens
 
@@ -56,6 +56,15 @@ def test_what_clients_cannot_read_is_no_result(result: dict[str, Any]) -> None:
 def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
     with pytest.raises(WireError, match=r"11 characters is over `limits.max_key_bytes` \(10\)"):
         digest_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
+
+
+def test_of_very_many_keys_the_first_are_indexed_and_all_are_told_of() -> None:
+    wide = {f"k{number}": number for number in range(INDEXED + 5)}
+    digest = digest_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
+    assert digest.captured.value is not None
+    assert [member.key for member in digest.captured.value.members] == list(wide)[:INDEXED]
+    shown = digest.notice.count('"/k')
+    assert f"{INDEXED + 5 - shown:,} more" in digest.notice
 
 
 def test_a_whole_response_is_read_as_its_result_is() -> None:

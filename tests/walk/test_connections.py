@@ -134,3 +134,14 @@ async def test_a_server_that_starts_late_may_have_what_it_is_then_asked_for(
         async with asyncio.timeout(BOUND):
             while b"No upstream has prompts" not in await client.request("prompts/list"):  # noqa: ASYNC110  # it starts
                 await asyncio.sleep(0.01)
+
+
+async def test_a_servers_roots_are_told_of_when_they_change(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with speak(configured({"one": raw("ok", "--log", str(log))})) as client:
+        await client.greet()
+        await client.call("hear_mirrored")
+        await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+        await until(lambda: "notifications/roots/list_changed" in log.read_text())

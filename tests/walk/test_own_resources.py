@@ -90,6 +90,17 @@ async def test_a_new_value_is_announced(configured: Configured, connect: Connect
         assert isinstance(await anext(aiter(changes)), ResourcesListChanged)
 
 
+async def test_a_key_among_very_many_is_found(configured: Configured, connect: Connect, raw: Any) -> None:
+    wide = {f"k{number}": number for number in range(12_000)}
+    async with connect(configured({"raw": raw()})) as client:
+        said = {"content": [], "structuredContent": wide}
+        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        (uri,) = await uris(client)
+        assert (await client.read_resource(f"{uri}/k11999")).contents[0].text == "11999"  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="no key"):
+            await client.read_resource(f"{uri}/k12000")
+
+
 async def test_a_notice_is_followed_by_a_link_where_that_is_wanted(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:

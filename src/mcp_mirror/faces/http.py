@@ -4,7 +4,7 @@ Request bodies come in whole and bounded, with a request's parameters lifted out
 and server-sent events on their way out.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.spool import Spool, SpooledFrame
@@ -35,7 +36,7 @@ class PayloadLayer:
         postbox: Postbox,
         spool: Spool,
         security: TransportSecuritySettings,
-        on_end: Callable[[str], None],
+        sessions: Sessions,
     ) -> None:
         """Wrap an application.
 
@@ -44,21 +45,26 @@ class PayloadLayer:
             postbox: Holds the payloads.
             spool: Where large bodies go.
             security: Whose requests are read.
-            on_end: Told which session a client has ended.
+            sessions: Told which of them are in use, and which a client has ended.
         """
         self._app = app
-        self._on_end = on_end
+        self._sessions = sessions
         self._postbox = postbox
         self._spool = spool
         self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
-            if scope["type"] == "http" and scope["method"] == "DELETE":
-                self._on_end(Request(scope).headers.get("mcp-session-id", ""))
             return
+        session = Request(scope).headers.get("mcp-session-id", "")
+        with self._sessions.using(session):
+            await (self._post if scope["method"] == "POST" else self._app)(scope, receive, send)
+        if scope["method"] == "DELETE":
+            self._sessions.end(session)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Before a byte is read: a web page in the user's browser must not make us read what it likes.
         if refusal := await self._security.validate_request(Request(scope), is_post=True):
             await refusal(scope, receive, send)

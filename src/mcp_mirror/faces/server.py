@@ -78,7 +78,7 @@ class MirrorServer:
         """An ASGI application that serves Streamable HTTP clients on a loopback address."""
         path, security = self._policy.path, TransportSecuritySettings(allowed_hosts=_HOSTS, allowed_origins=_ORIGINS)
         app = self._server.streamable_http_app(streamable_http_path=path, host=host, transport_security=security)
-        return PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions.end)
+        return PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions)
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         self._receive(ctx)

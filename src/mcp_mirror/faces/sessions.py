@@ -1,6 +1,7 @@
 """The 2025-era connections that clients hold with us."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -12,7 +13,7 @@ STDIO: Final = "stdio"
 """The one session of a gateway on standard input and output."""
 IDLE: Final = 1800.0
 """Seconds after which the SDK ends an HTTP session that nobody uses."""
-_INITIALIZED: Final = "notifications/initialized"
+_INITIALIZE: Final = "initialize"
 
 
 class Sessions:
@@ -30,6 +31,8 @@ class Sessions:
         self._clock = clock
         self._on_end = on_end
         self._known: dict[str, tuple[Session, float]] = {}
+        self._open: dict[str, int] = {}
+        """How many HTTP requests of each session are open."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter([session for session, _ in self._known.values()])
@@ -47,9 +50,25 @@ class Sessions:
             return None
         session = self._known[key][0] if key in self._known else self._begin(context, namespace, key)
         self._known[key] = (session, now)
-        if context.method == _INITIALIZED:
+        if context.method != _INITIALIZE:  # the SDK lets nothing else through before the handshake
             session.ready.set()
         return session
+
+    @contextmanager
+    def using(self, key: str) -> Iterator[None]:
+        """While an HTTP request of a session is open, and a stream of its is one, the session is in use."""
+        if not key:
+            yield
+            return
+        self._open[key] = self._open.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+            if known := self._known.get(key):
+                self._known[key] = (known[0], self._clock())
 
     def end(self, key: str) -> None:
         """A client has ended its session."""
@@ -62,7 +81,7 @@ class Sessions:
 
     def _forget_idle(self, now: float) -> None:
         for key, (_, used) in tuple(self._known.items()):
-            if key != STDIO and now - used > IDLE:
+            if key != STDIO and now - used > IDLE and key not in self._open:
                 self.end(key)
 
 

@@ -129,8 +129,6 @@ class Party:
     """What the handshake says that the client can do."""
     name: str | None = None
     """Whose connection it is; None where it is everybody's. See `Caller.party`."""
-    is_one_client: bool = True
-    """All requests on it are one client's; else what names no request of theirs is for nobody."""
 
 
 class Hearing:
@@ -208,8 +206,6 @@ class Hearing:
             return self._attended.get(said.about)
         attended = list(self._attended.values())
         if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
-            return None
-        if len(attended) > 1 and not self._party.is_one_client:
             return None
         waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
         return waited_for[0] if waited_for else attended[-1]

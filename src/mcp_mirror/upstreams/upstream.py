@@ -223,9 +223,7 @@ class Upstream:
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)
 
-        capabilities = exchange.caller.capabilities if exchange else {}
-        one_client = self._solitary or home is not None
-        return Party(changed, updated, home, capabilities, name, one_client)
+        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {}, name)
 
     @property
     def _holding(self) -> HeldCalls:
