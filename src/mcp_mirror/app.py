@@ -13,6 +13,7 @@ from uuid import uuid4
 import anyio
 import mcp_types as types
 import uvicorn
+from anyio.abc import TaskGroup
 from platformdirs import user_data_path
 
 from mcp_mirror import __version__
@@ -150,20 +151,15 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
         config: What to serve.
         awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
     """
+    news = _News()
     with Leash() as leash:
-        opened = _open_store(config, awaits_client=awaits_client)
         async with (
-            opened as kept,
+            _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(Scanner(leash)) as scanner,
             aclosing(Inquirer(leash)) as inquirer,
             anyio.create_task_group() as tasks,
         ):
-            store, policy, spool = kept
-            news = _News()
-            client_info = types.Implementation(name=config.server.name, version=__version__)
-            audience = Audience(news.changed, news.updated)
-            equipment = Equipment(spool, leash, client_info, audience, config.server.answer_timeout)
-            upstreams = Upstreams(config.upstreams, equipment)
+            upstreams = _upstreams_of(config, news, spool, leash)
             gateway = Gateway(
                 upstreams=upstreams,
                 keeper=Keeper(store, policy, time.time, news.kept),
@@ -178,25 +174,35 @@ async def open_application(config: Config, *, awaits_client: bool = False) -> As
                 own_tools=_own_tools(config, policy),
                 catalog=Catalog({}, LABELS | OWN_LABELS | await store.labels()),
             )
-            relay = Relay(upstreams)
-            sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
-            handlers = Handlers(
-                gateway=gateway,
-                relay=relay,
-                contents=ContentCapture(gateway.keeper, config.mirror, config.limits, uuid4),
-                subscriptions=Subscriptions(upstreams, relay, tasks),
-                announcements=Announcements(sessions, tasks),
-                sessions=sessions,
-                postbox=Postbox(),
-            )
-            news.reach(handlers, config)
+            news.reach(_handlers_of(gateway, config, news, tasks), config)
             tasks.start_soon(news.spread)
             async with upstreams.running():
                 if not awaits_client:
                     upstreams.start()
-                server = MirrorServer(handlers, config.server, spool, __version__)
+                server = MirrorServer(news.handlers, config.server, spool, __version__)
                 yield Application(config, gateway, server, upstreams, news)
             tasks.cancel_scope.cancel()
+
+
+def _upstreams_of(config: Config, news: "_News", spool: Spool, leash: Leash) -> Upstreams:
+    client_info = types.Implementation(name=config.server.name, version=__version__)
+    audience = Audience(news.changed, news.updated)
+    return Upstreams(config.upstreams, Equipment(spool, leash, client_info, audience, config.server.answer_timeout))
+
+
+def _handlers_of(gateway: Gateway, config: Config, news: "_News", tasks: TaskGroup) -> Handlers:
+    """What answers clients' requests, and tells them of changes in tasks of its own."""
+    relay = Relay(gateway.upstreams)
+    sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
+    return Handlers(
+        gateway=gateway,
+        relay=relay,
+        contents=ContentCapture(gateway.keeper, config.mirror, config.limits, uuid4),
+        subscriptions=Subscriptions(gateway.upstreams, relay, tasks),
+        announcements=Announcements(sessions, tasks),
+        sessions=sessions,
+        postbox=Postbox(),
+    )
 
 
 def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, OwnTool]:
@@ -261,6 +267,12 @@ class _News:
         self._pending: dict[tuple[str, str | None], None] = {}
         self._wake = anyio.Event()
 
+    @property
+    def handlers(self) -> Handlers:
+        """Who is told; known before anything is started."""
+        assert self._handlers is not None  # noqa: S101  # `reach` comes first
+        return self._handlers
+
     def reach(self, handlers: Handlers, config: Config) -> None:
         """Who is told, and by which rules catalogs are made."""
         self._handlers, self.config = handlers, config
@@ -269,8 +281,8 @@ class _News:
         """On a party's connection, or on everybody's, a list has changed."""
         if kind == "tools" and not self._remake(party):
             return
-        if kind == "tools" and party is None and self._handlers:
-            for other in tuple(self._handlers.gateway.catalogs):
+        if kind == "tools" and party is None:
+            for other in tuple(self.handlers.gateway.catalogs):
                 self._remake(other)
         self._pending[kind, party] = None
         self._wake.set()
@@ -282,8 +294,7 @@ class _News:
 
     def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
-        if self._handlers:
-            self._handlers.subscriptions.updated(upstream, party, uri, params)
+        self.handlers.subscriptions.updated(upstream, party, uri, params)
 
     def kept(self) -> None:
         """A value was stored: it is a resource of ours."""
@@ -292,8 +303,7 @@ class _News:
 
     def _remake(self, party: str | None) -> bool:
         """Put a catalog together anew; whether clients see a difference."""
-        assert self._handlers is not None  # noqa: S101  # before the start
-        gateway, config = self._handlers.gateway, self.config
+        gateway, config = self.handlers.gateway, self.config
         said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
         listed = ((policy, listing.tools) for policy, listing in said if listing)
         reserved = () if config.is_transparent else TOOLS
@@ -311,10 +321,9 @@ class _News:
 
     def ended(self, session: str) -> None:
         """A client has gone: so does what was its alone."""
-        assert self._handlers is not None  # noqa: S101  # before the start
-        self._handlers.gateway.upstreams.end_session(session)
-        self._handlers.gateway.catalogs.pop(session, None)
-        self._handlers.subscriptions.forget_session(session)
+        self.handlers.gateway.upstreams.end_session(session)
+        self.handlers.gateway.catalogs.pop(session, None)
+        self.handlers.subscriptions.forget_session(session)
 
     async def spread(self) -> None:
         """Tell clients, however many changes there were meanwhile, once."""
@@ -323,8 +332,7 @@ class _News:
             self._wake = anyio.Event()
             pending, self._pending = self._pending, {}
             for kind, party in pending:
-                if self._handlers:
-                    await self._handlers.announcements.announce(kind, party)
+                await self.handlers.announcements.announce(kind, party)
             await anyio.sleep(_SPREAD_PAUSE)
 
 
