@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.walk.conftest import Configured, Lines, Speak
 
 BOUND = 20.0
+UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
 
 
 def names(answer: bytes) -> set[str]:
     return {tool["name"] for tool in json.loads(answer)["result"]["tools"]}
+
+
+def serving(client: Lines) -> int:
+    """The process of the one upstream."""
+    tasks = Path(f"/proc/{client.process.pid}/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    (one,) = [child for child in children if UPSTREAM.name in Path(f"/proc/{child}/cmdline").read_text()]
+    return int(one)
 
 
 async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> set[str]:
@@ -60,6 +70,45 @@ async def test_a_hangup_adds_drops_and_restarts_upstreams_and_other_calls_go_on(
         assert answers == {71: "late", 72: "late"}  # even the call of the one that is no more
         assert log.read_text().count(" initialize\n") == 2
         assert any(b"configuration is taken" in line for line in client.stderr)
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("how", ["reload", "death"])
+async def test_a_subscription_outlives_the_process_of_its_upstream(
+    how: str, era: str, configured: Configured, speak: Speak
+) -> None:
+    upstream = {"command": sys.executable, "args": [str(UPSTREAM), "stdio", era]}
+    note = "notes://one"
+
+    async def watched(client: Lines) -> None:
+        async with asyncio.timeout(BOUND):
+            while json.loads(await client.text("watched_mirrored")) != [note]:  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.05)
+
+    async with speak(configured({"shelf": upstream})) as client:
+        await client.greet()
+        await until_listed(client, "watched_mirrored")
+        assert "error" not in json.loads(await client.request("resources/subscribe", json.dumps({"uri": note})))
+        await watched(client)
+        before = serving(client)
+        if how == "reload":
+            configured({"shelf": {**upstream, "timeout": 7}})
+            client.process.send_signal(signal.SIGHUP)
+        else:
+            os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(BOUND):
+            while b"notifications/resources/updated" not in await client.receive():
+                pass  # what may have been missed counts as an update
+        await watched(client)
+        assert serving(client) != before
+        await client.send(
+            '{"jsonrpc":"2.0","id":"touch","method":"tools/call","params":{"name":"touch_mirrored",'
+            f'"arguments":{{"uri":"{note}"}}}}}}'
+        )
+        async with asyncio.timeout(BOUND):
+            while (told := json.loads(await client.receive())).get("method") != "notifications/resources/updated":
+                pass
+        assert told["params"]["uri"] == note
 
 
 async def test_our_own_tools_come_and_go_with_the_configuration_and_clients_are_told(

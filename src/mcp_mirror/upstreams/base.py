@@ -376,5 +376,8 @@ async def open_connection(
 
         transport: Transport = heard()
         async with Client(transport, mode=mode, client_info=client_info, cache=None) as client:
-            yield Connection(policy, client, bypass, redactor, hearing)
+            try:
+                yield Connection(policy, client, bypass, redactor, hearing)
+            finally:
+                bypass.ended.set()  # by us: those who wait for its end must hear of it too
         tasks.cancel_scope.cancel()

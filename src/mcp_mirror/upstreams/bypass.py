@@ -105,7 +105,7 @@ class Bypass:
             capabilities: What the handshake says that the client can do; None for what the SDK says.
         """
         self.ended = anyio.Event()
-        """Set by the transport when nothing more can come."""
+        """Set when nothing more can come, whoever has ended it."""
         self.hear: Callable[[Said], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
         self.is_stuck = False
