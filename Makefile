@@ -4,10 +4,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 BENCH  := .venv-bench
+# Agent frameworks, for the examples: those that can be beside our SDK, and BeeAI, whose MCP client cannot.
+AGENTS := .venv-examples
+BEEAI  := .venv-beeai
+CHATS  := .venv-chats
+TRUE   := .venv-calibrate
+EVAL   := .venv-eval
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench conformance faults fuzz soak replicas node lock clean
+.PHONY: help run test check format bench calibrate chats conformance eval examples faults fuzz soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -19,8 +25,8 @@ test: $(VENV)/.installed $(NODE)/.installed ## run all tests
 	$(BIN)/pytest -n auto --dist loadgroup tests
 
 check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure core
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests calibration evals examples
+	$(BIN)/ruff check src tests calibration evals examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/coverage erase
@@ -28,11 +34,22 @@ check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure c
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 format: $(VENV)/.installed ## format and mend what can be mended
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests calibration evals examples
+	$(BIN)/ruff check --fix src tests calibration evals examples
 
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
-	BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+	PYTHONPATH=tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+
+eval: $(VENV)/.installed $(EVAL)/.installed ## let a small model, fetched and served here, work on cases; prints a table
+	$(BIN)/python evals/model/run.py --python $(EVAL)/bin/python $(EVAL_ARGS)
+
+chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against what OpenAI, Anthropic and Vercel publish; prints counts
+	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations
+	$(CHATS)/bin/python tests/chats/check_types.py < $(CHATS)/conversations
+	$(NODE)/node/bin/node tests/node/check_messages.mjs < $(CHATS)/conversations
+
+calibrate: $(TRUE)/.installed ## hold token estimates against real tokenizers, on held-out texts; FIT=1: fit them anew
+	nice -n 10 $(TRUE)/bin/python calibration
 
 faults: $(VENV)/.installed ## let upstreams and networks fail in every way, measure what it costs; prints tables
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
@@ -41,11 +58,17 @@ fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linu
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
 
-soak: $(VENV)/.installed ## kill gateways a thousand times while they write to the disk (minutes)
+soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
+	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
+	$(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
+	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/walk/test_walk.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
+
+examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## let agent frameworks drive the library, with a scripted model
+	$(BIN)/pytest -q tests/examples
 
 replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server: what must hold of them; prints a table
 	$(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
@@ -55,9 +78,13 @@ node: $(NODE)/.installed ## install the Node servers and clients that the tests 
 lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: versions and hashes alone
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file examples/frameworks.lock pyproject.toml examples/frameworks.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file examples/beeai.lock examples/beeai.in
 
 clean: ## remove all that make made
-	rm -rf $(VENV) $(BENCH) $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -70,11 +97,43 @@ $(BENCH)/.installed: tests/bench/requirements.lock
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/bench/requirements.lock
 	touch $@
 
+$(EVAL)/.installed: evals/model/requirements.lock
+	test -x $(EVAL)/bin/python || $(PYTHON) -m venv $(EVAL)
+	$(EVAL)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement evals/model/requirements.lock
+	touch $@
+
+$(AGENTS)/.installed: pyproject.toml examples/frameworks.lock
+	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/frameworks.lock
+	$(AGENTS)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(BEEAI)/.installed: examples/beeai.lock
+	test -x $(BEEAI)/bin/python || $(PYTHON) -m venv $(BEEAI)
+	$(BEEAI)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/beeai.lock
+	touch $@
+
+$(CHATS)/.installed: tests/chats/requirements.lock
+	test -x $(CHATS)/bin/python || $(PYTHON) -m venv $(CHATS)
+	$(CHATS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/chats/requirements.lock
+
+$(TRUE)/.installed: calibration/requirements.lock calibration/ctok.lock calibration/package-lock.json
+	test -x $(TRUE)/bin/python || $(PYTHON) -m venv $(TRUE)
+	$(TRUE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement calibration/requirements.lock
+	$(TRUE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --ignore-requires-python \
+		--upgrade --target calibration/packages --requirement calibration/ctok.lock
+	cd calibration && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
 $(NODE)/.installed: tests/node/package-lock.json
 	@if command -v npm >/dev/null; then cd tests/node && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.installed; \
 	else echo "npm was not found: the tests that need Node will be skipped."; fi
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths policies callers wire frames spans tokens references directory schema resolve capture notice digest \
-         query/__init__ query/texts query/windows query/lines query/grep query/shape query/select query/trees query/edits
+PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema resolve capture notice budget digest \
+         tokens/__init__ tokens/pieces tokens/lexicon tokens/costs tokens/estimate tokens/messages \
+         prune/__init__ prune/formats prune/stubs prune/phases prune/placing prune/ledger prune/pruning prune/restoring \
+         signatures results definitions replies \
+         query/__init__ query/texts query/windows query/lines query/grep query/shape query/select query/trees query/edits \
+         $(addprefix evals/,__init__ cases conversation dialects pointers judge samples matrix report)

@@ -7,49 +7,64 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from secrets import token_bytes
+from typing import Final
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 import uvicorn
 from anyio.abc import TaskGroup
 from platformdirs import user_data_path
 
 from mcp_mirror import __version__
-from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.admission import Admission, Bound, Queue
+from mcp_mirror.audit import Audit
+from mcp_mirror.audit_file import AuditFile
+from mcp_mirror.catalog import Catalog
 from mcp_mirror.contents import LABELS, ContentCapture
+from mcp_mirror.conversations import Conversations
 from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.faces.announcements import Announcements
+from mcp_mirror.faces.auth.gate import check_address
 from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
+from mcp_mirror.flows import flows_of
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import Config, StorePolicy, WirePolicy
+from mcp_mirror.limits import TrafficPolicy
+from mcp_mirror.lockfile import read_pins
+from mcp_mirror.models import Buffer
+from mcp_mirror.news import News
+from mcp_mirror.pins import Pins
+from mcp_mirror.policies import AuditPolicy, Config, StorePolicy, WirePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
+from mcp_mirror.sending import Sender
+from mcp_mirror.shorthand import Shorthand
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
+from mcp_mirror.tally import Tally
+from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import LABELS as OWN_LABELS
-from mcp_mirror.tools import TOOLS, OwnTool, own_tools
+from mcp_mirror.tools import OwnTool, own_tools
+from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience
 
 _logger = logging.getLogger(__name__)
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_AT_START: Final = ("store", "server", "limits")
+_AT_START: Final = ("store", "server", "limits", "auth", "audit")
 """Sections of the configuration that are read at the start alone."""
-_SPREAD_PAUSE: Final = 1.0
-"""Seconds between two announcements to clients, however often something changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +75,68 @@ class Application:
     gateway: Gateway
     server: MirrorServer
     upstreams: Upstreams
-    news: "_News"
+    news: News
+    audit: AuditFile | None = None
+    is_local: bool = False
+    """There is one client, on standard streams."""
 
-    def reload(self, config: Config) -> tuple[str, ...]:
+    def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Go on with another configuration: its upstreams, its twins, our own tools. Other calls go on.
+
+        Args:
+            config: What to serve.
+            pins: What the tools' definitions are held to.
 
         Returns:
             The sections that have changed and take effect at the next start alone.
         """
         before, own = self.news.config, self.gateway.own_tools
+        if self.audit:
+            self.audit.reopen()
         handlers = self.server.handlers
         self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
-        self.gateway.memory_tools = config.memory_tools
+        self.gateway.pins = pins
+        self.gateway.memory_tools, self.gateway.sender.conversations.policy = config.memory_tools, config.context
+        self.gateway.sender = replace(self.gateway.sender, estimate=estimator(config.mirror.provider))
         self.gateway.own_tools = _own_tools(config, self.gateway.keeper.lifetime)
-        handlers.contents = replace(handlers.contents, mirror=config.mirror)
+        self.gateway.flows = flows_of(config, is_isolated=self._isolates(config))
+        handlers.contents = replace(handlers.contents, mirror=config.mirror, flows=self.gateway.flows)
         self.news.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
         for kind in ("tools", "resources", "prompts"):
             self.news.changed(kind, None)
+        self.news.pins_changed()
         if self.gateway.own_tools.keys() != own.keys():
             self.news.own_changed()
-        return tuple(name for name in _AT_START if getattr(before, name) != getattr(config, name))
+        admits = self.server.admit(config.auth)
+        changed = (name for name in _AT_START if getattr(before, name) != getattr(config, name))
+        return tuple(name for name in changed if name != "auth" or not admits)
+
+    def _isolates(self, config: Config) -> bool:
+        """Whether there are several principals: none who was let in by a token is made another's by a reload."""
+        return self.gateway.flows.is_isolated or (config.auth.is_required and not self.is_local)
 
     async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
         """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
 
         Args:
-            host: A loopback address.
+            host: A loopback address; any where everybody must show a token.
             port: 0 for any that is free.
             announce: Told the URL as soon as clients can connect to it.
             leaving: Set by who wants us to end in good order.
 
         Raises:
-            MirrorError: The address is not a loopback one (everybody who reaches it would share one memory) or taken.
+            MirrorError: The address is taken, or others can reach it who need no token and would share one memory.
         """
-        if host not in _LOOPBACK:
-            raise MirrorError(f"{host!r} is not a loopback address. Serve on 127.0.0.1, behind a proxy that you trust.")
+        check_address(host, self.config.auth, self.config.server)
         settings = uvicorn.Config(
-            Farewell(self.server.http_app(host), leaving), log_config=None, access_log=False, lifespan="on"
+            Farewell(self.server.http_app(host), leaving),
+            http="h11",
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            limit_concurrency=self.config.limits.traffic.max_connections,
+            h11_max_incomplete_event_size=self.config.limits.traffic.max_header_bytes,
         )
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
@@ -144,65 +183,138 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def open_application(config: Config, *, awaits_client: bool = False) -> AsyncIterator[Application]:
+async def open_application(
+    config: Config, *, awaits_client: bool = False, functions: LocalFunctions | None = None
+) -> AsyncIterator[Application]:
     """Start everything that a config names; stop it at the end.
 
     Args:
         config: What to serve.
         awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
+        functions: Tools of the program that we run in, beside the upstreams'.
+
+    Raises:
+        ConfigError: The lock file cannot be read.
+        MirrorError: The audit log cannot be written.
     """
-    news = _News()
-    with Leash() as leash:
+    news, pins = News(), read_pins(config.lock)
+    with Leash() as leash, _auditing(config.audit) as audit:
         async with (
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(Scanner(leash)) as scanner,
             aclosing(Inquirer(leash)) as inquirer,
+            _counting(store) as tally,
             anyio.create_task_group() as tasks,
         ):
-            upstreams = _upstreams_of(config, news, spool, leash)
-            gateway = Gateway(
-                upstreams=upstreams,
-                keeper=Keeper(store, policy, time.time, news.kept),
-                scanner=scanner,
-                inquirer=inquirer,
-                spool=spool,
-                mirror=config.mirror,
-                memory_tools=config.memory_tools,
-                limits=config.limits,
-                new_id=uuid4,
-                is_transparent=config.is_transparent,
-                own_tools=_own_tools(config, policy),
-                catalog=Catalog({}, LABELS | OWN_LABELS | await store.labels()),
-            )
+            upstreams = Upstreams(config.upstreams, _equipment(config, news, spool, leash), functions)
+            keeper = Keeper(store, policy, time.time, news.kept)
+            estimate = estimator(config.mirror.provider)
+            sender = Sender(Conversations(config.context, time.monotonic), tally, estimate)
+            gateway = await _gateway_of(config, keeper, upstreams, sender, (scanner, inquirer, spool), pins)
+            gateway.audit = Audit(audit, config.audit.required)
+            gateway.flows = flows_of(config, is_isolated=config.auth.is_required and not awaits_client)
             news.reach(_handlers_of(gateway, config, news, tasks), config)
             tasks.start_soon(news.spread)
+            tasks.start_soon(_warm, estimate)
+            tasks.start_soon(tally.follow)
             async with upstreams.running():
                 if not awaits_client:
                     upstreams.start()
-                server = MirrorServer(news.handlers, config.server, spool, __version__)
-                yield Application(config, gateway, server, upstreams, news)
+                server = MirrorServer(news.handlers, config.server, config.auth, spool, __version__)
+                yield Application(config, gateway, server, upstreams, news, audit, is_local=awaits_client)
             tasks.cancel_scope.cancel()
 
 
-def _upstreams_of(config: Config, news: "_News", spool: Spool, leash: Leash) -> Upstreams:
+async def _gateway_of(
+    config: Config,
+    keeper: Keeper,
+    upstreams: Upstreams,
+    sender: Sender,
+    readers: tuple[Scanner, Inquirer, Spool],
+    pins: Pins,
+) -> Gateway:
+    """The walk, which knows the labels of what is stored already."""
+    scanner, inquirer, spool = readers
+    return Gateway(
+        upstreams=upstreams,
+        keeper=keeper,
+        scanner=scanner,
+        inquirer=inquirer,
+        spool=spool,
+        mirror=config.mirror,
+        memory_tools=config.memory_tools,
+        limits=config.limits,
+        new_id=uuid4,
+        sender=sender,
+        is_transparent=config.is_transparent,
+        pins=pins,
+        own_tools=_own_tools(config, keeper.lifetime),
+        catalog=Catalog({}, LABELS | OWN_LABELS | await keeper.store.labels()),
+    )
+
+
+@contextmanager
+def _auditing(policy: AuditPolicy) -> Iterator[AuditFile | None]:
+    """The audit log, with all that was said in it when it is closed; None where there is none."""
+    if policy.path is None:
+        yield None
+        return
+    key = policy.key.encode() if policy.key else token_bytes(32)
+    file = AuditFile(policy.path, Shorthand(key), time.time)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@asynccontextmanager
+async def _counting(store: Store) -> AsyncIterator[Tally]:
+    """A tally whose last counts are in the store before that is closed."""
+    tally = Tally(store)
+    try:
+        yield tally
+    finally:
+        with anyio.CancelScope(shield=True):
+            await tally.deliver()
+
+
+async def _warm(estimate: Callable[[Buffer], int]) -> None:
+    """Read what token estimates stand on, so that the first call does not wait for it."""
+    await anyio.to_thread.run_sync(estimate, b" ", abandon_on_cancel=True)
+
+
+def _equipment(config: Config, news: News, spool: Spool, leash: Leash) -> Equipment:
     client_info = types.Implementation(name=config.server.name, version=__version__)
     audience = Audience(news.changed, news.updated)
-    return Upstreams(config.upstreams, Equipment(spool, leash, client_info, audience, config.server.answer_timeout))
+    return Equipment(spool, leash, client_info, audience, config.server.answer_timeout)
 
 
-def _handlers_of(gateway: Gateway, config: Config, news: "_News", tasks: TaskGroup) -> Handlers:
+def _handlers_of(gateway: Gateway, config: Config, news: News, tasks: TaskGroup) -> Handlers:
     """What answers clients' requests, and tells them of changes in tasks of its own."""
-    relay = Relay(gateway.upstreams)
-    sessions = Sessions(config.server.answer_timeout, time.monotonic, news.ended)
+    relay, traffic = Relay(gateway.upstreams), config.limits.traffic
+    sessions = Sessions(
+        config.server.answer_timeout, time.monotonic, news.ended, wants_principals=config.auth.is_required
+    )
     return Handlers(
         gateway=gateway,
         relay=relay,
-        contents=ContentCapture(gateway.keeper, config.mirror, config.limits, uuid4),
-        subscriptions=Subscriptions(gateway.upstreams, relay, tasks),
-        announcements=Announcements(sessions, tasks),
+        contents=ContentCapture(
+            gateway.keeper, config.mirror, config.limits, uuid4, gateway.upstreams.may_show, gateway.flows
+        ),
+        subscriptions=Subscriptions(gateway.upstreams, relay, tasks, traffic.subscriptions_per_principal),
+        announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        postbox=Postbox(),
+        postbox=Postbox(config.limits),
+        admission=_admission(traffic, shows_tokens=config.auth.is_required),
     )
+
+
+def _admission(traffic: TrafficPolicy, *, shows_tokens: bool) -> Admission:
+    """Of each principal's requests."""
+    most = traffic.rate(shows_tokens=shows_tokens)
+    rate = Bound("calls_per_minute", most) if most else None
+    queue = Queue(Bound("queued_calls", traffic.queued_calls), traffic.queue_timeout)
+    return Admission(Bound("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
 
 
 def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, OwnTool]:
@@ -221,7 +333,7 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
         try:
             store, spool = await _enter_store(policy, config.limits, stack)
         except StoreError as error:
-            if config.store.kind or config.store.path:
+            if config.store.kind or config.store.path or config.store.encryption:
                 raise
             _logger.warning("%s Until then values are kept in memory, and are gone with the gateway.", error)
             policy = replace(policy, kind="memory")
@@ -229,10 +341,30 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
         yield store, policy, spool
 
 
+@asynccontextmanager
+async def open_kept_store(config: Config) -> AsyncIterator[Store]:
+    """The store alone: what is in it whether or not a gateway runs.
+
+    Raises:
+        MirrorError: It is a gateway's own memory, or cannot be used.
+    """
+    policy = replace(config.store, kind=config.store.kind or "disk")
+    if policy.kind == "memory":
+        raise MirrorError(
+            "`store.kind: memory` keeps nothing outside the running gateway. Ask that one, by `memory_list`; or set "
+            "`store.kind` to disk or redis."
+        )
+    async with AsyncExitStack() as stack:
+        store, _ = await _enter_store(policy, config.limits, stack)
+        yield store
+
+
 async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
     store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
     configured = Path(policy.path) if policy.path else None
-    spool = stack.enter_context(Spool(limits, store.scratch if isinstance(store, DiskStore) else configured))
+    if isinstance(store, DiskStore):  # what is sealed is linked to no message, and none is put beside it in clear
+        configured = None if policy.encryption else store.scratch
+    spool = stack.enter_context(Spool(limits, configured))
     return await stack.enter_async_context(store), spool
 
 
@@ -256,85 +388,3 @@ _STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]]
     "redis": _open_redis,
 }
 """By kind, from what a store obeys and where it may put files."""
-
-
-class _News:
-    """Follows what upstreams announce: a new catalog at once, and word of it to clients."""
-
-    def __init__(self) -> None:
-        self._handlers: Handlers | None = None
-        self.config = Config()
-        self._pending: dict[tuple[str, str | None], None] = {}
-        self._wake = anyio.Event()
-
-    @property
-    def handlers(self) -> Handlers:
-        """Who is told; known before anything is started."""
-        assert self._handlers is not None  # noqa: S101  # `reach` comes first
-        return self._handlers
-
-    def reach(self, handlers: Handlers, config: Config) -> None:
-        """Who is told, and by which rules catalogs are made."""
-        self._handlers, self.config = handlers, config
-
-    def changed(self, kind: str, party: str | None) -> None:
-        """On a party's connection, or on everybody's, a list has changed."""
-        if kind == "tools" and not self._remake(party):
-            return
-        if kind == "tools" and party is None:
-            for other in tuple(self.handlers.gateway.catalogs):
-                self._remake(other)
-        self._pending[kind, party] = None
-        self._wake.set()
-
-    def own_changed(self) -> None:
-        """We have other tools of our own."""
-        self._pending["tools", None] = None
-        self._wake.set()
-
-    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """A resource was updated."""
-        self.handlers.subscriptions.updated(upstream, party, uri, params)
-
-    def kept(self) -> None:
-        """A value was stored: it is a resource of ours."""
-        self._pending["resources", None] = None
-        self._wake.set()
-
-    def _remake(self, party: str | None) -> bool:
-        """Put a catalog together anew; whether clients see a difference."""
-        gateway, config = self.handlers.gateway, self.config
-        said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
-        listed = ((policy, listing.tools) for policy, listing in said if listing)
-        reserved = () if config.is_transparent else TOOLS
-        catalog = build_catalog(listed, config.mirror, reserved, transparent=config.is_transparent)
-        before = gateway.catalogs.get(party or "", gateway.catalog)
-        # What a tool that has gone once stored is still ours to find, or to miss.
-        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS | OWN_LABELS)
-        if party is None:
-            gateway.catalog = catalog
-        elif _adverts(catalog) != _adverts(gateway.catalog):
-            gateway.catalogs[party] = catalog
-        else:
-            gateway.catalogs.pop(party, None)
-        return _adverts(catalog) != _adverts(before)
-
-    def ended(self, session: str) -> None:
-        """A client has gone: so does what was its alone."""
-        self.handlers.gateway.upstreams.end_session(session)
-        self.handlers.gateway.catalogs.pop(session, None)
-        self.handlers.subscriptions.forget_session(session)
-
-    async def spread(self) -> None:
-        """Tell clients, however many changes there were meanwhile, once."""
-        while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
-            pending, self._pending = self._pending, {}
-            for kind, party in pending:
-                await self.handlers.announcements.announce(kind, party)
-            await anyio.sleep(_SPREAD_PAUSE)
-
-
-def _adverts(catalog: Catalog) -> dict[str, Any]:
-    return {name: entry.advert for name, entry in catalog.entries.items()}

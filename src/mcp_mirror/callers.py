@@ -14,6 +14,9 @@ from mcp_mirror.errors import RefusedError
 LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """RFC 5424's severities, the least first."""
 
+LOCAL: Final = "local"
+"""The namespace of the one user of a gateway that nobody has to show a token."""
+
 _INVALID_REQUEST: Final = -32600
 
 CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(
@@ -50,7 +53,7 @@ class Caller:
         """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
         if self.session is not None:
             return self.session
-        return self.principal if self.capabilities else None
+        return self.principal if self.capabilities or self.namespace != LOCAL else None
 
     def can_answer(self, method: str) -> bool:
         """Whether it has said that it takes this request of a server's."""

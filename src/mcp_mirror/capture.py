@@ -6,7 +6,7 @@ are. Nothing is dropped that is not said twice; storing it is not done here.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -63,6 +63,10 @@ class CaptureRules:
     error_budget: int
     wrapped: bool
     """The tool declares `x-fastmcp-wrap-result`."""
+    passes: bool = True
+    """Small images, recordings and other blocks may go on as they are; else all that is no text is stored."""
+    preview: bool = True
+    """The model may be shown something of it; else all is stored, whatever the mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +114,18 @@ def capture(
         estimate: Tells tokens.
         decode: Where the text of a string goes that is itself JSON.
     """
+    rules = rules if rules.preview else replace(rules, mode="always", inline_budget=0, error_budget=0, passes=False)
     is_error = bytes(result.get("isError", b"false")) == b"true"
     blocks = tuple(_open_block(raw) for raw in open_array(result.get("content", b"[]")) or ())
     structured = _structured(result, rules.wrapped)
     if rules.mode == "never" or (structured is None and not blocks):
         return Captured(is_error=is_error)
     budget = rules.error_budget if is_error else rules.inline_budget
-    small = _is_small(structured, blocks, budget, estimate)
+    small = (
+        rules.preview
+        and _is_small(structured, blocks, budget, estimate)
+        and (rules.passes or len(_texts(blocks)) == len(blocks))
+    )
     if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks, decode))):
         return Captured(is_error=is_error)
     value = _content_value(blocks, estimate, decode) if structured is None else _draft(structured, None, estimate)
@@ -126,18 +135,24 @@ def capture(
     place = _place_of(blocks, said, is_value=structured is None)
     # What merely may repeat the value is kept as it came: nobody is told of it.
     companion = _companion(place, blocks, result, estimate, decode if said == "differs" else _no_decode)
-    passed = tuple(_passed(blocks))
+    passed = tuple(_passed(blocks)) if rules.passes else ()
+    if not rules.preview:
+        value, companion = _hidden(value), companion and _hidden(companion)
     unseen = len(passed) + len(_texts(blocks)) < len(blocks)
     return Captured(
         value=value,
         companion=companion,
         named=companion is not None and structured is not None and (unseen or said == "differs"),
         envelope=_envelope(result, place, structured),
-        shown=_readable(value) if value.tokens <= budget and not is_error else None,
+        shown=_readable(value) if rules.preview and value.tokens <= budget and not is_error else None,
         passed=passed,
         is_error=is_error,
-        head=_head(value) if is_error else None,
+        head=_head(value) if is_error and rules.preview else None,
     )
+
+
+def _hidden(draft: Draft) -> Draft:
+    return replace(draft, media_type=None, preview=False)
 
 
 def _open_block(raw: Buffer) -> _Block:

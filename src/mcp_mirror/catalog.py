@@ -3,20 +3,23 @@
 A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 
 import mcp_types as types
 from pydantic import ValidationError
 
 from mcp_mirror.capture import WRAPPER, CaptureRules
+from mcp_mirror.definitions import excess_of
+from mcp_mirror.naming import NOBODYS, Names, Origin
 from mcp_mirror.paths import tool_label
+from mcp_mirror.pins import NO_PINS, Finding, Pins
 from mcp_mirror.policies import MirrorPolicy, ToolPolicy, UpstreamPolicy
-from mcp_mirror.schema import EXECUTION, Schema, compile_check, fit_name, header_locations, twin_of
+from mcp_mirror.schema import EXECUTION, Schema, compile_check, header_locations, twin_of
 
+_NAME: Final = 100
+"""Characters of a tool's name that are told."""
 _APP: Final = "ui"
 _OLD_APP: Final = "ui/resourceUri"
 """What in a tool's `_meta` says that a view of an MCP App shows its results."""
@@ -52,6 +55,10 @@ class Catalog:
     """The tool labels with which paths of ours begin."""
     problems: tuple[str, ...] = ()
     """What is wrong with tools, a sentence each, for an operator."""
+    quarantined: Mapping[str, Finding] = field(default_factory=dict)
+    """Tools that are not served, for they are not as they were pinned, by the names that they would have."""
+    findings: tuple[Finding, ...] = ()
+    """All that is not as it was pinned, served or not."""
 
     def header_schema(self, name: str) -> Schema | None:
         """The schema that says which arguments of a call stand in HTTP headers as well; None if none do.
@@ -60,6 +67,12 @@ class Catalog:
         """
         entry = self.entries.get(name)
         return entry.advert["inputSchema"] if entry and entry.headers and not entry.mirrored else None
+
+    @property
+    def origins(self) -> Mapping[str, Origin]:
+        """Whose each name is."""
+        served = {name: (one.upstream, one.tool) for name, one in self.entries.items()}
+        return served | {name: (one.change.upstream, str(one.change.tool)) for name, one in self.quarantined.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +84,26 @@ class _Found:
     raw: Mapping[str, Any]
     schema: Schema
     check: Callable[[Any], str | None]
+    finding: Finding | None
+    """In what it is not as it was pinned."""
+
+    @property
+    def origin(self) -> Origin:
+        """Where it is from."""
+        return self.policy.name, self.name
 
 
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any]]]]
 
 
 def build_catalog(
-    listings: Listings, mirror: MirrorPolicy, reserved: Collection[str], *, transparent: bool = False
+    listings: Listings,
+    mirror: MirrorPolicy,
+    reserved: Collection[str],
+    *,
+    transparent: bool = False,
+    pins: Pins = NO_PINS,
+    held: Mapping[str, Origin] = NOBODYS,
 ) -> Catalog:
     """The catalog of these listings.
 
@@ -86,46 +112,84 @@ def build_catalog(
         mirror: How twins look.
         reserved: Names of our own tools, which no upstream's can take.
         transparent: List the originals alone, under their own names where no two are the same.
+        pins: What the tools' definitions were, and what is done with those that differ.
+        held: Names that are one tool's and can be no other's.
     """
     problems: list[str] = []
-    found = [one for policy, tools in listings for one in _admitted(policy, tools, problems)]
-    shared = {name for name, times in Counter(one.name for one in found).items() if times > 1}
+    given = [(policy, tuple(tools)) for policy, tools in listings]
+    found = [one for policy, tools in given for one in _admitted(policy, tools, pins, problems)]
+    pinned = pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, Entry] = {}
-    own = {one.name for one in found} - shared - set(reserved) if transparent else set()
+    quarantined: dict[str, Finding] = {}
+    names = Names(reserved, held)
     kinds = (True, False) if mirror.expose_originals and mirror.suffix else (True,)
     for mirrored in (False,) if transparent else kinds:
+        named = _names_of(found, pinned, names, mirror.suffix if mirrored else "", keep=transparent)
         for one in found:
-            suffix, taken = mirror.suffix if mirrored else "", (entries, reserved, own)
-            name = one.name if one.name in own else _free_name(one, suffix, one.name in shared, taken)
-            entries[name] = _entry(one, name, mirror, mirrored=mirrored)
-    return Catalog(entries, frozenset(tool_label(one.name) for one in found), tuple(problems))
+            if not mirrored and not transparent and not one.policy.preview:
+                continue  # what an original answers would be shown
+            name = named[one.origin]
+            if one.finding and one.finding.is_blocked:
+                quarantined[name] = one.finding
+            else:
+                entries[name] = _entry(one, name, mirror, mirrored=mirrored)
+    findings = tuple(one.finding for one in found if one.finding)
+    labels = frozenset(tool_label(one.name) for one in found)
+    return Catalog(entries, labels, tuple(problems), quarantined, findings)
 
 
-def _admitted(policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], problems: list[str]) -> list[_Found]:
+def _names_of(
+    found: Iterable[_Found], pinned: Collection[Origin], names: Names, suffix: str, *, keep: bool
+) -> Mapping[Origin, str]:
+    """What each tool is called. What is not pinned changes no name of what is, and of what was and has gone."""
+    known = frozenset(pinned)
+    new = [one.origin for one in found if one.origin not in known]
+    named: dict[Origin, str] = {}
+    for group in (pinned, new):
+        named |= names.keep(group) if keep else {}
+        named |= names.name_all([one for one in group if one not in named], suffix, tuple(named))
+    return named
+
+
+def _admitted(
+    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], pins: Pins, problems: list[str]
+) -> list[_Found]:
     admitted: dict[str, _Found] = {}
     for raw in tools:
         name = raw.get("name")
         if not isinstance(name, str) or not name:
             problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
-            problems.append(f"Upstream {policy.name!r} lists tool {name!r} twice: the first is served.")
+            problems.append(f"Upstream {policy.name!r} lists tool {_told(name)} twice: the first is served.")
         elif not policy.admits(name):
             continue
+        elif excess := excess_of(raw, policy.bounds):
+            problems.append(f"Upstream {policy.name!r} lists tool {_told(name)}, which is not served: {excess}.")
+        elif len(admitted) == policy.bounds.max_tools:
+            most = f"`limits.max_tools` ({len(admitted):,})"
+            problems.append(f"Upstream {policy.name!r} lists more tools than {most}: those after are not served.")
+            break
         else:
-            admitted[name] = _look_through(policy, name, raw, problems)
+            admitted[name] = _look_through(policy, name, raw, pins, problems)
     return list(admitted.values())
 
 
-def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], problems: list[str]) -> _Found:
+def _told(name: str) -> str:
+    return repr(name if len(name) <= _NAME else f"{name[:_NAME]}...")
+
+
+def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], pins: Pins, problems: list[str]) -> _Found:
     """A tool without what clients could not take: one odd tool would cost them the whole list."""
     spoilt = _spoilt_members(raw)
     if spoilt:
-        problems.append(f"Tool {name!r} of upstream {policy.name!r}: its {', '.join(spoilt)} cannot be passed on.")
+        problems.append(f"Tool {_told(name)} of upstream {policy.name!r}: its {', '.join(spoilt)} cannot be passed on.")
     schema, check, wrong = _schema_of(raw)
     if wrong:
-        problems.append(f"Tool {name!r} of upstream {policy.name!r}: {wrong}; its arguments are passed on unchecked.")
+        problems.append(
+            f"Tool {_told(name)} of upstream {policy.name!r}: {wrong}; its arguments are passed on unchecked."
+        )
     kept = {key: value for key, value in raw.items() if key not in spoilt}
-    return _Found(policy, name, kept, schema, check)
+    return _Found(policy, name, kept, schema, check, pins.judge(policy, name, raw))
 
 
 def _spoilt_members(raw: Mapping[str, Any]) -> list[str]:
@@ -152,16 +216,6 @@ _ANY: Final[Schema] = {"type": "object"}
 
 def _anything(_: Any) -> str | None:
     return None
-
-
-def _free_name(one: _Found, suffix: str, shared: bool, taken: tuple[Collection[str], ...]) -> str:  # noqa: FBT001
-    """The name that the tool gets: with its upstream's before it where two share one, with a number where all fails."""
-    name = fit_name(one.name, suffix, one.policy.name if shared else "")
-    for salt in count(1):
-        if not any(name in names for names in taken):
-            break
-        name = fit_name(one.name if salt == 1 else f"{one.name}{salt}", suffix, one.policy.name)
-    return name
 
 
 def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> Entry:
@@ -202,6 +256,7 @@ def _rules(one: _Found, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRule
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
         wrapped=isinstance(output, dict) and _wraps(output, one.name),
+        preview=one.policy.preview,
     )
 
 

@@ -1,35 +1,43 @@
-"""The command line: `mcp-mirror serve | check | call | config schema`."""
+"""The command line: `mcp-mirror serve | check | lock | call | eval | stats | flows | tokens | login | token`."""
 
 import json
 import logging
 import os
-import signal
 import sys
-from collections.abc import Coroutine, Mapping
+import webbrowser
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any
 
 import anyio
-import msgspec
+import anyio.to_thread
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from mcp_mirror import __version__
-from mcp_mirror.app import Application, open_application
-from mcp_mirror.callers import Caller, Silent
-from mcp_mirror.config import config_json_schema, find_config, load_config
+from mcp_mirror.answers import Reply
+from mcp_mirror.app import Application, open_application, open_kept_store
+from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.calls import ToolCall
+from mcp_mirror.config import config_json_schema
+from mcp_mirror.counting import count_files
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.faces.handlers import LOCAL
-from mcp_mirror.gateway import Reply, ToolCall
+from mcp_mirror.evals.command import evaluate
+from mcp_mirror.faces.auth.tokens import mint_token
+from mcp_mirror.flow_matrix import print_flows
+from mcp_mirror.literals import read_arguments
+from mcp_mirror.lockfile import read_file, write_file
+from mcp_mirror.locking import DIFFERENCES, Comparison, compare
+from mcp_mirror.login import sign_in
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.policies import Config
+from mcp_mirror.policies import LockPolicy
+from mcp_mirror.process import fail, find, load, load_from, run_to_end, say, tell_warnings
 from mcp_mirror.reloading import Reloading
-from mcp_mirror.schema import Schema, types_at
-from mcp_mirror.spans import kind_at, trim
-from mcp_mirror.telemetry import set_up_logging
-from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.report import open_console, report
+from mcp_mirror.schema import Schema
+from mcp_mirror.statement import NOTHING, as_json, as_table, read_stats
+from mcp_mirror.telemetry import set_up_logging, tell_operator
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.wire import join
 
@@ -42,6 +50,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="About the configuration file.")
 app.add_typer(config_app, name="config")
+app.command("eval")(evaluate)
+app.command(name="tokens")(count_files)
+app.command(name="flows")(print_flows)
 
 ConfigOption = Annotated[
     Path | None,
@@ -53,12 +64,6 @@ ConfigOption = Annotated[
     ),
 ]
 VerboseOption = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on standard error.")]
-
-_MISCONFIGURED: Final = 2
-"""Exit code for what the operator must mend before anything can run."""
-_UNCUT: Final = 250
-"""Columns of a table that is no terminal's."""
-_INTERRUPTED: Final = 130
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
@@ -94,9 +99,11 @@ def serve(
     Example: mcp-mirror serve --config mirror.yaml --http 127.0.0.1:8000
     """
     set_up_logging(verbose)
-    path = _find(config)
-    loaded = _load_from(path)
-    _tell_warnings(loaded)
+    path = find(config)
+    loaded = load_from(path)
+    set_up_logging(verbose, loaded)
+    tell = partial(tell_operator, loaded)
+    tell_warnings(loaded, tell)
     address = _address(http) if http else None
     leaving = anyio.Event()
 
@@ -105,17 +112,17 @@ def serve(
             open_application(loaded, awaits_client=not address) as application,
             anyio.create_task_group() as tasks,
         ):
-            reloading = Reloading(application, path, os.environ, _say)
+            reloading = Reloading(application, path, os.environ, tell, partial(set_up_logging, verbose))
             tasks.start_soon(reloading.follow_signal)
             if watch:
                 tasks.start_soon(reloading.follow_file)
             if address:
-                await application.serve_http(*address, lambda url: _say(f"mcp-mirror serves {url}"), leaving)
+                await application.serve_http(*address, lambda url: tell(f"mcp-mirror serves {url}"), leaving)
             else:
                 await application.server.serve_stdio(leaving)
             tasks.cancel_scope.cancel()
 
-    _run(run(), leaving, loaded.server.drain)
+    run_to_end(run(), leaving, loaded.server.drain)
 
 
 @app.command()
@@ -127,21 +134,63 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     Example: mcp-mirror check --config mirror.yaml
     """
     set_up_logging(verbose)
-    if not verbose:  # what is down is told once, among the problems
-        logging.getLogger("mcp_mirror.upstreams").setLevel(logging.ERROR)
-    loaded = _load(config)
+    loaded = load(config)
+    set_up_logging(verbose, loaded)
+    if not verbose:  # what is wrong is told once, among the problems
+        for name in ("upstreams", "news"):
+            logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
     problems: list[str] = list(loaded.warnings)
 
     async def run() -> None:
         async with open_application(loaded) as application:
             for upstream in application.upstreams:
                 await upstream.settled.wait()
-            problems.extend(_report(application))
+            problems.extend(report(application))
 
-    _run(run())
-    for problem in problems:
-        _console(stderr=True).print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
+    run_to_end(run())
+    _tell_problems(problems)
     raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def lock(
+    config: ConfigOption = None,
+    only_check: Annotated[  # noqa: FBT002  # a flag of the command line
+        bool, typer.Option("--check", help="Write nothing; the exit code is 1 where anything differs.")
+    ] = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Connect to every upstream, show what of its tools is not as locked, and lock it as it is now (`lock.file`).
+
+    The exit code is 1 where an upstream cannot be listed: what was locked of it stays.
+
+    Example: mcp-mirror lock --config mirror.yaml
+    """
+    set_up_logging(verbose)
+    loaded = load(config)
+    set_up_logging(verbose, loaded)
+    tell_warnings(loaded)
+    file = Path(loaded.lock.file or "")
+    found: list[Comparison] = []
+
+    async def run() -> None:
+        was = read_file(file)
+        async with open_application(replace(loaded, lock=LockPolicy("off"))) as application:
+            found.append(await compare(application, was))
+        if not only_check and (found[0].changes or was is None):
+            write_file(file, found[0].now)
+
+    run_to_end(run())
+    for line in found[0].told():
+        open_console().print(line, style=DIFFERENCES.get(line[:3]), highlight=False, markup=False)
+    say(f"mcp-mirror: {found[0].outcome('not' if only_check else 'now')} in {file}.")
+    _tell_problems(found[0].problems)
+    raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
+
+
+def _tell_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        open_console(stderr=True).print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
 
 
 @app.command()
@@ -163,8 +212,9 @@ def call(
     Example: mcp-mirror call --config mirror.yaml tika_mirrored --arg pdf_path=sheet.pdf
     """
     set_up_logging(verbose)
-    loaded = _load(config)
-    _tell_warnings(loaded)
+    loaded = load(config)
+    set_up_logging(verbose, loaded)
+    tell_warnings(loaded)
     given = dict(_argument(text) for text in arg or ())
     replies: list[Reply] = []
 
@@ -172,14 +222,88 @@ def call(
         async with open_application(loaded) as application:
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _until_served(application, tool)
-            arguments = _read_arguments(given, _schema_of(application, tool))
+            arguments = read_arguments(given, _schema_of(application, tool))
             replies.append(await application.gateway.call_tool(ToolCall(Silent(Caller(LOCAL)), tool, arguments)))
 
-    _run(run())
+    run_to_end(run())
     result = {key: _parsed(replies[0][key]) for key in ("content", "isError") if key in replies[0]}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
     raise typer.Exit(1 if result.get("isError") else 0)
+
+
+@app.command()
+def stats(
+    config: ConfigOption = None,
+    as_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,  # noqa: FBT002  # a flag
+    verbose: VerboseOption = 0,
+) -> None:
+    """Print what the store holds, and the tokens that models were sent and spared, for each namespace.
+
+    A gateway that runs adds to these numbers every few seconds.
+
+    Example: mcp-mirror stats --config mirror.yaml
+    """
+    set_up_logging(verbose)
+    loaded = load(config)
+    set_up_logging(verbose, loaded)
+
+    async def run() -> None:
+        async with open_kept_store(loaded) as store:
+            found = await read_stats(store)
+        table = as_table(found) if found else NOTHING
+        open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
+
+    run_to_end(run())
+
+
+@app.command()
+def login(
+    upstream: Annotated[str, typer.Argument(help="The upstream's name in the configuration.")],
+    scope: Annotated[
+        str, typer.Option(help="Scopes to ask for beside what the server wants, with spaces between them.")
+    ] = "",
+    browser: Annotated[  # noqa: FBT002  # a flag of the command line
+        bool, typer.Option(help="Open the page in a browser, where there is a terminal.")
+    ] = True,
+    config: ConfigOption = None,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Sign in to an upstream that wants OAuth, with a browser; the gateway keeps and renews the tokens.
+
+    Example: mcp-mirror login search --config mirror.yaml
+    """
+    set_up_logging(verbose)
+    loaded = load(config)
+    set_up_logging(verbose, loaded)
+    policy = next((one for one in loaded.upstreams if one.name == upstream), None)
+    if policy is None:
+        names = ", ".join(one.name for one in loaded.upstreams)
+        fail(MirrorError(f"There is no upstream {upstream!r} in the configuration, but {names or 'none'}."))
+
+    async def show(url: str) -> None:
+        say(f"To sign in, open this in a browser:\n{url}")
+        if browser and sys.stderr.isatty():
+            await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+
+    async def run() -> None:
+        kept = await sign_in(policy, tuple(scope.split()), show)
+        say(f"Signed in to {upstream}. The tokens are in {kept}.")
+
+    run_to_end(run())
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="The principal whom it lets in, such as alice.")],
+) -> None:
+    """Make a bearer token: it is printed once, and its hash for the configuration.
+
+    Example: mcp-mirror token alice
+    """
+    minted, digest = mint_token()
+    print(minted)  # noqa: T201  # the output
+    say(f"The token is above, and nowhere else. In the configuration:\nauth:\n  tokens:\n    {name}: {digest}")
 
 
 @app.command()
@@ -202,89 +326,10 @@ def main() -> None:
     app()
 
 
-def _load(path: Path | None) -> Config:
-    return _load_from(_find(path))
-
-
-def _find(path: Path | None) -> Path:
-    try:
-        return find_config(path, os.environ)
-    except MirrorError as error:
-        _fail(error)
-
-
-def _load_from(path: Path) -> Config:
-    try:
-        return load_config(path, os.environ)
-    except MirrorError as error:
-        _fail(error)
-
-
-def _tell_warnings(config: Config) -> None:
-    for warning in config.warnings:
-        _say(f"mcp-mirror: {warning}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
-
-
-def _run(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = None, drain: float = 0) -> None:
-    """Run to the end or to a signal; either way everything that was opened is closed.
-
-    Args:
-        main: What runs.
-        leaving: Set at the first signal: what runs takes nothing new and ends when what is under way has ended.
-        drain: Seconds that it gets for that.
-    """
-    stopped: list[signal.Signals] = []
-
-    async def run() -> None:
-        async with anyio.create_task_group() as tasks:
-            if sys.platform != "win32":
-                tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, leaving if drain else None, drain)
-            await main
-            tasks.cancel_scope.cancel()
-
-    try:
-        anyio.run(run)
-    except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
-    except (MirrorError, BaseExceptionGroup) as error:
-        _fail(error)
-    if stopped:
-        raise typer.Exit(_INTERRUPTED if stopped[0] == signal.SIGINT else 0)
-
-
-async def _stop_on_signal(
-    scope: anyio.CancelScope, stopped: list[signal.Signals], leaving: anyio.Event | None, drain: float
-) -> None:
-    """The first signal lets what is under way end; where nothing may, and at a second one, all is closed at once."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for number in signals:
-            stopped.append(number)
-            if leaving is None or leaving.is_set():
-                scope.cancel()
-                return
-            leaving.set()
-            scope.deadline = anyio.current_time() + drain
-
-
-def _fail(error: BaseException) -> NoReturn:
-    """Say what an operator must mend; what is nobody's mistake but ours goes on as it is."""
-    cause = error
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    if not isinstance(cause, MirrorError):
-        raise error
-    _say(f"mcp-mirror: {cause}")
-    raise typer.Exit(_MISCONFIGURED) from None
-
-
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  # the largest port
-        _fail(MirrorError(f"--http wants HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+        fail(MirrorError(f"--http wants HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
     return host.strip("[]"), int(port)
 
 
@@ -295,33 +340,12 @@ def _parsed(member: Buffer | Segments) -> Any:
 def _argument(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        _fail(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
+        fail(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
     try:
         text.encode()
     except UnicodeEncodeError:
-        _fail(MirrorError(f"--arg wants UTF-8; got {text!r}."))
+        fail(MirrorError(f"--arg wants UTF-8; got {text!r}."))
     return key, value
-
-
-def _read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
-    """The arguments of the command line as a JSON object."""
-    members = (json.dumps(key).encode() + b":" + _read(value, types_at(schema, (key,))) for key, value in given.items())
-    return b"{" + b",".join(members) + b"}"
-
-
-def _read(text: str, wanted: frozenset[str]) -> bytes:
-    """JSON if it is some and the argument takes it; where that takes text, JSON of another type that it names alone."""
-    try:
-        msgspec.json.decode(raw := text.encode(), type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
-        return msgspec.json.encode(text)
-    kind = kind_at(raw, trim(raw).start)
-    admits = _ADMITS.get(kind, frozenset({kind}))
-    return raw if "string" not in wanted or admits & wanted else msgspec.json.encode(text)
-
-
-_ADMITS: Final = {"text": frozenset({"number", "integer"}), "number": frozenset({"number", "integer"})}
-"""The types of which an argument that takes text must name one for JSON of a kind to count: so "7" can be text."""
 
 
 def _schema_of(application: Application, tool: str) -> Schema:
@@ -343,41 +367,3 @@ async def _until_served(application: Application, tool: str) -> None:
     async with anyio.create_task_group() as tasks:
         for upstream in application.upstreams if tool not in application.gateway.own_tools else ():
             tasks.start_soon(wait, upstream)
-
-
-def _console(*, stderr: bool = False) -> Console:
-    """A console that cuts nothing where its output goes into a file or a pipe."""
-    console = Console(stderr=stderr, soft_wrap=True)
-    return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, width=_UNCUT)
-
-
-def _cost(advert: dict[str, Any]) -> int:
-    return estimate_tokens(json.dumps(advert, ensure_ascii=False).encode())
-
-
-def _report(application: Application) -> list[str]:
-    """Print the table of upstreams and twins; give what is wrong."""
-    catalog = application.gateway.catalog
-    table = Table(box=box.SIMPLE)
-    for name in ("upstream", "tool"):
-        table.add_column(name, overflow="fold")  # a name is of use whole alone
-    table.add_column("twin", no_wrap=True)
-    table.add_column("tokens", justify="right")
-    for entry in catalog.entries.values():
-        table.add_row(entry.upstream, entry.tool, entry.name, f"{_cost(entry.advert):,}")
-    own_tools = application.gateway.own_tools.values()
-    for own in own_tools:
-        table.add_row("(mcp-mirror)", "", own.name, f"{_cost(own.advert):,}")
-    console = _console()
-    console.print(table)
-    adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in own_tools]
-    console.print(
-        f"All definitions together: {sum(map(_cost, adverts)):,} tokens at most (estimated).", highlight=False
-    )
-    for upstream in application.upstreams:
-        state = upstream.status.state
-        said = f", {upstream.listing.server}, protocol {upstream.listing.protocol_version}" if upstream.listing else ""
-        console.print(f"{upstream.policy.name}: {state}{said}", highlight=False, markup=False)
-    down = [f"{one.policy.name}: {one.status.detail}" for one in application.upstreams if one.status.state != "ready"]
-    listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
-    return [*down, *listed, *catalog.problems]

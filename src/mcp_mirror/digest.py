@@ -11,10 +11,11 @@ import msgspec
 
 from mcp_mirror.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
 from mcp_mirror.errors import WireError
+from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
-from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.wire import open_message
+from mcp_mirror.policies import CaptureMode, NoticeStyle, TokenProvider
+from mcp_mirror.wire import asks, open_message, open_object
 
 INDEXED: Final = 10_000
 """Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
@@ -34,6 +35,25 @@ class Order:
     companion_base: str
     """Of what else the result says."""
     max_key_bytes: int
+    provider: TokenProvider = "default"
+    """Whose tokens the budgets are."""
+    max_depth: int = MAX_DEPTH
+    """Levels of nesting that the message may have."""
+
+    def unshown(self) -> "Order":
+        """The same for a result of which the model may be shown nothing."""
+        return replace(self, rules=replace(self.rules, preview=False))
+
+    def hidden(self) -> "Order":
+        """The same for a result that the model may not see: it is stored, and its path alone is told."""
+        rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
+        return replace(self, rules=rules, style="opaque")
+
+    def tightened(self) -> "Order":
+        """The same for a result of which nothing may be shown: its path alone, unless it must not be stored."""
+        mode: CaptureMode = "never" if self.rules.mode == "never" else "always"
+        rules = replace(self.rules, mode=mode, inline_budget=0, error_budget=0, passes=False)
+        return replace(self, rules=rules, style="opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,20 @@ class Digest:
     """The result as it came."""
     captured: Captured
     notice: str = ""
+
+    @property
+    def ifc(self) -> object:
+        """What `_meta.ifc` of the result says of its labels, as JSON read; None where it says nothing."""
+        return read_ifc(self.members.get("_meta") or (open_object(self.captured.envelope) or {}).get("_meta", b"null"))
+
+
+def read_ifc(meta: Buffer) -> object:
+    """`ifc` of a result's `_meta`, as JSON read; None where it says nothing, and a text where it cannot be read."""
+    try:
+        read = msgspec.json.decode(meta)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "unreadable"
+    return read.get("ifc") if isinstance(read, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +99,8 @@ def digest_result(
     if not _is_result(members):
         raise WireError("It is no tool result: `content` must be an array and `isError` true or false.")
     captured = capture(members, order.rules, estimate, decode)
+    if not order.rules.preview:
+        members = _unshown(captured)
     if captured.value is None:
         return Digest(members, captured)
     _check_keys(captured.value, order.max_key_bytes)
@@ -79,17 +115,17 @@ def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode
     Raises:
         WireError: It is no JSON-RPC response, or past a bound.
     """
-    members = members_of(frame)
+    members = members_of(frame, order.max_depth)
     return members if isinstance(members, Refused) else digest_result(members, order, estimate, decode)
 
 
-def members_of(frame: Buffer) -> Mapping[str, Buffer] | Refused:
+def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | Refused:
     """The members of the result in a whole response that was not looked at yet.
 
     Raises:
         WireError: It is no JSON-RPC response.
     """
-    message = open_message(frame)
+    message = open_message(frame, max_depth)
     if not isinstance(message.error, msgspec.UnsetType):
         try:
             error = msgspec.json.decode(message.error, type=_Error)
@@ -98,12 +134,27 @@ def members_of(frame: Buffer) -> Mapping[str, Buffer] | Refused:
         return Refused(error.code, error.message)
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
+    if asks(message.result):
+        raise WireError("It asks for input in a message that is too large for a question.")
     return {key: memoryview(raw) for key, raw in message.result.items()}
 
 
 class _Error(msgspec.Struct):
     code: int
     message: str
+
+
+def _unshown(captured: Captured) -> Mapping[str, Buffer]:
+    """What stands for a result of which nothing may be shown, where its notice does not: it is empty, or not stored."""
+    if captured.value is None:
+        return {"content": b"[]", "isError": b"true" if captured.is_error else b"false"}
+    block = {"type": "text", "text": _LOST}
+    return {"content": msgspec.json.encode([block]), "isError": b"true"}
+
+
+_LOST: Final = (
+    "The tool was called. Its result could not be stored, and may not be shown (`preview: false`). Try again later."
+)
 
 
 def _is_result(members: Mapping[str, Buffer]) -> bool:
@@ -131,5 +182,7 @@ def _write_notice(value: Draft, captured: Captured, order: Order) -> str:
         shown=captured.shown,
         companion=order.companion_base if captured.named else None,
         head=captured.head,
+        preview=value.preview,
+        is_error=captured.is_error,
     )
     return write_notice(stored, order.style)

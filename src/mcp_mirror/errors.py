@@ -3,17 +3,37 @@
     MirrorError                  its message may be shown to a model or an operator as it is
     ├── ConfigError              the operator mends the file and starts again (exit code 2)
     ├── ToolError                the model can mend the call: it is answered as a tool error, `isError`
+    │   └── FlowError            a value may not go where the call would take it: its user may be asked to let it
     ├── UpstreamError            an upstream did not do its part: answered as a tool error that names it
     │   └── RefusedError         a peer answered with a JSON-RPC error, which another peer may have to see as it is
     ├── StoreError               the store refused or failed: nothing was stored, no path was given out
-    └── WireError                a peer's bytes are not a message we can carry: one failed request
+    ├── WireError                a peer's bytes are not a message we can carry: one failed request
+    ├── BusyError                too much is asked at once or a minute: the caller is told when to try again
+    └── EndpointError            a model's endpoint gave no answer: asked again, or one run of an evaluation is void
 
 A message is one or two plain sentences: what was wrong, and what to do next.
 """
 
+import traceback
+from math import ceil
+from pathlib import PurePath
+from typing import Self
+
 
 class MirrorError(Exception):
     """The root; its message is written for its reader and holds no secret and no value."""
+
+    _logged: str | None = None
+
+    @property
+    def logged(self) -> str:
+        """What a log may say of it: the message, but nothing that an upstream wrote."""
+        return str(self) if self._logged is None else self._logged
+
+    def logged_as(self, words: str) -> Self:
+        """The same error with other words for a log."""
+        self._logged = words
+        return self
 
 
 class ConfigError(MirrorError):
@@ -22,6 +42,17 @@ class ConfigError(MirrorError):
 
 class ToolError(MirrorError):
     """A call that the model can mend; the message says how."""
+
+
+class FlowError(ToolError):
+    """A value may not go to a place; nothing of it was read."""
+
+    def __init__(self, message: str, flow: str, question: str) -> None:
+        super().__init__(message)
+        self.flow = flow
+        """A name for what was to go where, in whose call."""
+        self.question = question
+        """What to ask the user, who may let it go this once."""
 
 
 class UpstreamError(MirrorError):
@@ -37,6 +68,7 @@ class RefusedError(UpstreamError):
         self.said = said
         """What the peer said, without our words about it; no secret is in it."""
         self.data = data
+        self._logged = f"A request was refused (error {code})."
 
 
 class StoreError(MirrorError):
@@ -45,3 +77,47 @@ class StoreError(MirrorError):
 
 class WireError(MirrorError):
     """Bytes that are no message, or a message past a bound; the message names the byte or the bound."""
+
+
+class BusyError(MirrorError):
+    """Too much is asked at once, or a minute; the message names the bound."""
+
+    def __init__(self, message: str, wait: float) -> None:
+        """Say what is too much.
+
+        Args:
+            message: A sentence.
+            wait: Seconds after which trying again may help.
+        """
+        self.wait = max(1, ceil(wait))
+        """Whole seconds, 1 or more."""
+        super().__init__(f"{message} Try again in {self.wait} s.")
+
+
+class EndpointError(MirrorError):
+    """A model's endpoint gave no completion; the message says what it gave."""
+
+    def __init__(self, message: str, *, wait: float | None = None, is_full: bool = False) -> None:
+        super().__init__(message)
+        self.wait = wait
+        """Seconds after which asking again may help; None where it cannot."""
+        self.is_full = is_full
+        """The conversation is longer than what the model takes."""
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What went wrong, without the groups that tasks put around it: of several the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def frames_of(error: BaseException) -> str:
+    """What went wrong and where, for a log: kinds and lines of code, no message, for that may repeat a value."""
+    codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-_FRAMES:]
+    places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(codes))
+    return f"{type(error).__name__} at {places or 'no known place'}"
+
+
+_FRAMES = 8
+"""Lines of code that are told."""

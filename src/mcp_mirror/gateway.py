@@ -5,76 +5,59 @@ clock are passed in. A mistake of anybody's becomes an answer that the model can
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from secrets import token_hex
 from uuid import UUID
 
 import anyio.to_thread
-import mcp_types as types
 import msgspec
 
-from mcp_mirror.callers import Caller, Exchange
-from mcp_mirror.capture import Captured
+from mcp_mirror.answers import Reply, content_reply, error_reply, path_reply, reply_of, size_of, weight_of
+from mcp_mirror.arguments import fitted, header_arguments
+from mcp_mirror.audit import SILENT, Audit, AuditRecord
+from mcp_mirror.budget import lowered, wanted_by
+from mcp_mirror.callers import Caller
+from mcp_mirror.calls import UNWRITTEN, ToolCall, outcome_of, record_of
 from mcp_mirror.catalog import Catalog, Entry
+from mcp_mirror.consent import Consent, Spent, with_consent
+from mcp_mirror.conversations import Hold
+from mcp_mirror.crossing import Border, Crossing
 from mcp_mirror.digest import Digest, Order, Refused, digest_result
 from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError, WireError
+from mcp_mirror.flows import Flows, written
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
-from mcp_mirror.memory_tools.own_tool import Content, Memory, OwnTool
-from mcp_mirror.models import Buffer, Draft, JsonToken, Provenance, Segments, media_type_of
-from mcp_mirror.paths import SCHEME, new_base
+from mcp_mirror.labels import Labels
+from mcp_mirror.memory_tools.own_tool import Memory, OwnTool
+from mcp_mirror.models import Buffer, Provenance, Segments
+from mcp_mirror.paths import new_base
+from mcp_mirror.pins import NO_PINS, Pins
 from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
-from mcp_mirror.recall import nearest, recall, unknown_path
-from mcp_mirror.resolve import Escaped, Pointer, Resolved, find_pointers, substitute
-from mcp_mirror.rounds import asked_reply, checked
+from mcp_mirror.recall import nearest
+from mcp_mirror.resolve import Pointer, Resolved, check_count, find_pointers
+from mcp_mirror.rounds import asked_reply
 from mcp_mirror.scanner import Scanner
-from mcp_mirror.schema import types_at
-from mcp_mirror.spans import Miss, locate
+from mcp_mirror.sending import Sender, full
 from mcp_mirror.spool import Spool, SpooledFrame, discarding
-from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tokens import estimator
+from mcp_mirror.tools import RETRIEVE
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.questions import Asked, Round
+from mcp_mirror.upstreams.muting import is_for_client, unquoting
+from mcp_mirror.upstreams.questions import Asked
 from mcp_mirror.upstreams.supervisor import Upstreams
-from mcp_mirror.wire import array_of, join
+from mcp_mirror.veil import WITHHELD, Reading, hidden_reply, veiling
 
 _logger = logging.getLogger(__name__)
 
-_CHECKED_BYTES = 1 << 18
-"""Arguments up to this size are validated against the tool's schema."""
 _AT_ONCE_BYTES = 1 << 17
 """Results up to this size are read without leaving the event loop: what that costs goes by their keys too."""
 _TOKEN_BYTES = 64
 """Bytes of a token past which a result is over a budget whatever an estimate says."""
 _TOLD_BYTES = 1 << 10
 """How much of the arguments a notice may tell."""
-
-Reply = Mapping[str, Buffer | Segments]
-"""The members of a `tools/call` result, JSON text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call as a client made it."""
-
-    exchange: Exchange
-    """The way back to the client."""
-    name: str
-    arguments: Buffer
-    """A JSON object."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    """What it says in `_meta` to the upstream."""
-    again: Round | None = None
-    """The answers that it brings, where it is made again for their sake."""
-
-    @property
-    def namespace(self) -> str:
-        """Whose memory it uses."""
-        return self.exchange.caller.namespace
 
 
 @dataclass(slots=True)
@@ -91,8 +74,17 @@ class Gateway:
     limits: WirePolicy
     new_id: Callable[[], UUID]
     """UUID version 4."""
+    sender: Sender
     is_transparent: bool = False
     """Nothing is stored."""
+    pins: Pins = NO_PINS
+    """What upstreams are held to."""
+    flows: Flows = field(default_factory=Flows)
+    """What may flow where."""
+    spent: Spent = field(default_factory=Spent)
+    """The users' answers that were taken."""
+    audit: Audit = SILENT
+    """Where it is said who called and read what."""
     own_tools: Mapping[str, OwnTool] = field(default_factory=dict)
     """Our own tools that are served; none where nothing is stored."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
@@ -106,53 +98,133 @@ class Gateway:
         Raises:
             RefusedError: The upstream's own error is for the client and not for the model.
         """
+        began, outcome = self.keeper.clock(), "cancelled"
+        if not await self.audit.admit(self._record(call, "begun")):
+            return error_reply(UNWRITTEN)
+        reply: Reply = {}
         try:
-            if own := self.own_tools.get(call.name):
-                return _content(await own.call(self.memory, call.namespace, call.arguments))
-            entry = await self._route(call.name, call.exchange.caller)
-            return await (self._walk(entry, call) if entry.mirrored else self._pass(entry, call))
+            reply = await self._reply(call)
+            outcome = outcome_of(reply, call.course)
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            spent = 1000 * (self.keeper.clock() - began)
+            self.audit.write(replace(self._record(call, outcome), bytes=size_of(reply), milliseconds=max(spent, 0)))
+        return reply
+
+    async def _reply(self, call: ToolCall) -> Reply:
+        if self.is_transparent:
+            return await self._answer(call, Hold())
+        caller = call.exchange.caller
+        with self.sender.hold(
+            call.namespace, call.conversation, self._wanted(call), lambda: self._listed(caller)
+        ) as hold:
+            if hold.is_spent:
+                call.course.rule = "context is full"
+            reply = full(hold) if hold.is_spent else await self._answer(call, hold)
+            return await self.sender.send(call.namespace, call.name, hold, reply)
+
+    async def _answer(self, call: ToolCall, hold: Hold) -> Reply:
+        may_ask = self.flows.policy.on_refusal == "ask"
+        try:
+            return await with_consent(call, self.spent, lambda it: self._serve(call, hold, it), may_ask=may_ask)
         except RefusedError as error:
-            if _is_for_client(error) or not self._is_twin(call):
+            if is_for_client(error) or (not self._is_twin(call) and self._charges(call, hold, error)):
                 raise
             return error_reply(str(error))
         except MirrorError as error:
             return error_reply(str(error))
 
-    async def _walk(self, entry: Entry, call: ToolCall) -> Reply:
-        found = find_pointers(call.arguments, self.catalog_for(call.exchange.caller).labels)
-        values = await self._fetch(call.namespace, found)
-        arguments = await _substitute(entry, call.arguments, found, values)
-        _check(entry, arguments)
-        order = self._order(entry, call)
-        arrival = await self._send(entry, arguments, call)
-        if isinstance(arrival, Asked):
-            return asked_reply(arrival, call.arguments)
-        with discarding(arrival):
-            digest = await self._read(entry, arrival, order)
-            try:
-                await self._keep(call, entry, order, digest.captured, values)
-            except StoreError as error:
-                return self._unkept(entry, digest, error)
-        return _reply(digest, order.base if self.mirror.resource_links else None)
+    async def _serve(self, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
+        if own := self.own_tools.get(call.name):
+            memory = self.memory_within(hold, call.id, consent)
+            return content_reply(await own.call(memory, call.namespace, call.arguments))
+        return await self._walk(await self._route(call.name, call.exchange.caller), call, hold, consent)
 
-    def _unkept(self, entry: Entry, digest: Digest, error: StoreError) -> Reply:
+    def _record(self, call: ToolCall, outcome: str) -> AuditRecord:
+        return record_of(call, outcome, self.catalog_for(call.exchange.caller), self.own_tools)
+
+    def _charges(self, call: ToolCall, hold: Hold, error: RefusedError) -> bool:
+        """Whether there is room for an error that passes as it is: clients show it to the model."""
+        return self.is_transparent or self.sender.charge(call.namespace, hold, self.sender.cost_of_text(str(error)))
+
+    def _wanted(self, call: ToolCall) -> int:
+        entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
+        inline_budget = entry.rules.inline_budget if entry else 0
+        return wanted_by(self.mirror, inline_budget, brings_back=call.name == RETRIEVE)
+
+    def _listed(self, caller: Caller) -> bytes:
+        """The definitions of all tools."""
+        entries, own = self.catalog_for(caller).entries.values(), self.own_tools.values()
+        return msgspec.json.encode([*(entry.advert for entry in entries), *(tool.advert for tool in own)])
+
+    async def _walk(self, entry: Entry, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
+        """A twin's call; of an original, listed beside it, nothing is resolved and nothing captured."""
+        catalog, crossing = self.catalog_for(call.exchange.caller), self._crossing(call, consent)
+        found = find_pointers(call.arguments, catalog.labels) if entry.mirrored else ()
+        check_count(found, self.limits.traffic.max_pointers)
+        named = await crossing.look(found)
+        given = crossing.border.admit(named, entry.upstream)
+        values = await crossing.fetch(found, named)
+        shows = all(value.preview for value in values.values())
+        tells = shows and self.flows.may_show(given)
+        arguments: Segments = (call.arguments,)
+        if entry.mirrored:
+            arguments = await fitted(entry, call.arguments, found, values, tells=tells)
+        order = self._order(entry, call, hold)
+        order = order if shows else order.unshown()
+        with veiling(entry.tool, hides=self._hides(entry, given)), unquoting(shows=shows):
+            arrival = await self._send(entry, arguments, call, consent)
+            if isinstance(arrival, Asked):
+                return asked_reply(consent.carried(arrival), call.arguments)
+            with discarding(arrival):
+                read = await self._read_within(hold, entry, arrival, order, given)
+                try:
+                    await self._keep(call, entry, order, read, values)
+                except StoreError as error:
+                    return await self._unkept(entry, read, error, hold)
+        return await self._told(read, order, hold)
+
+    def _crossing(self, call: ToolCall, consent: Consent) -> Crossing:
+        audit = self.audit.within(call.id)
+        border = Border(self.flows, call.namespace, call.name, audit, call.course, consent.flow)
+        return Crossing(self.keeper.store, self.scanner, border)
+
+    def _hides(self, entry: Entry, given: Labels) -> bool:
+        """Whether the model may not see what a tool answers.
+
+        Raises:
+            ToolError: And it is kept from it nowhere else: nothing is stored.
+        """
+        hides = not self.flows.may_show(self.flows.labels_of_result(entry.upstream, given))
+        if hides and self.is_transparent:
+            raise ToolError(WITHHELD)
+        return hides
+
+    async def _told(self, read: Reading, order: Order, hold: Hold) -> Reply:
+        """The notice of what is stored, or its path alone where that is too much; what is not stored as it came."""
+        digest = read.digest
+        if digest.captured.value is None and not read.is_hidden:
+            return await self.sender.pass_on(order.tool, hold, digest.members)
+        hold.stands_for = weight_of(digest.captured)
+        if read.is_hidden:
+            return hidden_reply(digest, order.base)
+        reply = reply_of(digest, order.base if self.mirror.resource_links else None)
+        return reply if await self.sender.fits(hold, reply) else path_reply(digest, order.base)
+
+    async def _unkept(self, entry: Entry, read: Reading, error: StoreError, hold: Hold) -> Reply:
         """What could not be stored, as it came, if that is not too much; else the model hears why it has nothing.
 
         Raises:
             StoreError: It is too much.
         """
-        if not _fits(digest.members, self.mirror.answer_budget):
+        members = read.digest.members
+        shown = members and not read.is_hidden and _fits(members, self.mirror)
+        if not shown or not hold.widen(await self.sender.cost_of(members)):
             raise StoreError(f"Tool {entry.tool!r} was called, but its result could not be stored. {error}")
         _logger.warning("A result of %r is passed on, for it could not be stored. %s", entry.tool, error)
-        return digest.members
-
-    async def _pass(self, entry: Entry, call: ToolCall) -> Reply:
-        """An original, listed beside its twin: nothing is resolved and nothing captured."""
-        arrival = await self._send(entry, (call.arguments,), call)
-        if isinstance(arrival, Asked):
-            return asked_reply(arrival, call.arguments)
-        with discarding(arrival):
-            return (await self._read(entry, arrival, self._order(entry, call))).members
+        return members
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
@@ -164,25 +236,36 @@ class Gateway:
 
     @property
     def memory(self) -> Memory:
-        """What our own tools and resources work on."""
+        """What our own resources work on, and our own tools where no account is kept."""
+        return self.memory_within(Hold(), token_hex(8), Consent())
+
+    def memory_within(self, hold: Hold, correlation: str, consent: Consent) -> Memory:
+        """What our own tools work on, showing no more than a call may send."""
         return Memory(
             keeper=self.keeper,
             scanner=self.scanner,
             inquirer=self.inquirer,
             spool=self.spool,
-            mirror=self.mirror,
+            tally=self.sender.tally,
+            mirror=self._mirror_within(hold),
             tools=self.memory_tools,
             limits=self.limits,
-            estimate=estimate_tokens,
+            estimate=estimator(self.mirror.provider),
             new_id=self.new_id,
+            audit=self.audit.within(correlation),
+            flows=self.flows,
+            consent=consent.flow,
         )
 
+    def _mirror_within(self, hold: Hold) -> MirrorPolicy:
+        return self.mirror if hold.tokens is None else lowered(self.mirror, hold.tokens)
+
     async def _route(self, name: str, caller: Caller) -> Entry:
-        if name not in self.catalog_for(caller).entries:  # its upstream may be starting still, or be back
+        if self._find(name, caller) is None:  # its upstream may be starting still, or be back
             await self.upstreams.settle(self.mirror.startup_wait)
-        if name not in self.catalog_for(caller).entries:
+        if self._find(name, caller) is None:
             await self.upstreams.try_unlisted()
-        if entry := self.catalog_for(caller).entries.get(name):
+        if entry := self._find(name, caller):
             return entry
         near = nearest(name, (*self.catalog_for(caller).entries, *self.own_tools))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
@@ -190,147 +273,97 @@ class Gateway:
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
 
-    async def _send(self, entry: Entry, arguments: Segments, call: ToolCall) -> Arrival | Asked:
+    def _find(self, name: str, caller: Caller) -> Entry | None:
+        """What has this name for a client now.
+
+        Raises:
+            ToolError: A tool that is not what it was when it was pinned.
+        """
+        catalog = self.catalog_for(caller)
+        if finding := catalog.quarantined.get(name):
+            raise ToolError(finding.refusal)
+        return catalog.entries.get(name)
+
+    async def _send(self, entry: Entry, arguments: Segments, call: ToolCall, consent: Consent) -> Arrival | Asked:
+        upstream = self.upstreams[entry.upstream]
+        await upstream.settle_for(call.exchange)  # a connection of the caller's own may list the tool otherwise
+        self._find(entry.name, call.exchange.caller)
         order = Outgoing(
             method="tools/call",
             params={"arguments": arguments},
-            shown={"name": entry.tool, "arguments": _header_arguments(entry, arguments)},
+            shown={"name": entry.tool, "arguments": header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
             may_repeat=entry.may_repeat,
         )
-        return await self.upstreams[entry.upstream].request(order, call.exchange, checked(call.again, call.arguments))
+        return await upstream.request(order, call.exchange, consent.again)
 
-    def _order(self, entry: Entry, call: ToolCall) -> Order:
+    def _order(self, entry: Entry, call: ToolCall, hold: Hold) -> Order:
+        rules = entry.rules if entry.mirrored else replace(entry.rules, mode="never")
+        if hold.tokens is not None:
+            inline_budget = min(rules.inline_budget, hold.tokens)
+            rules = replace(rules, inline_budget=inline_budget, error_budget=min(rules.error_budget, hold.tokens))
         return Order(
-            rules=entry.rules if entry.mirrored else replace(entry.rules, mode="never"),
-            style=self.mirror.notice,
+            rules=rules,
+            style=self._mirror_within(hold).notice,
             tool=entry.tool,
             arguments=bytes(call.arguments[:_TOLD_BYTES]),
             base=new_base(entry.tool, self.new_id()),
             companion_base=new_base(entry.tool, self.new_id()),
             max_key_bytes=self.limits.max_key_bytes,
+            provider=self.mirror.provider,
+            max_depth=self.limits.max_depth,
         )
 
     async def _read(self, entry: Entry, arrival: Arrival, order: Order) -> Digest:
         """What a result comes to: at once if it is small, else where it holds up no other call."""
+        estimate = estimator(self.mirror.provider)
         try:
             if isinstance(arrival, SpooledFrame):
                 digest = await self.scanner.scan(arrival, order)
             elif sum(len(raw) for raw in arrival.values()) > _AT_ONCE_BYTES:
-                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, estimate_tokens)
+                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, estimate)
             else:
-                digest = digest_result(arrival, order, estimate_tokens)
+                digest = digest_result(arrival, order, estimate)
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):
             raise self.upstreams[entry.upstream].refusal(repr(entry.tool), digest.code, digest.message)
         return digest
 
-    async def _fetch(self, namespace: str, found: tuple[Pointer | Escaped, ...]) -> dict[Pointer, Resolved]:
-        """The value of each pointer; a text that only looks like one, of a tool we never served, stays a text."""
-        values: dict[Pointer, Resolved] = {}
-        for pointer in found:
-            if isinstance(pointer, Escaped):
-                continue
-            recalled = await recall(self.keeper.store, self.scanner, namespace, pointer.path) if pointer.path else None
-            if recalled:
-                values[pointer] = Resolved(str(recalled.path), recalled.blob, recalled.kind)
-            elif pointer.ours:
-                raise await unknown_path(self.keeper.store, namespace, pointer.text)
-        return values
+    async def _read_within(self, hold: Hold, entry: Entry, arrival: Arrival, order: Order, given: Labels) -> Reading:
+        """The same; what does not fit as it came is stored, if it may be, and what the model may not see always is.
+
+        Raises:
+            ToolError: It may not be seen, and nothing is stored.
+        """
+        digest = await self._read(entry, arrival, order)
+        labels = self.flows.labels_of_result(entry.upstream, given, digest.ifc)
+        if not self.flows.may_show(labels):
+            if self.is_transparent:
+                raise ToolError(WITHHELD)
+            return Reading(await self._read(entry, arrival, order.hidden()), labels, is_hidden=True)
+        may_be_stored = digest.captured.value is None and order.rules.mode != "never"
+        if not may_be_stored or await self.sender.fits(hold, digest.members):
+            return Reading(digest, labels, is_hidden=False)
+        return Reading(await self._read(entry, arrival, order.tightened()), labels, is_hidden=False)
 
     async def _keep(
-        self, call: ToolCall, entry: Entry, order: Order, captured: Captured, inputs: Mapping[Pointer, Resolved]
+        self, call: ToolCall, entry: Entry, order: Order, read: Reading, inputs: Mapping[Pointer, Resolved]
     ) -> None:
         digest = hashlib.sha256(call.arguments).hexdigest()
         paths = tuple(sorted({value.path for value in inputs.values()}))
-        await self.keeper.keep(call.namespace, Provenance(entry.upstream, entry.tool, digest, paths), order, captured)
+        made, captured, labels = (
+            Provenance(entry.upstream, entry.tool, digest, paths),
+            read.digest.captured,
+            written(read.labels),
+        )
+        await self.keeper.keep(call.namespace, made, order, captured, labels)
+        call.course.path, call.course.labels = order.base if captured.value else None, labels
 
 
-def _reply(digest: Digest, linked: str | None) -> Reply:
-    """What the client gets: the notice and the blocks that pass beside it, or the result as it came."""
-    if digest.captured.value is None:
-        return digest.members
-    passed = [(block,) for block in digest.captured.passed]
-    links = [(_link_block(linked, digest.captured.value),)] if linked else []
-    reply = _content(((text_block(digest.notice),), *passed, *links))
-    return {**reply, "isError": b"true"} if digest.captured.is_error else reply
-
-
-def _fits(members: Mapping[str, Buffer], budget: int) -> bool:
+def _fits(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:
     """Whether a model may see all of a result: it reads the content or the structured content."""
+    budget, estimate = mirror.answer_budget, estimator(mirror.provider)
     read = [members.get(member, b"") for member in ("content", "structuredContent")]
-    return all(len(raw) <= budget * _TOKEN_BYTES and estimate_tokens(raw) <= budget for raw in read)
-
-
-def _is_for_client(error: RefusedError) -> bool:
-    """Whether a client acts on it: a capability or a URL elicitation is wanted, or its answers do not fit."""
-    wanted = (types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED)
-    return error.code in wanted or error.data == {"reason": "invalid_request_state"}
-
-
-def text_block(text: str) -> bytes:
-    """A text content block."""
-    return msgspec.json.encode({"type": "text", "text": text})
-
-
-def _link_block(base: str, value: Draft) -> bytes:
-    """A stored value as a resource that a client can show to a person."""
-    link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": len(value.blob)}
-    return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})
-
-
-def error_reply(message: str) -> Reply:
-    """A tool error that the model reads."""
-    return {"content": array_of([text_block(message)]), "isError": b"true"}
-
-
-def _content(blocks: Content) -> Reply:
-    return {"content": array_of(blocks)}
-
-
-async def _substitute(
-    entry: Entry, arguments: Buffer, found: tuple[Pointer | Escaped, ...], values: Mapping[Pointer, Resolved]
-) -> Segments:
-    """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
-
-    def put_in() -> Segments:
-        return substitute(arguments, found, values, lambda at: types_at(entry.schema, at))
-
-    large = any(len(value.blob) > _AT_ONCE_BYTES for value in values.values())
-    return await anyio.to_thread.run_sync(put_in) if large else put_in()
-
-
-def _check(entry: Entry, arguments: Segments) -> None:
-    """Small arguments are held against the tool's own schema, so that the model hears what is wrong at once.
-
-    Raises:
-        ToolError: They do not fit.
-    """
-    if sum(len(segment) for segment in arguments) > _CHECKED_BYTES:
-        return
-    try:
-        given = json.loads(join(arguments))
-    except (ValueError, RecursionError):  # such as an integer of 5,000 digits: the upstream is to judge
-        return
-    if wrong := entry.check(given):
-        raise ToolError(f"The arguments do not fit tool {entry.name!r}: {wrong}. Correct them and call again.")
-
-
-def _header_arguments(entry: Entry, arguments: Segments) -> dict[str, Any]:
-    """The arguments that are mirrored into HTTP headers, parsed, each in its place."""
-    picked: dict[str, Any] = {}
-    text = join(arguments) if entry.headers else b""
-    for location in entry.headers:
-        if not isinstance(span := locate(text, location), Miss):
-            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits: no header holds it
-                _place(picked, location, json.loads(text[span.start : span.stop]))
-    return picked
-
-
-def _place(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
-    *above, last = location
-    for token in above:
-        tree = tree.setdefault(str(token), {})
-    tree[str(last)] = value
+    return all(len(raw) <= budget * _TOKEN_BYTES and estimate(raw) <= budget for raw in read)

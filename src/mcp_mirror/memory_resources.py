@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.flows import Flows
 from mcp_mirror.memory_tools.finding import CONTENTS, bring_back, text_of
 from mcp_mirror.memory_tools.own_tool import Memory
 from mcp_mirror.models import Buffer, Descriptor, Segments, media_type_of
@@ -15,10 +16,14 @@ from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.recall import Recalled
 from mcp_mirror.spans import Miss, locate
+from mcp_mirror.visible import bare
 from mcp_mirror.wire import array_of, object_of
 
 PAGE: Final = 100
 """Values on one page of a list."""
+
+_NAME: Final = 120
+"""Bytes of a tool's name that are told."""
 
 TEMPLATE: Final[Mapping[str, Any]] = {
     "uriTemplate": f"{SCHEME}{{+path}}",
@@ -49,18 +54,21 @@ async def list_values(memory: Memory, namespace: str, after: str | None) -> tupl
     begin = 0 if after is None else bases.index(after) + 1
     page = stored[begin : begin + PAGE]
     more = len(stored) > begin + PAGE
-    return [msgspec.json.encode(_resource(one)) for one in page], page[-1].base if more else None
+    return [msgspec.json.encode(_resource(one, memory.flows)) for one in page], page[-1].base if more else None
 
 
-def _resource(descriptor: Descriptor) -> dict[str, Any]:
+def _resource(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
+    """A value as it is listed; of one that the model may not see, nothing that its upstream wrote."""
+    media_type = descriptor.media_type if flows.may_show(flows.labels_of(descriptor)) else None
     made = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
+    tool = bare(source.tool, _NAME)
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
-        "title": f"{source.tool} ({human_bytes(descriptor.size)})",
-        "description": f"{descriptor.kind} from {source.tool} of {source.upstream}",
-        "mimeType": media_type_of(descriptor.kind, descriptor.media_type),
+        "title": f"{tool} ({human_bytes(descriptor.size)})",
+        "description": f"{descriptor.kind} from {tool} of {source.upstream}",
+        "mimeType": media_type_of(descriptor.kind, media_type),
         "size": descriptor.size,
         "annotations": {"lastModified": made},
     }
@@ -72,7 +80,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     Raises:
         ToolError: There is none under this path, or it is over `answer_budget`.
     """
-    recalled = await bring_back(memory, namespace, unquote(uri.removeprefix(SCHEME)))
+    recalled = await bring_back(memory, namespace, unquote(uri.removeprefix(SCHEME)), "resources/read")
     content = {"uri": msgspec.json.encode(uri), **_content_of(recalled)}
     return {"contents": array_of([object_of(content)])}
 

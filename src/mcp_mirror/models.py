@@ -1,6 +1,6 @@
 """The nouns that the parts share: spans, values and what is known about them.
 
-Data alone: no module of ours but `paths` is known here, nothing decides anything.
+Data alone: no module of ours is known here, nothing decides anything.
 """
 
 from collections.abc import Mapping
@@ -83,6 +83,8 @@ class Draft:
     """Of a binary value."""
     file: FileSpan | None = None
     """Where the blob also is; a store may link the file instead of writing another."""
+    preview: bool = True
+    """A model may be told what is in it though it has not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,34 @@ class Descriptor:
     """Base of the value that holds what else the same result said."""
     envelope: bytes = b"{}"
     """The result's remaining members, a JSON object; with the value and its companion it rebuilds the result."""
+    preview: bool = True
+    """A model may be told what is in it though it has not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What tools' answers have cost models, in estimated tokens."""
+
+    sent: int = 0
+    """What was sent."""
+    kept_out: int = 0
+    """What results would have cost beyond that, had they not been stored instead."""
+
+    def plus(self, sent: int, kept_out: int) -> "Traffic":
+        """With so much more."""
+        return Traffic(self.sent + sent, self.kept_out + kept_out)
+
+    @property
+    def ratio(self) -> int:
+        """Tokens kept out for each that was sent."""
+        return round(self.kept_out / max(self.sent, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much one namespace keeps."""
+    """How much one namespace keeps, and what its answers have cost."""
 
     values: int
     size: int
     """Bytes."""
+    traffic: Traffic = field(default_factory=Traffic)

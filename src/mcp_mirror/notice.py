@@ -6,16 +6,15 @@ come from strangers, so they are shown as JSON strings, bounded, with nothing in
 
 import json
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 from mcp_mirror.models import Buffer, Kind, Member, Span
-from mcp_mirror.paths import MemoryPath, escape_token
+from mcp_mirror.paths import escape_token, position_token, unescape_token
 from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.spans import count_items, items, kind_at, text_start, trim
+from mcp_mirror.spans import count_items, items, kind_at, trim
+from mcp_mirror.visible import bare, cut, plain_lines, quoted, visible
 
 _TINY: Final = 48
 """Bytes of JSON up to which a key's value is shown instead of described."""
@@ -26,17 +25,10 @@ _KEYS: Final = 1000
 _KEY: Final = 120
 """Bytes of a key that is told whole; a longer one is not told."""
 _NAME: Final = 120
-_FIRST_LINE: Final = 80
 _ARGUMENTS: Final = 300
 _HEAD: Final = 1000
 _SIDES: Final = 4
 """Levels of nested arrays that are told."""
-_HIDDEN: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
-)
-"""What is not seen though its category says otherwise (Unicode, Default_Ignorable_Code_Point; the blank of Braille)."""
-_UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
-"""One character or one escape."""
 _UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 _ONE: Final = 0.9995
@@ -44,8 +36,9 @@ _ONE: Final = 0.9995
 _WHOLE: Final = 99.95
 """From here on a size is told without a fraction."""
 
-_USE: Final = "Pass path as tool argument."
-_USE_BELOW: Final = "Pass path or path/key as tool argument."
+_USE: Final = "Use it as the argument of the next tool."
+_USE_BELOW: Final = "Use it or path/key as argument of the next tool."
+_STANDS: Final = "This path stands for"
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """In JSON text: a string, or what stands between its parts and means nothing."""
 
@@ -69,6 +62,9 @@ class Stored:
     """The path of what else the result said."""
     head: str | None = None
     """The beginning of an error."""
+    preview: bool = True
+    """Something of the value may be told. False: keys by their positions, values by type and size."""
+    is_error: bool = False
 
 
 def write_notice(stored: Stored, style: NoticeStyle) -> str:
@@ -84,59 +80,23 @@ def human_bytes(size: int) -> str:
     return f"{size} B"
 
 
-def quoted(text: str, limit: int) -> str:
-    """A stranger's text as a JSON string: nothing invisible in it, at most `limit` bytes between the quotes."""
-    return f'"{_cut(_visible(json.dumps(text[: limit + 1], ensure_ascii=False)[1:-1]), limit)}"'
-
-
-def _bare(text: str, limit: int) -> str:
-    """A stranger's JSON, shown as it is but bounded and with nothing invisible in it."""
-    return _cut(_visible(text[: limit + 1]), limit)
-
-
-def _visible(text: str) -> str:
-    """What is not seen, or breaks a line, as a JSON escape."""
-    return "".join(_escaped(character) if _is_hidden(character) else character for character in text)
-
-
-def _is_hidden(character: str) -> bool:
-    hidden = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-    return unicodedata.category(character) in hidden or _HIDDEN.match(character) is not None
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if code <= 0xFFFF:  # noqa: PLR2004  # the Basic Multilingual Plane
-        return f"\\u{code:04x}"
-    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
-
-
-def _cut(text: str, limit: int) -> str:
-    """At most `limit` bytes of a text, no escape cut in two; three dots stand for the rest."""
-    if len(text.encode()) <= limit:
-        return text
-    units: list[str] = _UNIT.findall(text)
-    sizes = accumulate(len(unit.encode()) for unit in units)
-    return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - 3) + "..."
-
-
-def _plain_lines(text: str) -> str:
-    """An error's text as it is, but for what is not seen; its line breaks stay."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("".join(c for c in line if c == "\t" or not _is_hidden(c)) for line in lines)
-
-
 def _compact(stored: Stored) -> str:
-    lines = ["Stored in memory:", stored.path]
+    """The path first: what models paste into an argument begins with what a notice begins with."""
+    also = ("The same result's text:", stored.companion) if stored.companion else ()
+    return "\n".join((f'"{stored.path}"', *_told(stored), *also, _use(stored)))
+
+
+def _told(stored: Stored) -> tuple[str, ...]:
+    """What the value is; one that fits the budget, and the beginning of an error, stand there as they are."""
+    if stored.is_error and not stored.preview:
+        return (f"{_STANDS} an error ({_outline(stored)}).",)
     if stored.head is not None:
-        lines += [f"The error ({_outline(stored)}) begins:", _cut(_plain_lines(stored.head), _HEAD)]
-    elif stored.shown is not None:
-        lines.append(stored.shown)
-    else:
-        lines.append(f"{_outline(stored)}{_listed(stored)}")
-    if stored.companion:
-        lines += ["The same result's text:", stored.companion]
-    return "\n".join((*lines, _use(stored)))
+        return (f"{_STANDS} an error ({_outline(stored)}) that begins:", cut(plain_lines(stored.head), _HEAD))
+    if stored.shown is not None:
+        return (f"{_STANDS} this value:", stored.shown)
+    if listed := _listed(stored):
+        return (f"{_STANDS} {stored.kind}{listed}.",)
+    return (f"This path ({_outline(stored)}) stands for the result.",)  # what such a line ends with, models copy
 
 
 def _use(stored: Stored) -> str:
@@ -145,16 +105,16 @@ def _use(stored: Stored) -> str:
 
 
 def _listed(stored: Stored) -> str:
-    shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{escape_token(key)}', _KEY)} {value}", _KEYS)
+    shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{key}', _KEY)} {value}", _KEYS)
     listed = ", ".join((*shown, *([f"and {left:,} more keys"] if left else ())))
     return f": {listed}" if listed else ""
 
 
 def _paper(stored: Stored) -> str:
-    given = _bare(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
+    given = bare(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
     content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
     also = f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
-    first = f"The function {_bare(stored.tool, _NAME)} was executed with the input {given}.\n"
+    first = f"The function {bare(stored.tool, _NAME)} was executed with the input {given}.\n"
     told = _paper_error(stored) or _paper_keys(stored)
     return (
         f'{first}The output was stored in memory under the path "{stored.path}".{told}{content}{also}\n'
@@ -164,29 +124,31 @@ def _paper(stored: Stored) -> str:
 
 
 def _paper_error(stored: Stored) -> str:
+    if stored.is_error and not stored.preview:
+        return "\nThe output is an error."
     if stored.head is None:
         return ""
-    return f"\nThe output is an error that begins:\n{_cut(_plain_lines(stored.head), _HEAD)}"
+    return f"\nThe output is an error that begins:\n{cut(plain_lines(stored.head), _HEAD)}"
 
 
 def _paper_keys(stored: Stored) -> str:
-    path = MemoryPath(stored.path)
-    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(str(path.child(key)), 2 * _KEY + _NAME)}", _KEYS)
+    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(f'{stored.path}/{key}', 2 * _KEY + _NAME)}", _KEYS)
     listed = "\n".join((*shown, *([f"and {left:,} more"] if left else ())))
     return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
 
 def _json(stored: Stored) -> str:
-    stub: dict[str, Any] = {"memory_path": stored.path, "kind": stored.kind, "size": human_bytes(len(stored.blob))}
+    stub: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(len(stored.blob))}
     if stored.shown is None and stored.head is None:
-        shown, left = _shown_keys(stored, lambda key, value: _dumped({key: value}), _KEYS)
+        shown, left = _shown_keys(stored, lambda key, value: _dumped({unescape_token(key): value}), _KEYS)
         stub |= {"keys": {key: value for pair in shown for key, value in json.loads(pair).items()}} if shown else {}
         stub |= {"more_keys": left} if left else {}
     stub |= {} if stored.head is None else {"error_begins": _json_head(stored.head)}
+    stub |= {"is_error": True} if stored.is_error and not stored.preview else {}
     members = {key: _dumped(value) for key, value in stub.items()}
     members |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
     members |= {} if stored.companion is None else {"text_path": _dumped(stored.companion)}
-    members["use"] = _dumped(_use(stored))
+    members["use"] = _dumped(f"{_STANDS} the result. {_use(stored)}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in members.items()) + "}"
 
 
@@ -194,16 +156,16 @@ def _json_content(shown: str, kind: Kind) -> str:
     """A value that is shown: text as a string, JSON as the JSON it is, to the digit, on one line."""
     if kind == "text":
         return _dumped(shown)
-    return _STRING_OR_SPACE.sub(lambda part: _visible(part[0]) if part[0][0] == '"' else "", shown)
+    return _STRING_OR_SPACE.sub(lambda part: visible(part[0]) if part[0][0] == '"' else "", shown)
 
 
 def _dumped(value: Any) -> str:
-    return _visible(json.dumps(value, ensure_ascii=False))
+    return visible(json.dumps(value, ensure_ascii=False))
 
 
 def _json_head(head: str) -> str:
     """As much of an error as fits when it is quoted."""
-    text: str = json.loads(f'"{_cut(_dumped(_plain_lines(head))[1:-1], _HEAD)}"')
+    text: str = json.loads(f'"{cut(_dumped(plain_lines(head))[1:-1], _HEAD)}"')
     return text
 
 
@@ -225,17 +187,24 @@ def _outline(stored: Stored) -> str:
         return f"{quoted(stored.media_type or 'binary', _KEY)} {size}"
     whole = trim(stored.blob)
     if stored.kind == "text":
-        return f"{size} of text, begins {_first_line(stored.blob, whole)}"
+        return f"{size} of text"
     return f"{_describe(stored.blob, whole)} {size}"
 
 
 def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
-    """Each key with what it holds, as long as there is room, in the words of `say`; and how many were left out."""
+    """Each key with what it holds, as long as there is room, in the words of `say`; and how many were left out.
+
+    Keys are as they stand in paths, or their positions where nothing of the value may be told.
+    """
     shown: list[str] = []
-    for member in stored.members if stored.kind == "object" else ():
-        if len(member.key) > _KEY or len(quoted(escape_token(member.key), 2 * _KEY).encode()) > _KEY:
+    for position, member in enumerate(stored.members if stored.kind == "object" else ()):
+        if stored.preview and (
+            len(member.key) > _KEY or len(quoted(escape_token(member.key), 2 * _KEY).encode()) > _KEY
+        ):
             continue
-        said = say(member.key, outline_value(stored.blob, member.span))
+        token = escape_token(member.key) if stored.preview else position_token(position)
+        tell = outline_value if stored.preview else outline_unseen
+        said = say(token, tell(stored.blob, member.span))
         room -= len(said.encode()) + 2
         if room < 0:
             break
@@ -247,7 +216,12 @@ def outline_value(blob: Buffer, span: Span) -> str:
     """A tiny value as it is, any other as what it is and how large."""
     if span.length <= _TINY:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
-        return _bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
+        return bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
+    return f"{_describe(blob, span)} {human_bytes(span.length)}"
+
+
+def outline_unseen(blob: Buffer, span: Span) -> str:
+    """A value as what it is and how large, no byte of it among that."""
     return f"{_describe(blob, span)} {human_bytes(span.length)}"
 
 
@@ -264,7 +238,3 @@ def _describe(blob: Buffer, span: Span) -> str:
             break
         kind, here = kind_at(blob, first.start), first
     return f"array[{'x'.join(sides)}]{' of object' if kind == 'object' else ''}"
-
-
-def _first_line(blob: Buffer, span: Span) -> str:
-    return quoted(text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0], _FIRST_LINE)

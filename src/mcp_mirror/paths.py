@@ -1,11 +1,15 @@
 """Memory paths: `<base>` or `<base>/<RFC 6901 JSON Pointer>`, where `<base>` is `<tool>-<uuid4>`.
 
+A step of the pointer may also be `~#3`, which no JSON Pointer has: the fourth member of an object.
+
 The grammar alone: whether a path leads anywhere is the store's to say.
 """
 
 import re
 from dataclasses import dataclass
 from uuid import UUID
+
+from mcp_mirror.models import JsonToken
 
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
@@ -18,12 +22,15 @@ _ALMOST = re.compile(
 """A path with something before, lost, exchanged or glued to it."""
 _MIXED = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
 """Digits alone are a date, letters alone a word."""
-_ANYWHERE = re.compile(rf"[A-Za-z0-9_-]+-{_UUID4}")
+ANYWHERE = rf"[A-Za-z0-9_-]+-{_UUID4}"
+"""The pattern of a base, wherever it stands."""
+_ANYWHERE = re.compile(ANYWHERE)
 _CANDIDATES = (
     re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
     re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
 )
 """What every path and every text like one holds, written plainly or with escapes; searched at 2 GB/s."""
+_POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
 
@@ -33,12 +40,12 @@ LITERAL = "literal:"
 
 _REPEATS_INPUT = "The function "
 
-NOTICE_FRAMES = (
-    ("Stored in memory:", "tool argument."),
-    (_REPEATS_INPUT, "as input to another function."),
-    ('{"memory_path":', "}"),
+_NOTICE_FRAMES = (
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "argument of the next tool."),
+    (re.compile(_REPEATS_INPUT), "as input to another function."),
+    (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), "}"),
 )
-"""How each style of notice that is more than the path alone begins and ends."""
+"""How each style of notice that is more than the path alone, and what stands for a pruned text, begins and ends."""
 
 MAX_LABEL = 80
 """Characters of a tool's name that a path keeps."""
@@ -49,10 +56,11 @@ class MemoryPath:
     """A well-formed memory path, decoded."""
 
     base: str
-    tokens: tuple[str, ...] = ()
+    tokens: tuple[JsonToken, ...] = ()
+    """Keys, and numbers where an object's member is named by its position."""
 
     def __str__(self) -> str:
-        return self.base + "".join(f"/{escape_token(token)}" for token in self.tokens)
+        return self.base + "".join(f"/{_written(token)}" for token in self.tokens)
 
     def child(self, token: str | int) -> "MemoryPath":
         """The path one step below this one."""
@@ -79,7 +87,7 @@ def parse_path(text: str) -> MemoryPath | None:
     if not (match := _PATH.fullmatch(text)):
         return None
     pointer = match["pointer"] or ""
-    return MemoryPath(match["base"], tuple(unescape_token(token) for token in pointer.split("/")[1:]))
+    return MemoryPath(match["base"], tuple(_read(token) for token in pointer.split("/")[1:]))
 
 
 def almost_path(text: str) -> str | None:
@@ -105,7 +113,7 @@ def candidate_offsets(text: bytes | memoryview) -> list[int]:
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends as our notices do: models paste them where a path is wanted."""
-    return any(text.startswith(opening) and text.endswith(ending) for opening, ending in NOTICE_FRAMES)
+    return any(opening.match(text) and text.endswith(ending) for opening, ending in _NOTICE_FRAMES)
 
 
 def noticed_bases(text: str) -> frozenset[str]:
@@ -117,6 +125,23 @@ def noticed_bases(text: str) -> frozenset[str]:
         return frozenset()
     first, _, rest = text.partition("\n")
     return bases_in(rest if rest and first.startswith(_REPEATS_INPUT) else text)
+
+
+def position_token(position: int) -> str:
+    """What names a member of an object by its position, from 0, where its key may not be told.
+
+    No key is written so: in a JSON Pointer `~` stands before 0 or 1 alone.
+    """
+    return f"~#{position}"
+
+
+def _written(token: JsonToken) -> str:
+    return escape_token(token) if isinstance(token, str) else position_token(token)
+
+
+def _read(token: str) -> JsonToken:
+    match = _POSITION.fullmatch(token)
+    return int(match[1]) if match else unescape_token(token)
 
 
 def escape_token(token: str) -> str:

@@ -11,10 +11,17 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Literal
 
+from mcp_mirror.access import AuthPolicy, OAuthPolicy
+from mcp_mirror.labels import FlowsPolicy, PlacePolicy
+from mcp_mirror.limits import MAX_DEPTH, TrafficPolicy, UpstreamBounds
+
 CaptureMode = Literal["auto", "always", "never"]
 """`auto`: objects and results over the inline budget are stored; `always`: every result; `never`: none."""
 
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
+
+TokenProvider = Literal["default", "openai", "anthropic", "anthropic-4.6", "google", "llama", "mistral"]
+"""Whose tokenizer tokens are estimated for. `default`: never too few for any; `anthropic-4.6`: Claude 3 to Opus 4.6."""
 
 Scope = Literal["shared", "principal", "session"]
 """Whose one connection to an upstream is: everybody's, one principal's, or one client's.
@@ -24,6 +31,13 @@ each client's session has one of its own. Where one is shared, none of these is 
 """
 
 StoreKind = Literal["memory", "disk", "redis"]
+
+ClearMode = Literal["read", "refuse"]
+
+LogFormat = Literal["text", "json"]
+
+LockMode = Literal["off", "warn", "block"]
+"""What is done with a tool that is not as it was locked: nothing; it is told of; it is not served either."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -46,6 +60,15 @@ class HttpEndpoint:
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
     legacy_sse: bool = False
     """Speak the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
+    oauth: OAuthPolicy | None = None
+    """How tokens for it are had; None: none are."""
+    allow_private: bool = False
+    """Names that it has may lead to private addresses, though they look public."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEndpoint:
+    """Functions of the program that the gateway runs in: nothing to start, nowhere to connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +89,7 @@ class UpstreamPolicy:
     """One MCP server of the user's and how it is treated."""
 
     name: str
-    endpoint: StdioEndpoint | HttpEndpoint
+    endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint
     timeout: float = 60.0
     """Seconds that one request may take."""
     startup_timeout: float = 30.0
@@ -83,6 +106,14 @@ class UpstreamPolicy:
     """News of a request's progress gives it all its time again."""
     max_request_bytes: int | None = None
     """Largest arguments that are sent to it. None: what servers of its kind are known to take."""
+    lock: LockMode | None = None
+    """What is done where its tools are not as they were locked. None: as the lock's policy says."""
+    preview: bool = True
+    """Models are shown what it says. False: all that it answers is stored, and told by position, type and size."""
+    place: PlacePolicy = field(default_factory=PlacePolicy)
+    """What its results are labelled, and what it may receive."""
+    bounds: UpstreamBounds = field(default_factory=UpstreamBounds)
+    """What it may list, say and be asked."""
 
     @property
     def request_limit(self) -> int | None:
@@ -95,7 +126,8 @@ class UpstreamPolicy:
             return self.max_request_bytes
         if isinstance(self.endpoint, HttpEndpoint):
             return _HTTP_LIMIT
-        return _NODE_LIMIT if PurePath(self.endpoint.command).stem.lower() in _NODE_RUNNERS else None
+        command = self.endpoint.command if isinstance(self.endpoint, StdioEndpoint) else ""
+        return _NODE_LIMIT if PurePath(command).stem.lower() in _NODE_RUNNERS else None
 
     def admits(self, tool: str) -> bool:
         """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
@@ -103,8 +135,8 @@ class UpstreamPolicy:
 
     @property
     def may_capture(self) -> bool:
-        """Whether an override has results stored, whatever the mirror says."""
-        return any(policy.capture not in (None, "never") for _, policy in self.overrides)
+        """Whether results are stored whatever the mirror says: an override has it so, or nothing may be shown."""
+        return not self.preview or any(policy.capture not in (None, "never") for _, policy in self.overrides)
 
     def tool_policy(self, tool: str) -> ToolPolicy:
         """The overrides whose globs match `tool`, joined."""
@@ -146,6 +178,10 @@ class MirrorPolicy:
     """Resources and prompts over the inline budget are stored like results; else they pass as they are."""
     resource_links: bool = False
     """A notice is followed by a link to the stored value as a resource."""
+    preview: bool = True
+    """Models are shown what upstreams say, where an upstream says nothing else of itself."""
+    provider: TokenProvider = "default"
+    """Whose tokens the budgets are counted in."""
     read_budget: int = 2_500
     """`memory_read` and `memory_grep` show this much at once, and `memory_tools.read_characters` at most."""
     startup_wait: float = 10.0
@@ -173,8 +209,18 @@ class MemoryToolsPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """How much of a conversation's context window tools' answers may fill."""
+
+    window: int | None = None
+    """Estimated tokens. None: no account is kept."""
+    reserve: float = 0.2
+    """The part of it, from 0 to 1, that is kept for what users and models write."""
+
+
+@dataclass(frozen=True, slots=True)
 class WirePolicy:
-    """Bounds of one message, whoever sends it. Bytes, where nothing else is said."""
+    """Bounds of one message, whoever sends it, and of clients' traffic. Bytes, where nothing else is said."""
 
     max_message_bytes: int = 2 << 30
     """Past it a message is discarded and its call fails."""
@@ -182,6 +228,25 @@ class WirePolicy:
     """Past it a message goes to a file as it arrives instead of into memory."""
     max_key_bytes: int = 64 << 10
     """Longest key on the top level of a value."""
+    max_depth: int = MAX_DEPTH
+    """Levels of nesting."""
+    max_envelope_bytes: int = 16 << 20
+    """What is read of a message: all but a call's arguments and what a result holds."""
+    max_inflation: int = 200
+    """How many times its own size a compressed body may have that is over `spool_bytes` once it is inflated."""
+    traffic: TrafficPolicy = field(default_factory=TrafficPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionPolicy:
+    """How values are sealed at rest, on the disk and in Redis."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    """32 bytes in base64 each, or another secret of 32 characters or more. The first seals, all open."""
+    enabled: bool = True
+    """False: what is new is kept in clear; what was sealed is still read."""
+    clear: ClearMode = "read"
+    """What is done with values that are not sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +261,8 @@ class StorePolicy:
     """Address of the Redis or Valkey server; it may hold a password, so it is never shown."""
     prefix: str = "mcp-mirror:"
     """What the keys in Redis begin with."""
+    encryption: EncryptionPolicy | None = None
+    """None: values are kept in clear."""
     fsync: bool = True
     """A value is on the disk before its path is told; else it may be lost where the machine, not the gateway, stops."""
     ttl: float | None = None
@@ -233,6 +300,34 @@ class ServerPolicy:
     alone."""
     drain: float = 10.0
     """Seconds that calls in flight get to end when we are told to stop. 0: none."""
+    allowed_hosts: tuple[str, ...] = ()
+    """`Host` headers that are served beside those of loopback: a name, a name with a port, or with `:*` for any."""
+    allowed_origins: tuple[str, ...] = ()
+    """`Origin` headers that are served beside those of loopback."""
+    log_format: LogFormat = "text"
+    """What a line of the log is: words, or a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockPolicy:
+    """Where definitions are pinned, and what is done about those that differ."""
+
+    mode: LockMode | None = None
+    """None: `block` where the file is there, else `off`."""
+    file: str | None = None
+    """None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPolicy:
+    """Where it is written down who called, read and was refused what."""
+
+    path: str | None = None
+    """A file of JSON lines. None: it is not."""
+    required: bool = False
+    """Nothing is called that cannot be written down."""
+    key: str | None = field(default=None, repr=False)
+    """What the hashes of memory paths are made with. None: this process's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +337,14 @@ class Config:
     upstreams: tuple[UpstreamPolicy, ...] = ()
     mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
     memory_tools: MemoryToolsPolicy = field(default_factory=MemoryToolsPolicy)
+    context: ContextPolicy = field(default_factory=ContextPolicy)
     store: StorePolicy = field(default_factory=StorePolicy)
     server: ServerPolicy = field(default_factory=ServerPolicy)
     limits: WirePolicy = field(default_factory=WirePolicy)
+    lock: LockPolicy = field(default_factory=LockPolicy)
+    auth: AuthPolicy = field(default_factory=AuthPolicy)
+    flows: FlowsPolicy = field(default_factory=FlowsPolicy)
+    audit: AuditPolicy = field(default_factory=AuditPolicy)
     warnings: tuple[str, ...] = ()
     """What was read but has no effect here, a sentence each, for the operator."""
 

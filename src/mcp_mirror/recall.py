@@ -1,7 +1,7 @@
 """From a memory path to the bytes behind it, or to an error that says what to do instead."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from typing import Final
@@ -9,12 +9,12 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Member, Span
-from mcp_mirror.notice import quoted
-from mcp_mirror.paths import MemoryPath, label_of, noticed_bases
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
+from mcp_mirror.paths import MemoryPath, label_of, noticed_bases, position_token, unescape_token
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss, kind_at, locate
 from mcp_mirror.stores.base import Store, Tombstone
+from mcp_mirror.visible import quoted
 
 _AT_ONCE: Final = 1 << 17
 """Bytes up to which a value is searched without leaving the event loop: what it costs goes by its keys."""
@@ -33,6 +33,8 @@ _COMPARED: Final = 40
 """Names that are compared character by character: those that have most characters in common."""
 _KEYS: Final = 12
 _KEY: Final = 80
+_PATH: Final = 300
+"""Bytes of a path that are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +46,68 @@ class Recalled:
     kind: Kind
     file: FileSpan | None = None
     """Where a large one also is."""
+    preview: bool = True
+    """A model may be told what is in it though it has not asked."""
+    known: Descriptor | None = field(default=None, compare=False, repr=False)
+    """What is known of the whole value."""
 
 
-async def recall(store: Store, scanner: Scanner, namespace: str, path: MemoryPath) -> Recalled | None:
+async def recall(
+    store: Store,
+    scanner: Scanner,
+    namespace: str,
+    path: MemoryPath,
+    known: Descriptor | Tombstone | None = None,
+    *,
+    tells: bool = True,
+) -> Recalled | None:
     """The value behind a path; None where nothing is or was stored under its base.
 
     What must be scanned to get there is scanned here if it is small, else by `scanner`.
 
+    Args:
+        store: Where it is.
+        scanner: Scans what is large.
+        namespace: Whose it is.
+        path: The path.
+        known: What is known of the value, where it was looked at already.
+        tells: An error may say what is in the value.
+
     Raises:
         ToolError: The value is gone, or has no such key.
     """
-    described = await store.describe(namespace, path.base)
+    described = known or await store.describe(namespace, path.base)
     if described is None:
         return None
     if isinstance(described, Tombstone):
         raise ToolError(_gone(path, described))
-    member = next((member for member in described.members if path.tokens[:1] == (member.key,)), None)
+    member = _member_at(described, path)
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
-        raise ToolError(f"The value of {str(path)!r} has just gone. Call the tool that made it again.")
+        raise ToolError(f"The value of {quoted(str(path), _PATH)} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
     place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _APART else None
     if not tokens or len(blob) <= _AT_ONCE:
         found = locate(blob, tokens)
     else:
         found = await _locate_elsewhere(scanner, place, blob, tokens)
+    if isinstance(found, Miss) and not tells:
+        raise ToolError(f'There is no "{path}". What is there cannot be told: its labels keep it from the model.')
     recalled = _at(path, described, blob, found, len(path.tokens) - len(tokens))
     if place is None or isinstance(found, Miss):
         return recalled
     begin = place.span.start + (0 if recalled.blob is blob else found.start)
     return replace(recalled, file=FileSpan(place.path, Span(begin, len(recalled.blob))))
+
+
+def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
+    """What is indexed under the first step of a path, be it a key or a position."""
+    if not path.tokens or described.kind != "object":
+        return None
+    first = path.tokens[0]
+    if isinstance(first, int):
+        return described.members[first] if first < len(described.members) else None
+    return next((member for member in described.members if member.key == first), None)
 
 
 async def _place_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
@@ -83,9 +117,7 @@ async def _place_of(store: Store, namespace: str, base: str, member: Member | No
     return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
 
 
-async def _locate_elsewhere(
-    scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: tuple[str, ...]
-) -> Span | Miss:
+async def _locate_elsewhere(scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
     """Search a blob where it is in a file, if it still is there: what was read of it stays."""
     if place and (found := await scanner.locate(place, tokens)):
         return found
@@ -141,10 +173,12 @@ def _likeness_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> C
 def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span | Miss, passed: int) -> Recalled:
     """What was found in a blob, `passed` tokens of the path being behind it already."""
     if isinstance(found, Miss):
-        raise ToolError(_miss(path, passed + found.depth, found))
+        raise ToolError(_miss(path, passed + found.depth, found, tells_keys=descriptor.preview))
     if path.tokens:
-        return Recalled(path, memoryview(blob)[found.start : found.stop], kind_at(blob, found.start))
-    return Recalled(path, _untrimmed(blob, found, descriptor.kind), descriptor.kind)
+        part = memoryview(blob)[found.start : found.stop]
+        return Recalled(path, part, kind_at(blob, found.start), preview=descriptor.preview, known=descriptor)
+    whole = _untrimmed(blob, found, descriptor.kind)
+    return Recalled(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
 
 
 def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
@@ -152,26 +186,38 @@ def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
     return blob if kind in ("object", "array") else memoryview(blob)[found.start : found.stop]
 
 
-def _miss(path: MemoryPath, depth: int, miss: Miss) -> str:
+def _miss(path: MemoryPath, depth: int, miss: Miss, *, tells_keys: bool) -> str:
     here = str(MemoryPath(path.base, path.tokens[:depth]))
-    token = path.tokens[depth]
+    token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
     if miss.kind == "object":
-        keys = nearest_first(token, miss.keys[:_LISTED])
-        listed = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
-        more = f" and {len(miss.keys) - _KEYS:,} more" if len(miss.keys) > _KEYS else ""
-        there = f"There is {listed}{more}." if keys else "It is an empty object."
+        there = _keys_of(miss, unescape_token(token)) if tells_keys else _positions_of(miss)
     elif miss.kind == "array":
         there = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     else:
         there = f"It is {miss.kind} and has nothing below it: use that path."
-    return f'Under "{here}" there is no key {quoted(token, _KEY)}. {there}'
+    return f"Under {quoted(here, _PATH)} there is no key {quoted(token, _KEY)}. {there}"
+
+
+def _keys_of(miss: Miss, wanted: str) -> str:
+    keys = nearest_first(wanted, miss.keys[:_LISTED])
+    listed = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
+    more = f" and {len(miss.keys) - _KEYS:,} more" if len(miss.keys) > _KEYS else ""
+    return f"There is {listed}{more}." if keys else "It is an empty object."
+
+
+def _positions_of(miss: Miss) -> str:
+    if not miss.keys:
+        return "It is an empty object."
+    last = f' to "/{position_token(len(miss.keys) - 1)}"' if len(miss.keys) > 1 else ""
+    return f'Its keys are told by position alone: "/{position_token(0)}"{last}.'
 
 
 def _gone(path: MemoryPath, tombstone: Tombstone) -> str:
     at = datetime.fromtimestamp(tombstone.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     provenance = tombstone.descriptor.provenance
     return (
-        f'The value of "{path}" {_REASONS[tombstone.reason]} at {at}. It came from tool {provenance.tool!r} of '
+        f"The value of {quoted(str(path), _PATH)} {_REASONS[tombstone.reason]} at {at}. It came from tool "
+        f"{quoted(provenance.tool, _KEY)} of "
         f"upstream {provenance.upstream!r}: call it again and use the new path."
     )
 

@@ -73,8 +73,8 @@ class Relay:
     upstreams: Upstreams
     _places: dict[Kind, Mapping[str, Place]] = field(default_factory=dict)
     """What was listed last, by the names that clients know."""
-    _last: dict[tuple[Kind, str], Page] = field(default_factory=dict)
-    """What each upstream listed last."""
+    _last: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
+    """What each upstream listed last, by whom it was for: what one principal was shown is not another's."""
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether any upstream has a capability."""
@@ -96,11 +96,11 @@ class Relay:
 
         async def list_one(upstream: Upstream) -> None:
             try:
-                connection = await (await upstream.link_for(exchange)).usable()
-                pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], exchange)
+                link = await upstream.link_for(exchange)
+                pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], exchange)
             except UpstreamError as error:
                 failures.append(error)
-                log.warning("%s", error)
+                log.warning("%s", error.logged)
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:
@@ -108,9 +108,10 @@ class Relay:
         if failures and not pages:
             raise failures[0]
         names = [one.policy.name for one in offering]
-        self._last |= {(kind, name): page for name, page in pages.items()}
+        namespace = exchange.caller.namespace
+        self._last |= {(kind, name, namespace): page for name, page in pages.items()}
         # One that is away for a while keeps what it had, and the others keep their names.
-        present = [(name, pages.get(name, self._last.get((kind, name)))) for name in names]
+        present = [(name, pages.get(name, self._last.get((kind, name, namespace)))) for name in names]
         merged = merge(kind, ((name, page.items) for name, page in present if page))
         self._places[kind] = merged.places
         ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)

@@ -15,6 +15,8 @@ import anyio
 from mcp_mirror.app import Application
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.lockfile import read_pins
+from mcp_mirror.policies import Config
 
 _LOOK: Final = 1.0
 """Seconds between two looks at the file."""
@@ -29,17 +31,21 @@ class Reloading:
     environ: Mapping[str, str]
     say: Callable[[str], None]
     """Tells the operator a line."""
+    taken: Callable[[Config], None] = lambda _config: None
+    """Told what is served from now on."""
 
     def reload(self) -> None:
         """Read the file again and go on with what it says."""
         try:
             config = load_config(self.path, self.environ)
+            pins = read_pins(config.lock)
         except ConfigError as error:
             self.say(f"mcp-mirror: the configuration is not taken, the old one goes on. {error}")
             return
         for warning in config.warnings:
             self.say(f"mcp-mirror: {warning}")
-        later = self.application.reload(config)
+        later = self.application.reload(config, pins)
+        self.taken(config)
         rest = f" A change of {' and '.join(later)} takes effect at the next start." if later else ""
         self.say(f"mcp-mirror: the configuration is taken.{rest}")
 

@@ -7,6 +7,7 @@ value holds is never looked at. Fetching values is not done here.
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -27,6 +28,9 @@ from mcp_mirror.spans import Miss, locate, strings_at
 
 _MAX_PASTED: Final = 1 << 14
 """Characters up to which a text may be one of our notices."""
+_MAX_QUOTES: Final = 4096
+"""Quotes of the arguments that are looked at for what a text spells: two for a key, two for a text."""
+_QUOTE: Final = re.compile(rb'"')
 _MAX_NAMED: Final = 200
 """Characters of a path or an argument's place that an error names."""
 
@@ -54,12 +58,22 @@ class Escaped:
 
 
 @dataclass(frozen=True, slots=True)
+class Spelled:
+    """A text that stands where none is wanted, and what it spells: `"31"` for a number."""
+
+    span: Span
+    value: Segments
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """The value that a pointer leads to."""
 
     path: str
     blob: Buffer
     kind: Kind
+    preview: bool = True
+    """A model may be told what is in it though it has not asked."""
 
 
 def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | Escaped, ...]:
@@ -74,13 +88,50 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
 
 
+def check_count(found: tuple[Pointer | Escaped, ...], most: int) -> None:
+    """See that a call does not ask for more values than one may.
+
+    Raises:
+        ToolError: It does.
+    """
+    count = sum(isinstance(one, Pointer) for one in found)
+    if count > most:
+        raise ToolError(
+            f"The arguments hold {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass the "
+            "path of a value that holds them all, or make several calls."
+        )
+
+
+def find_spelled(
+    arguments: Buffer, found: tuple[Pointer | Escaped, ...], types_at: Callable[[Location], frozenset[str]]
+) -> tuple[Spelled, ...]:
+    """Texts that spell the number, or another JSON value, that is wanted in their place.
+
+    A twin admits text everywhere, for paths: models then write `"31"` where for the tool itself they had written 31.
+
+    Args:
+        arguments: A JSON object as text, as the model wrote it.
+        found: What `find_pointers` found, which is left out.
+        types_at: The JSON types that the tool admits at a location; none where it does not say.
+    """
+    taken = {item.span.start for item in found}
+    quotes = [match.start() for match in islice(_QUOTE.finditer(arguments), _MAX_QUOTES)]
+    spelled = []
+    for span, at in strings_at(arguments, quotes):
+        wanted = types_at(at) if span.start not in taken else frozenset()
+        if wanted and "string" not in wanted:
+            value = _form_of(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
+            spelled += [Spelled(span, value)] if value else []
+    return tuple(spelled)
+
+
 def substitute(
     arguments: Buffer,
-    found: tuple[Pointer | Escaped, ...],
+    found: tuple[Pointer | Escaped | Spelled, ...],
     values: Mapping[Pointer, Resolved],
     types_at: Callable[[Location], frozenset[str]],
 ) -> Segments:
-    """The arguments with each pointer that has a value exchanged for it, in pieces.
+    """The arguments with each pointer that has a value exchanged for it, in pieces; all found is in the text's order.
 
     Raises:
         ToolError: A value does not fit the type that its argument declares.
@@ -91,6 +142,8 @@ def substitute(
     for item in found:
         if isinstance(item, Escaped):
             replacement: Segments = (msgspec.json.encode(item.text),)
+        elif isinstance(item, Spelled):
+            replacement = item.value
         elif item in values:
             replacement = fit(values[item], types_at(item.location), item.location)
         else:
@@ -109,15 +162,20 @@ def fit(value: Resolved, wanted: frozenset[str], location: Location) -> Segments
     own = _own_types(value)
     if not wanted or own & wanted:
         return (value.blob,)
-    for target in _ORDER:
-        if target in wanted and (changed := _FORMS.get((value.kind, target), _nothing)(value)) is not None:
-            return changed
+    if (changed := _form_of(value, wanted)) is not None:
+        return changed
     where = ".".join(str(token) for token in location)
     other = "a path below it" if value.kind in ("object", "array") else "another path"
     raise ToolError(
         f"Argument {_bounded(where)} wants {' or '.join(sorted(wanted))}, "
         f"and {_bounded(value.path)} holds {value.kind}. Give {other} that fits, or a value."
     )
+
+
+def _form_of(value: Resolved, wanted: frozenset[str]) -> Segments | None:
+    """The richest form of a value that is wanted."""
+    forms = (_FORMS.get((value.kind, target), _nothing)(value) for target in _ORDER if target in wanted)
+    return next((form for form in forms if form is not None), None)
 
 
 def _bounded(name: str) -> str:

@@ -14,10 +14,10 @@ import anyio
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.leash import Leash
-from mcp_mirror.models import Buffer, Draft, FileSpan, Span
+from mcp_mirror.models import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
-from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tokens import estimator
 from mcp_mirror.worker import DIED, Worker, answer_questions
 
 
@@ -30,7 +30,7 @@ class _Scan:
 @dataclass(frozen=True, slots=True)
 class _Locate:
     place: FileSpan
-    tokens: tuple[str, ...]
+    tokens: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Scanner:
         answer = await self._ask(_Scan(str(frame.path), order))
         return answer if isinstance(answer, Refused) else _mapped(answer)
 
-    async def locate(self, place: FileSpan, tokens: tuple[str, ...]) -> Span | Miss | None:
+    async def locate(self, place: FileSpan, tokens: Location) -> Span | Miss | None:
         """Follow JSON Pointer tokens from a value in a file; the span found is relative to that value.
 
         None where the file is gone.
@@ -132,7 +132,7 @@ def _locate(question: _Locate) -> Span | Miss | None:
 
 def _scan(question: _Scan) -> _Scanned | Refused:
     files = _Files(question.path)
-    digest = digest_frame(files.frame, question.order, estimate_tokens, files.decode)
+    digest = digest_frame(files.frame, question.order, estimator(question.order.provider), files.decode)
     if isinstance(digest, Refused):
         return digest
     captured = digest.captured

@@ -27,7 +27,7 @@ MAX_NAME: Final = 64
 SHORT_NAME: Final = 45
 """Characters that leave room for what clients put before a name (Cursor: 60 with the server's)."""
 
-_ARGUMENT_HINT: Final = "Takes memory paths."
+_ARGUMENT_HINT: Final = "Reads memory paths."
 _MAX_DESCRIPTION: Final = 1024
 """Characters past which OpenAI refuses a description, and with it the whole request."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -36,6 +36,8 @@ _STARTS: Final = re.compile(r"[A-Za-z_]")
 """What a name begins with for Gemini."""
 _HASH: Final = 6
 _MAX_SUFFIX: Final = MAX_NAME - _HASH - 2
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+"""A pattern that goes on for longer, as one may that is meant to, is not judged: 100 ms here."""
 _MAX_SAID: Final = 300
 """Characters of what a check says."""
 _PATH: Final[Schema] = {"type": "string"}
@@ -131,7 +133,7 @@ def compile_check(schema: Schema) -> Callable[[Any], str | None]:
     if "object" not in (_names(schema.get("type")) or ("object",)):
         raise ValueError("its input schema does not describe an object")
     try:
-        validator = jsonschema_rs.validator_for(schema, retriever=lambda _: {})
+        validator = jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=_PATTERNS)
     except (ValueError, RecursionError) as error:
         said = _bounded(str(error).partition("\n")[0])
         raise ValueError(f"its input schema is not valid: {said}") from None
@@ -139,7 +141,7 @@ def compile_check(schema: Schema) -> Callable[[Any], str | None]:
     def check(arguments: Any) -> str | None:
         try:
             error = next(iter(validator.iter_errors(arguments)), None)
-            if error is None:
+            if error is None or isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
                 return None
             json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
         except (ValueError, RecursionError):

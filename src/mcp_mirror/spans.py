@@ -254,8 +254,11 @@ def count_items(blob: Buffer, span: Span) -> int:
     return counted
 
 
-def locate(blob: Buffer, tokens: tuple[str, ...], span: Span | None = None) -> Span | Miss:
-    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`, scanning only what must be passed over."""
+def locate(blob: Buffer, tokens: Location, span: Span | None = None) -> Span | Miss:
+    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`, scanning only what must be passed over.
+
+    A number names an item, or a member of an object by its position in `members`.
+    """
     here = trim(blob, span)
     for depth, token in enumerate(tokens):
         kind = kind_at(blob, here.start)
@@ -266,15 +269,21 @@ def locate(blob: Buffer, tokens: tuple[str, ...], span: Span | None = None) -> S
     return here
 
 
-def _step(blob: Buffer, span: Span, kind: Kind, token: str) -> Span | Miss:
+def _step(blob: Buffer, span: Span, kind: Kind, token: JsonToken) -> Span | Miss:
     if kind == "object":
         known = members(blob, span)
-        found = next((member.span for member in known if member.key == token), None)
+        found = next(
+            (one.span for at, one in enumerate(known) if token == (at if _is_number(token) else one.key)), None
+        )
         return found or Miss(0, kind, keys=tuple(member.key for member in known))
     if kind == "array":
-        reached = item(blob, span, int(token)) if _INDEX.fullmatch(token) else count_items(blob, span)
+        reached = item(blob, span, int(token)) if _INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)
     return Miss(0, kind)
+
+
+def _is_number(token: JsonToken) -> bool:
+    return isinstance(token, int)
 
 
 def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:

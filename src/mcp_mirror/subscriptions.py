@@ -14,7 +14,7 @@ from mcp import MCPError
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.directory import Place
-from mcp_mirror.errors import UpstreamError
+from mcp_mirror.errors import ToolError, UpstreamError
 from mcp_mirror.relay import Relay
 from mcp_mirror.upstreams.base import Connection, Outgoing
 from mcp_mirror.upstreams.link import Link
@@ -42,8 +42,11 @@ class _Watch:
 class Subscriptions:
     """The resources that clients watch."""
 
-    def __init__(self, upstreams: Upstreams, relay: Relay, tasks: TaskGroup) -> None:
-        """Watch nothing yet; streams are kept open in `tasks`."""
+    def __init__(self, upstreams: Upstreams, relay: Relay, tasks: TaskGroup, most: int = 1000) -> None:
+        """Watch nothing yet; streams are kept open in `tasks`. One principal watches `most` resources."""
+        self._most = most
+        self._whose: dict[Hashable, str] = {}
+        """The principal of each who watches something."""
         self._upstreams = upstreams
         self._relay = relay
         self._tasks = tasks
@@ -53,8 +56,15 @@ class Subscriptions:
         """Tell `watcher` of each update of a resource from now on.
 
         Raises:
+            ToolError: The client watches too many.
             UpstreamError: Its upstream refused, or is away.
         """
+        namespace = exchange.caller.namespace
+        if who not in self._whose and sum(one == namespace for one in self._whose.values()) >= self._most:
+            raise ToolError(
+                f"This client watches `limits.subscriptions_per_principal` ({self._most:,}) resources already. "
+                "Leave one first (resources/unsubscribe)."
+            )
         place = await self._relay.place_of(uri, exchange)
         link = await self._upstreams[place.upstream].link_for(exchange)
         watch = self._watches.get(key := (place, link.party.name))
@@ -69,6 +79,7 @@ class Subscriptions:
             else:
                 watch = other
         watch.watchers[who] = watcher
+        self._whose[who] = namespace
 
     async def unsubscribe(self, exchange: Exchange, uri: str, who: Hashable) -> None:
         """Tell nobody under this name any more.
@@ -99,6 +110,7 @@ class Subscriptions:
         if who not in watch.watchers:
             return False
         del watch.watchers[who]
+        self._whose.pop(who, None)
         if watch.watchers:
             return False
         del self._watches[key]

@@ -10,6 +10,7 @@ from mcp_mirror.memory_tools.own_tool import ADDS, DESTROYS, Memory, OwnTool
 from mcp_mirror.memory_tools.reading import describe, grep, read
 from mcp_mirror.memory_tools.shelf import forget, list_values
 from mcp_mirror.policies import MemoryToolsPolicy
+from mcp_mirror.prune.stubs import LABEL as PRUNED
 from mcp_mirror.query.windows import UNITS
 
 __all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "OwnTool", "own_tools"]
@@ -35,7 +36,7 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
     for tool in (
         OwnTool(
             RETRIEVE,
-            "Get the value stored under a memory path, to answer the user with it. "
+            "Get a stored value, to answer the user with it. "
             "To hand a value to another tool, give that tool the path instead.",
             {PATH: {"type": "string", "description": "a memory path, to the letter"}},
             (PATH,),
@@ -51,8 +52,13 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
         ),
         OwnTool(
             "memory_read",
-            "Read part of a stored value. Counts from 0; a negative offset from the end.",
-            {PATH: _TEXT, "by": {"type": "string", "enum": list(UNITS)}, "offset": _NUMBER, "limit": _NUMBER},
+            "Look at part of a stored value, to answer a question about it.",
+            {
+                PATH: _TEXT,
+                "by": {"type": "string", "enum": list(UNITS)},
+                "offset": {"type": "integer", "description": "from 0; -1: the last"},
+                "limit": _NUMBER,
+            },
             (PATH,),
             read,
         ),
@@ -122,8 +128,8 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
     )
 }
 
-LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import"})
-"""With what paths of values that our own tools made begin."""
+LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED})
+"""With what paths of values begin that our own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))

@@ -9,12 +9,12 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Segments
 
 MARK: Final = "mcp-mirror/payload"
@@ -35,12 +35,12 @@ _METHOD_FIRST: Final = re.compile(
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*\}\s*\Z')
 
 
-MAX_DEPTH: Final = 700
-"""Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
-Python 3.12 on."""
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+_AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 _CHECKED: Final = 1 << 20
 """Bytes whose encoding is checked at once."""
@@ -77,19 +77,26 @@ _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
-def open_message(frame: Buffer) -> Message:
+def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
     """Split a frame.
+
+    Args:
+        frame: One message.
+        max_depth: Levels of nesting that it may have.
 
     Raises:
         WireError: The frame is not JSON, is nested too deep, or is no JSON-RPC message object.
     """
     try:
         _check_encoding(frame)
+        if max_depth < MAX_DEPTH:
+            _check_depth(frame, max_depth)
         return _DECODER.decode(frame) if _is_shallow(frame) else _decode(frame, _RESERVE)
     except RecursionError:
-        at = _too_deep_at(frame)
+        at = _too_deep_at(frame, max_depth)
         raise WireError(
-            f"The message is nested too deep: {MAX_DEPTH} levels pass everywhere, and at byte {at:,} it has more."
+            f"The message is nested too deep: {max_depth} levels are taken (`limits.max_depth`), and at byte {at:,} it "
+            "has more."
         ) from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
@@ -97,6 +104,19 @@ def open_message(frame: Buffer) -> Message:
         found = ((pattern.search(frame), said) for pattern, said in _HINTS)
         hint = next((f" {said} (byte {match.start():,})." for match, said in found if match), "")
         raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
+
+
+def check_envelope(message: Buffer, most: int) -> None:
+    """What is left of a message that is to be read whole.
+
+    Raises:
+        WireError: It is too large for that.
+    """
+    if len(message) > most:
+        raise WireError(
+            f"The message has {len(message):,} bytes beside arguments and results; {most:,} are taken "
+            "(`limits.max_envelope_bytes`)."
+        )
 
 
 def _check_encoding(frame: Buffer) -> None:
@@ -113,11 +133,40 @@ def _check_encoding(frame: Buffer) -> None:
             raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
 
 
-def _too_deep_at(frame: Buffer) -> int:
+def _check_depth(frame: Buffer, most: int) -> None:
+    if is_deeper(frame, most):
+        raise RecursionError
+
+
+def is_deeper(text: Buffer, most: int) -> bool:
+    """Whether JSON text is nested deeper than so many levels; nothing of it is parsed."""
+    left = b"".join(_outside_strings(text))
+    for _ in range(most):
+        size = len(left)
+        left = left.replace(b"[]", b"")
+        if len(left) == size:
+            break
+    return b"[]" in left
+
+
+def _outside_strings(text: Buffer) -> Iterator[bytes]:
+    """The brackets of JSON text, all of one kind, without those in strings."""
+    carried, inside = b"", False
+    for at in range(0, len(text), _CHECKED):
+        piece = carried + bytes(text[at : at + _CHECKED])
+        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
+        parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        for part in parts[inside::2]:
+            yield part.translate(_AS_ONE_KIND, _NO_BRACKET)
+        inside = inside == (len(parts) % 2 == 1)
+
+
+def _too_deep_at(frame: Buffer, most: int) -> int:
     """Where the nesting of a message passes what can be read."""
-    brackets = [match for match in _BRACKET.finditer(frame) if match[0] in _STEP]
-    depths = accumulate(_STEP[match[0]] for match in brackets)
-    return next((match.start() for match, depth in zip(brackets, depths, strict=True) if depth > MAX_DEPTH), len(frame))
+    depth = 0
+    found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
+    return next((match.start() for match in found), len(frame))
 
 
 def _is_shallow(frame: Buffer) -> bool:
@@ -145,6 +194,11 @@ def open_array(text: Buffer) -> list[Buffer] | None:
         return [memoryview(raw) for raw in _ARRAY.decode(text)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def asks(result: Mapping[str, Buffer]) -> bool:
+    """Whether a result is none, but questions to the client, as the 2026 era has them."""
+    return bytes(memoryview(result.get("resultType", b""))[:20]) == b'"input_required"'
 
 
 def recover_id(frame: Buffer) -> RequestId | None:

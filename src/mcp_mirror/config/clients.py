@@ -99,7 +99,7 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 }
 
 STDIO_KEYS: Final = ("args", "env", "cwd")
-HTTP_KEYS: Final = ("headers",)
+HTTP_KEYS: Final = ("headers", "auth", "allow_private")
 
 
 def gather_upstreams(root: Table, findings: Findings) -> Table:

@@ -14,10 +14,26 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from mcp_mirror.access import Algorithm, Grant
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
-from mcp_mirror.policies import CaptureMode, NoticeStyle, Scope, StoreKind
+from mcp_mirror.flows import RULE
+from mcp_mirror.labels import Across, Integrity, Lowering, OnRefusal
+from mcp_mirror.limits import MAX_DEPTH
+from mcp_mirror.policies import (
+    CaptureMode,
+    ClearMode,
+    LockMode,
+    LogFormat,
+    NoticeStyle,
+    Scope,
+    StoreKind,
+    TokenProvider,
+)
 
 Transport = Literal["stdio", "streamable-http", "sse"]
+
+NO_RATE: Final = "none"
+"""What stands for no bound where one is else the default."""
 
 WANTED: Final = "wanted"
 """The type of every error of ours; its context's `wanted` says what would do."""
@@ -28,6 +44,7 @@ _SIZES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 
 _DURATIONS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _LONGEST_NUMBER: Final = 40
+_LAST_PORT: Final = 65_535
 _EXACT: Final = 1 << 53
 """Past this a float no longer holds every whole number."""
 
@@ -105,6 +122,24 @@ def _read_duration(scalar: Scalar) -> float | None:
     return _read_measure(scalar, _DURATIONS)
 
 
+def _read_percent(scalar: Scalar) -> float | None:
+    found = re.fullmatch(r"(\d{1,2}(?:\.\d{1,3})?)\s*%", scalar.text, re.ASCII)
+    return float(found[1]) / 100 if found and scalar.kind in ("text", "expanded") else None
+
+
+def _read_window(scalar: Scalar) -> int | None:
+    return _read_whole(scalar) or None
+
+
+def _read_rate(scalar: Scalar) -> int | str | None:
+    return NO_RATE if scalar.text.lower() == NO_RATE else _read_window(scalar)
+
+
+def _read_depth(scalar: Scalar) -> int | None:
+    number = _read_window(scalar)
+    return number if number is not None and number <= MAX_DEPTH else None
+
+
 def _read_text(scalar: Scalar) -> str | None:
     return scalar.text if scalar.kind in ("text", "expanded") and scalar.text.strip() else None
 
@@ -131,6 +166,11 @@ def _read_url(scalar: Scalar) -> str | None:
     return text if usable else None
 
 
+def _read_port(scalar: Scalar) -> int | None:
+    number = _read_whole(scalar)
+    return number if number is not None and number <= _LAST_PORT else None
+
+
 def _matching(pattern: str) -> Callable[[Scalar], str | None]:
     def read(scalar: Scalar) -> str | None:
         text = _read_text(scalar)
@@ -139,6 +179,9 @@ def _matching(pattern: str) -> Callable[[Scalar], str | None]:
     return read
 
 
+_HASHED: Final = "sha256:[0-9a-f]{64}"
+_SCOPE: Final = r"[!#-\[\]-~]+"  # RFC 6749, section 3.3
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?:\d{1,5}|\*))?"
 _SUFFIX: Final = r"[A-Za-z0-9_-]{0,32}"
 
 
@@ -179,6 +222,12 @@ def _empty_if_nothing(value: object) -> object:
     return {} if isinstance(value, Scalar) and value.kind == "nothing" else value
 
 
+def _some_keys(value: object) -> object:
+    if not value or (isinstance(value, Scalar) and value.kind == "nothing"):
+        raise PydanticCustomError(WANTED, "{wanted}", {"wanted": "a list 'keys' of one secret or more"})
+    return value
+
+
 def _or_variable(**schema: object) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [schema, _VARIABLE_SCHEMA]})
 
@@ -209,6 +258,29 @@ HeaderValue = Annotated[
 ]
 Flag = Annotated[bool, _scalar("true or false", read_boolean), _or_variable(type="boolean")]
 Whole = Annotated[int, _scalar("a whole number, 0 or more", _read_whole), _or_variable(type="integer", minimum=0)]
+Window = Annotated[
+    int, _scalar("a number of tokens above 0", _read_window), _or_variable(type="integer", exclusiveMinimum=0)
+]
+Count = Annotated[
+    int, _scalar("a whole number above 0", _read_window), _or_variable(type="integer", exclusiveMinimum=0)
+]
+Rate = Annotated[
+    int | Literal["none"],
+    _scalar("a whole number above 0, or none", _read_rate),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"const": NO_RATE}, _VARIABLE_SCHEMA]}),
+]
+Depth = Annotated[
+    int,
+    _scalar(f"a number of levels from 1 to {MAX_DEPTH}", _read_depth),
+    _or_variable(type="integer", minimum=1, maximum=MAX_DEPTH),
+]
+Percent = Annotated[
+    float,
+    _scalar("a part below 100 %, such as 20 %", _read_percent),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": r"^\d{1,2}(\.\d{1,3})?\s*%$", "examples": ["20 %"]}, _VARIABLE_SCHEMA]}
+    ),
+]
 Seconds = Annotated[
     float,
     _scalar("a number of seconds above 0", _read_seconds),
@@ -227,15 +299,40 @@ Duration = Annotated[
 ]
 TransportName = Annotated[Transport, _choice(Transport), _or_variable(enum=list(get_args(Transport)))]
 Capture = Annotated[CaptureMode, _choice(CaptureMode), _or_variable(enum=list(get_args(CaptureMode)))]
+Provider = Annotated[TokenProvider, _choice(TokenProvider), _or_variable(enum=list(get_args(TokenProvider)))]
 Notice = Annotated[NoticeStyle, _choice(NoticeStyle), _or_variable(enum=list(get_args(NoticeStyle)))]
 Scopes = Annotated[Scope, _choice(Scope), _or_variable(enum=list(get_args(Scope)))]
 Secret = Annotated[str, _scalar("a secret of 32 characters or more", _matching(r"(?s).{32,}"))]
+Locking = Annotated[LockMode, _choice(LockMode), _or_variable(enum=[*get_args(LockMode), False])]  # `off` in YAML 1.1
+Logging = Annotated[LogFormat, _choice(LogFormat), _or_variable(enum=list(get_args(LogFormat)))]
+Clear = Annotated[ClearMode, _choice(ClearMode), _or_variable(enum=list(get_args(ClearMode)))]
+TokenHash = Annotated[
+    str,
+    _scalar("sha256: and 64 hexadecimal digits, as `mcp-mirror token NAME` prints them", _matching(_HASHED)),
+    WithJsonSchema({"type": "string", "pattern": f"^{_HASHED}$"}),
+]
+ScopeName = Annotated[str, _scalar("a scope: ASCII text without spaces, quotes or backslashes", _matching(_SCOPE))]
+Host = Annotated[str, _scalar("a host such as tools.example.com, with a port or :* if need be", _matching(_HOST))]
+Origin = Annotated[str, _scalar("an origin such as https://app.example.com", _matching(rf"https?://{_HOST}"))]
+Port = Annotated[int, _scalar("a port, 0 to 65535", _read_port), _or_variable(type="integer", minimum=0, maximum=65535)]
+Algorithms = Annotated[Algorithm, _choice(Algorithm), _or_variable(enum=list(get_args(Algorithm)))]
+Grants = Annotated[Grant, _choice(Grant), _or_variable(enum=list(get_args(Grant)))]
+Integrities = Annotated[Integrity, _choice(Integrity), _or_variable(enum=list(get_args(Integrity)))]
+Lowerings = Annotated[Lowering, _choice(Lowering), _or_variable(enum=list(get_args(Lowering)))]
+Zonal = Annotated[Across, _choice(Across), _or_variable(enum=list(get_args(Across)))]
+Answers = Annotated[OnRefusal, _choice(OnRefusal), _or_variable(enum=list(get_args(OnRefusal)))]
+Level = Annotated[str, _scalar("a level: a word of a-z, 0-9, _ and -", _matching(r"[a-z][a-z0-9_-]{0,31}"))]
+Zone = Annotated[str, _scalar("a zone: 1 to 64 of A-Z, a-z, 0-9, _, - and dots", _matching(r"[A-Za-z0-9_.-]{1,64}"))]
+Flow = Annotated[str, _scalar("a flow such as 'crm -> mail'", _matching(RULE))]
 Storage = Annotated[StoreKind, _choice(StoreKind), _or_variable(enum=list(get_args(StoreKind)))]
 
 OrNothing: Final = BeforeValidator(_empty_if_nothing)
 """Makes a mapping of which every line is commented out an empty one."""
 Globs = tuple[Written, ...]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(lambda value: _empty_if_nothing(value) or ())]
+Keys = Annotated[tuple[Secret, ...], BeforeValidator(_some_keys)]
+Listed: Final = BeforeValidator(lambda value: [value] if isinstance(value, Scalar) else value)
+"""Takes one thing for a list of it."""
 Words = Annotated[tuple[Written, ...], BeforeValidator(lambda value: _empty_if_nothing(value) or ())]
 Environment = Annotated[dict[str, Written], _named("names without '=' in them", re.compile(r"[^=\0]+")), OrNothing]
 Headers = Annotated[dict[str, HeaderValue], _named("names of HTTP headers", _HEADER_NAME), OrNothing]

@@ -5,6 +5,7 @@ into the enabled part, types and bounds (`models`), policies. Everything wrong i
 No message may hold a value from the file or the environment. This module must not know who obeys a policy.
 """
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -18,22 +19,28 @@ from platformdirs import user_config_path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from mcp_mirror.config.access_policies import check_access, read_auth, read_oauth
 from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
 from mcp_mirror.config.fields import WANTED, kind_name, read_boolean
-from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, MemoryToolsSection, UpstreamSection, keys_at, plain
+from mcp_mirror.config.flow_policies import check_flows, read_flows, read_place
+from mcp_mirror.config.limits import read_bounds, read_limits
+from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, MemoryToolsSection, UpstreamSection
+from mcp_mirror.config.shape import keys_at, plain
 from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table, expand, read_yaml
+from mcp_mirror.config.store_policies import check_store, read_store
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.policies import (
+    AuditPolicy,
     Config,
+    ContextPolicy,
     HttpEndpoint,
+    LockPolicy,
     MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
     StdioEndpoint,
-    StorePolicy,
     ToolPolicy,
     UpstreamPolicy,
-    WirePolicy,
 )
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
@@ -43,6 +50,7 @@ LONGEST_SECONDS: Final = 3600
 """A client's `timeout` over this is in milliseconds: some clients count so, and none waits longer."""
 
 LONGEST_KEY: Final = 32
+LOCK_SUFFIX: Final = ".lock.json"
 
 _WANTED_TYPES: Final[Mapping[str, str]] = {"list_type": "a list", "tuple_type": "a list"}
 
@@ -74,8 +82,32 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: the file cannot be used; one line for each problem names file, line, key and what was wanted.
     """
-    findings = Findings(str(path))
-    root = read_yaml(_read_text(path), findings)
+    lock_name = path.with_suffix(LOCK_SUFFIX).name
+    return _read_config(_read_text(path), Findings(str(path)), path.absolute().parent, environ, lock_name)
+
+
+def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, str]) -> Config:
+    """The configuration that a mapping is, of the same shape as a file's; relative folders start at the current one.
+
+    Args:
+        content: Texts, numbers, truth values, paths, lists and mappings.
+        called: What a message calls it, in place of a file's name.
+        environ: As for `load_config`.
+
+    Raises:
+        ConfigError: as for `load_config`.
+    """
+    try:
+        text = json.dumps(content, default=os.fspath)
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(f"{called}: wanted texts, numbers, truth values, lists and mappings alone") from None
+    return _read_config(text, Findings(called), Path.cwd(), environ)
+
+
+def _read_config(
+    text: str, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
+) -> Config:
+    root = read_yaml(text, findings)
     if not isinstance(root, Table):
         findings.fail(root.place, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
@@ -85,47 +117,18 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     for name, table in upstreams.items():
         _check_upstream(name, table, findings)
     _check_mirror(live.members.get("mirror"), findings)
+    check_store(live.members.get("store"), findings)
     file = _validate(live, findings)
+    if file:
+        check_access(file, live, findings)
+        check_flows(file, live, {*upstreams, *_upstream_nodes(disabled)}, findings)
     _check_keys(disabled, findings)
     findings.raise_problems()
-    return _Builder(path.absolute().parent, upstreams, findings).build(file or ConfigFile())
-
-
-def config_json_schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration file, for editors. What it admits may still fail: `${VAR}` is not known."""
-    schema = _without_null(ConfigFile.model_json_schema())
-    server = {"type": "object", "description": "A server as that client writes it."}
-    for block, clients in CLIENT_BLOCKS.items():
-        description = f"A block pasted from a client ({clients}); read beside 'upstreams'."
-        schema["properties"][block] = {
-            "title": block,
-            "description": description,
-            "type": "object",
-            "additionalProperties": server,
-        }
-    schema["properties"]["inputs"] = {"title": "inputs", "description": "VS Code's; ignored with a warning."}
-    schema["properties"]["$schema"] = {"title": "$schema", "description": "For editors; ignored.", "type": "string"}
-    schema["patternProperties"] = {"^x-": {"description": "Yours, for YAML anchors; ignored."}}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _without_null(schema: Any) -> Any:
-    """A key that may be left out may not be null, which pydantic's schema of an optional field says."""
-    if isinstance(schema, list):
-        return [_without_null(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: _without_null(part) for key, part in schema.items() if (key, part) != ("default", None)}
-    options = [option for option in kept.get("anyOf", ()) if option != {"type": "null"}]
-    if len(options) == 1:
-        del kept["anyOf"]
-        return options[0] | kept
-    return kept | {"anyOf": options} if options else kept
+    return _Builder(folder, upstreams, findings, lock_name).build(file or ConfigFile())
 
 
 def _read_text(path: Path) -> str:
-    problem = ""
-    data = b""
+    problem, data = "", b""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -254,8 +257,10 @@ def _node_at(root: Node, loc: tuple[str, ...]) -> Node:
         match node:
             case Table() if key in node.members:
                 node = node.members[key]
-            case Items():
+            case Items() if key.isdecimal():
                 node = node.nodes[int(key)]
+            case Items():  # it stands for a mapping that has one key
+                continue
             case _:
                 break
     return node
@@ -291,19 +296,26 @@ class _Builder:
     """Sections to policies."""
 
     folder: Path
-    """Where the file is: relative folders in it start here."""
+    """Where the file is: relative paths in it start here."""
     tables: Mapping[str, Table]
     findings: Findings
+    lock_name: str | None
+    """What the lock file is called where nothing else is said."""
 
     def build(self, file: ConfigFile) -> Config:
-        upstreams = tuple(self._upstream(name, section) for name, section in file.upstreams.items())
+        upstreams = tuple(self._upstream(name, section, file) for name, section in file.upstreams.items())
         return Config(
             upstreams=upstreams,
             mirror=MirrorPolicy(**file.mirror.model_dump()),
             memory_tools=self._memory_tools(file.memory_tools),
-            store=StorePolicy(**(file.store.model_dump() | {"path": self._folder(file.store.path)})),
+            context=ContextPolicy(**file.context.model_dump()),
+            store=read_store(file.store, self._folder(file.store.path)),
             server=ServerPolicy(**file.server.model_dump()),
-            limits=WirePolicy(**file.limits.model_dump()),
+            limits=read_limits(file.limits),
+            lock=LockPolicy(file.lock.mode, self._folder(file.lock.file or self.lock_name)),
+            auth=read_auth(file.auth, self._path),
+            flows=read_flows(file.flows),
+            audit=AuditPolicy(self._folder(file.audit.path), file.audit.required, file.audit.key),
             warnings=self.findings.warnings,
         )
 
@@ -311,16 +323,20 @@ class _Builder:
         roots = tuple(os.path.normpath(self.folder / _from_home(root)) for root in section.roots)
         return MemoryToolsPolicy(**(section.model_dump() | {"roots": roots}))
 
-    def _upstream(self, name: str, section: UpstreamSection) -> UpstreamPolicy:
+    def _upstream(self, name: str, section: UpstreamSection, file: ConfigFile) -> UpstreamPolicy:
         return UpstreamPolicy(
             name=name,
-            endpoint=self._http(section) if section.command is None else self._stdio(section, section.command),
+            endpoint=self._http(name, section) if section.command is None else self._stdio(section, section.command),
             timeout=self._timeout(name, section.timeout),
             startup_timeout=section.startup_timeout,
             allow=section.tools.allow,
             deny=section.tools.deny,
             overrides=tuple((glob, ToolPolicy(**each.model_dump())) for glob, each in section.overrides.items()),
             max_request_bytes=section.max_request_bytes,
+            lock=section.lock,
+            preview=file.mirror.preview if section.preview is None else section.preview,
+            bounds=read_bounds(file.limits),
+            place=read_place(section),
             scope=section.scope,
             repeat_read_only=section.repeat_read_only,
             progress_resets_timeout=section.progress_resets_timeout,
@@ -331,10 +347,15 @@ class _Builder:
         return StdioEndpoint(_from_home(command), section.args, MappingProxyType(section.env), cwd)
 
     def _folder(self, path: str | None) -> str | None:
-        return None if path is None else os.path.normpath(self.folder / _from_home(path))
+        return None if path is None else self._path(path)
 
-    def _http(self, section: UpstreamSection) -> HttpEndpoint:
-        return HttpEndpoint(section.url or "", MappingProxyType(section.headers), section.transport == "sse")
+    def _path(self, path: str) -> str:
+        return os.path.normpath(self.folder / _from_home(path))
+
+    def _http(self, name: str, section: UpstreamSection) -> HttpEndpoint:
+        oauth = read_oauth(name, section.auth.oauth, self._path) if section.auth else None
+        headers, is_legacy = MappingProxyType(section.headers), section.transport == "sse"
+        return HttpEndpoint(section.url or "", headers, is_legacy, oauth, section.allow_private)
 
     def _timeout(self, name: str, seconds: float) -> float:
         node = self.tables[name].members.get("timeout")

@@ -5,11 +5,11 @@ clients' dialects, nor how a kind of field is read.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from mcp_mirror.config.access import AuthSection, UpstreamAuthSection
 from mcp_mirror.config.fields import (
     Bytes,
     Capture,
@@ -19,9 +19,16 @@ from mcp_mirror.config.fields import (
     Flag,
     Globs,
     Headers,
+    Host,
+    Listed,
+    Locking,
+    Logging,
     Notice,
+    Origin,
     OrNothing,
     Pause,
+    Percent,
+    Provider,
     Scopes,
     Seconds,
     Secrets,
@@ -32,34 +39,33 @@ from mcp_mirror.config.fields import (
     Url,
     UrlPath,
     Whole,
+    Window,
     Words,
 )
-from mcp_mirror.config.source import Items, Node, Scalar, Table
+from mcp_mirror.config.flows import Flowing, FlowsSection, UpstreamPlaceSection
+from mcp_mirror.config.limits import LimitsSection
+from mcp_mirror.config.trust import AuditSection, EncryptionSection, LockSection, Section
 from mcp_mirror.policies import (
+    ContextPolicy,
     MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
     StdioEndpoint,
     StorePolicy,
     UpstreamPolicy,
-    WirePolicy,
 )
 
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _MIRROR: Final = MirrorPolicy()
 _MEMORY_TOOLS: Final = MemoryToolsPolicy()
+_CONTEXT: Final = ContextPolicy()
 _STORE: Final = StorePolicy()
 _SERVER: Final = ServerPolicy()
-_LIMITS: Final = WirePolicy()
 _UPSTREAM: Final = UpstreamPolicy("", StdioEndpoint(""))
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class ToolsSection(_Section):
+class ToolsSection(Section):
     """Which of an upstream's tools are served. Globs are `*`, `?` and `[...]`; case matters."""
 
     allow: Globs = Field(
@@ -72,7 +78,7 @@ class ToolsSection(_Section):
     )
 
 
-class OverrideSection(_Section):
+class OverrideSection(Section):
     """What the tools that match one glob do differently. Where several match, a later one wins key by key."""
 
     capture: Capture | None = Field(default=None, description="As `mirror.capture`, for these tools.")
@@ -83,7 +89,7 @@ class OverrideSection(_Section):
     description: Text | None = Field(default=None, description="Replaces the upstream's description of these tools.")
 
 
-class UpstreamSection(_Section):
+class UpstreamSection(UpstreamPlaceSection):
     """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
 
     command: Command | None = Field(
@@ -113,6 +119,15 @@ class UpstreamSection(_Section):
         repr=False,
         description="HTTP headers to send to it.",
         examples=[{"Authorization": "Bearer ${TOKEN}"}],
+    )
+    allow_private: Flag = Field(
+        default=False,
+        description="Names that this upstream has, and those that it sends the gateway to, may lead to private "
+        "addresses: this machine, a local network, a cloud's metadata. An address that `url` itself names needs none "
+        "of this.",
+    )
+    auth: UpstreamAuthSection | None = Field(
+        default=None, description="How to get tokens for it; the gateway's own, never a client's."
     )
     transport: TransportName | None = Field(
         default=None, description="How to speak to it. By default stdio for `command` and streamable-http for `url`."
@@ -146,6 +161,8 @@ class UpstreamSection(_Section):
         default=_UPSTREAM.progress_resets_timeout,
         description="News of a request's progress gives it its whole timeout again.",
     )
+    lock: Locking | None = Field(default=_UPSTREAM.lock, description="As `lock.mode`, for this upstream.")
+    preview: Flag | None = Field(default=None, description="As `mirror.preview`, for this upstream.")
     enabled: Flag = Field(default=True, description="False leaves this upstream out; its variables may then be unset.")
     tools: Annotated[ToolsSection, OrNothing] = Field(
         default=ToolsSection(), description="Which of its tools are served."
@@ -157,7 +174,7 @@ class UpstreamSection(_Section):
     )
 
 
-class MirrorSection(_Section):
+class MirrorSection(Section):
     """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
 
     suffix: Suffix = Field(
@@ -182,6 +199,11 @@ class MirrorSection(_Section):
     error_budget: Whole = Field(
         default=_MIRROR.error_budget, description="Tokens up to which an error result is shown whole."
     )
+    provider: Provider = Field(
+        default=_MIRROR.provider,
+        description="Whose tokens the budgets are: openai, anthropic, anthropic-4.6 (Claude 3 to Opus 4.6), google, "
+        "llama or mistral. default: never too few for any of them.",
+    )
     notice: Notice = Field(default=_MIRROR.notice, description="What the model reads instead of a stored result.")
     expose_originals: Flag = Field(
         default=_MIRROR.expose_originals, description="List each original tool beside its twin, which needs a suffix."
@@ -194,13 +216,18 @@ class MirrorSection(_Section):
         default=_MIRROR.resource_links,
         description="Follow a notice with a link to the stored value as a resource (`memory://...`).",
     )
+    preview: Flag = Field(
+        default=_MIRROR.preview,
+        description="False: everything that tools answer is stored, errors too, and a notice holds no byte of it: keys "
+        "are told by position, values by type and size.",
+    )
     startup_wait: Pause = Field(
         default=_MIRROR.startup_wait,
         description="Seconds that the first listing waits for upstreams that are still starting.",
     )
 
 
-class MemoryToolsSection(_Section):
+class MemoryToolsSection(Section):
     """The gateway's own tools, which read, search and change stored values."""
 
     allow: Globs = Field(
@@ -230,7 +257,20 @@ class MemoryToolsSection(_Section):
     )
 
 
-class StoreSection(_Section):
+class ContextSection(Section):
+    """How much of a conversation's context window tools' answers may fill. Off without a window."""
+
+    window: Window | None = Field(
+        default=None,
+        description="Tokens of the model's context window. By default no account of conversations is kept.",
+        examples=[200_000],
+    )
+    reserve: Percent = Field(
+        default=_CONTEXT.reserve, description="The part of it that is kept for what users and models write."
+    )
+
+
+class StoreSection(Section):
     """Where values are kept and for how long."""
 
     kind: Storage | None = Field(
@@ -250,6 +290,9 @@ class StoreSection(_Section):
         examples=["rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0"],
     )
     prefix: Text = Field(default=_STORE.prefix, description="What the keys in Redis begin with.")
+    encryption: Annotated[EncryptionSection, OrNothing] | None = Field(
+        default=None, repr=False, description="By default values are kept in clear."
+    )
     fsync: Flag = Field(
         default=_STORE.fsync,
         description="Whether a value is on the disk before its path is told. Without, it may be lost where the machine "
@@ -276,7 +319,7 @@ class StoreSection(_Section):
     )
 
 
-class ServerSection(_Section):
+class ServerSection(Section):
     """How the gateway presents itself to clients."""
 
     name: Text = Field(default=_SERVER.name, description="The name that clients see.")
@@ -297,29 +340,22 @@ class ServerSection(_Section):
         default=_SERVER.drain,
         description="Seconds that calls in flight get to end when the gateway is told to stop. 0: none.",
     )
-
-
-class LimitsSection(_Section):
-    """Bounds of one message, from clients and from upstreams; suffixes KB, MB, GB, KiB, MiB, GiB."""
-
-    max_message_bytes: Bytes = Field(
-        default=_LIMITS.max_message_bytes,
-        description="Bytes of the largest message; a larger one is discarded and its call fails.",
-        examples=["2GiB"],
+    allowed_hosts: Annotated[tuple[Host, ...], Listed] = Field(
+        default=_SERVER.allowed_hosts,
+        description="Names, beside those of loopback, under which clients may reach it: the `Host` header.",
+        examples=[["tools.example.com", "10.0.0.5:*"]],
     )
-    spool_bytes: Bytes = Field(
-        default=_LIMITS.spool_bytes,
-        description="Bytes past which a message goes to a file as it arrives instead of into memory.",
-        examples=["16MiB"],
+    allowed_origins: Annotated[tuple[Origin, ...], Listed] = Field(
+        default=_SERVER.allowed_origins,
+        description="Web origins, beside those of loopback, whose pages may reach it: the `Origin` header.",
+        examples=[["https://app.example.com"]],
     )
-    max_key_bytes: Bytes = Field(
-        default=_LIMITS.max_key_bytes,
-        description="Bytes of the longest key on the top level of a value.",
-        examples=["64KiB"],
+    log_format: Logging = Field(
+        default=_SERVER.log_format, description="What a line of the log, on standard error, is: text or a JSON object."
     )
 
 
-class ConfigFile(_Section):
+class ConfigFile(Section):
     """Configuration of mcp-mirror."""
 
     upstreams: dict[str, UpstreamSection] = Field(
@@ -333,40 +369,21 @@ class ConfigFile(_Section):
     memory_tools: Annotated[MemoryToolsSection, OrNothing] = Field(
         default=MemoryToolsSection(), description="The gateway's own tools, which work on stored values."
     )
+    context: Annotated[ContextSection, OrNothing] = Field(
+        default=ContextSection(), description="The budget of one conversation; off by default."
+    )
     store: Annotated[StoreSection, OrNothing] = Field(
         default=StoreSection(), description="The memory that values are kept in."
     )
     server: Annotated[ServerSection, OrNothing] = Field(default=ServerSection(), description="The gateway's own face.")
     limits: Annotated[LimitsSection, OrNothing] = Field(
-        default=LimitsSection(), description="How large one message may be."
+        default=LimitsSection(), description="How much clients and upstreams may send, ask and list."
     )
-
-
-_MODELS: Final[Mapping[str, type[_Section]]] = {
-    "": ConfigFile,
-    "mirror": MirrorSection,
-    "memory_tools": MemoryToolsSection,
-    "store": StoreSection,
-    "server": ServerSection,
-    "limits": LimitsSection,
-    "upstreams/*": UpstreamSection,
-    "upstreams/*/tools": ToolsSection,
-    "upstreams/*/overrides/*": OverrideSection,
-}
-
-
-def keys_at(loc: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a mapping at `loc` may have; none where names are the user's own."""
-    model = _MODELS.get("/".join("*" if index in (1, 3) else key for index, key in enumerate(loc)))
-    return tuple(model.model_fields) if model else ()
-
-
-def plain(node: Node) -> object:
-    """The tree as the models read it: dicts and lists whose leaves are scalars with their places."""
-    match node:
-        case Scalar():
-            return node
-        case Items():
-            return [plain(item) for item in node.nodes]
-        case Table():
-            return {key: plain(value) for key, value in node.members.items()}
+    lock: Annotated[LockSection, OrNothing] = Field(
+        default=LockSection(), description="Tools that are held to their locked definitions."
+    )
+    auth: Annotated[AuthSection, OrNothing] = Field(default=AuthSection(), description="Who is let in over HTTP.")
+    flows: Flowing = Field(default=FlowsSection(), description="Which values may go where, by their labels.")
+    audit: Annotated[AuditSection, OrNothing] = Field(
+        default=AuditSection(), description="Who called, read and was refused what, in a file."
+    )

@@ -1,15 +1,18 @@
-"""Both workflows of the memory-pointer paper, run twice: `python -m mcp_mirror.demo.workflows`.
+"""Both workflows of the memory-pointer paper, run three times: `python -m mcp_mirror.demo.workflows`.
 
-Once through a gateway, the way a model would that reads only notices; once straight to the servers, the way a model
-must that carries every value itself. The servers, the gateway and the clients are real processes and connections;
-the model is a script, for what is counted here is what it would read and write.
+Once through a gateway, the way a model would that reads only notices; once through one whose notices are worded as the
+paper's; once straight to the servers, the way a model must that carries every value itself. The servers, the gateways
+and the clients are real processes and connections; the model is a script, for what is counted here is what it would
+read and write.
 
 The paper: "Solving Context Window Overflow in AI Agents", arXiv:2511.22729.
 """
 
 import argparse
 import json
+import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import yaml
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 from rich import box
@@ -33,6 +37,8 @@ _PIECE: Final = 1 << 17
 """Characters that are tokenized at once."""
 _SHOWN: Final = 1200
 """Characters of a call or a result that are printed."""
+_PATH: Final = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What stands in every notice: the path of the whole value comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,23 @@ class Trace:
 
     texts: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    notices: list[str] = field(default_factory=list)
+    """Those of the texts that a gateway wrote in place of a value, or around one."""
 
     def tokens(self, count: Callable[[str], int]) -> int:
         """All of it, counted."""
-        return sum(count(text) for text in self.texts)
+        return sum(map(count, self.texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One workflow, run in each way."""
+
+    workflow: Workflow
+    ours: Trace
+    worded: Trace
+    """Through a gateway with the paper's wording."""
+    direct: Trace
 
 
 def token_counter() -> tuple[Callable[[str], int], str]:
@@ -128,24 +147,31 @@ def value_of(result: CallToolResult) -> Any:
 
 
 def path_in(notice: str, key: str) -> str:
-    """The memory path that a notice names on its second line."""
-    path = notice.splitlines()[1]
-    return f"{path}/{key}" if key else path
+    """The memory path that a notice names.
+
+    Raises:
+        SystemExit: It names none.
+    """
+    found = _PATH.search(notice)
+    if found is None:
+        raise SystemExit(f"A result was not stored: {shorten(notice)}")
+    return f"{found[0]}/{key}" if key else found[0]
 
 
 async def with_gateway(workflow: Workflow, client: Client, console: Console) -> Trace:
     """Run a workflow on the twins, passing on paths."""
-    trace, notices = Trace([workflow.prompt]), list[str]()
+    trace, results = Trace([workflow.prompt]), list[str]()
     started = time.perf_counter()
     for step in workflow.steps:
-        arguments = step.arguments(lambda index: path_in(notices[index], workflow.key))
+        arguments = step.arguments(lambda index: path_in(results[index], workflow.key))
         name = f"{step.tool}_mirrored"
         call = f"{name}({json.dumps(arguments)})"
         console.print(f"[bold]call[/bold]  {shorten(call)}", highlight=False)
-        notices.append(text_of(checked(await client.call_tool(name, arguments))))
-        console.print(shorten(notices[-1]), style="green", highlight=False, markup=False)
-        trace.texts += [call, notices[-1]]
+        results.append(text_of(checked(await client.call_tool(name, arguments))))
+        console.print(shorten(results[-1]), style="green", highlight=False, markup=False)
+        trace.texts += [call, results[-1]]
     trace.seconds = time.perf_counter() - started
+    trace.notices = [result for result in results if _PATH.search(result)]
     return trace
 
 
@@ -180,14 +206,12 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
-def table_of(rows: list[tuple[Workflow, Trace, Trace]], count: Callable[[str], int], unit: str) -> Table:
-    """Both runs of each workflow above the paper's figures; a terminal of 80 columns holds it."""
+def table_of(rows: list[Runs], count: Callable[[str], int], unit: str) -> Table:
+    """Each workflow with and without the gateway, above the paper's figures; a terminal of 80 columns holds it."""
     title = f"What the model reads and writes, with and without the gateway ({unit})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    for name in ("tokens\nwith", "tokens\nwithout", "ratio", "seconds\nwith", "seconds\nwithout"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for workflow, ours, direct in rows:
+    table = _table(title, "tokens\nwith", "tokens\nwithout", "ratio", "seconds\nwith", "seconds\nwithout")
+    for runs in rows:
+        workflow, ours, direct = runs.workflow, runs.ours, runs.direct
         with_, without = ours.tokens(count), direct.tokens(count)
         ratio = f"1 : {without / with_:,.0f}"
         table.add_row(
@@ -198,28 +222,69 @@ def table_of(rows: list[tuple[Workflow, Trace, Trace]], count: Callable[[str], i
     return table
 
 
+def wording_table_of(rows: list[Runs], count: Callable[[str], int], unit: str) -> Table:
+    """What the notices cost in our words and in the paper's, alone and with all else that is read and written."""
+    title = f"The same with the notices worded as the paper's ({unit})"
+    table = _table(title, "notices\nours", "the\npaper's", "ours\nare", "tokens\nwith these", "ours\nare")
+    for runs in rows:
+        ours, worded = (sum(map(count, trace.notices)) for trace in (runs.ours, runs.worded))
+        with_these = runs.worded.tokens(count)
+        parts = (f"{ours / max(worded, 1):.0%}", f"{runs.ours.tokens(count) / max(with_these, 1):.0%}")
+        table.add_row(runs.workflow.name, f"{ours:,}", f"{worded:,}", parts[0], f"{with_these:,}", parts[1])
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def in_the_papers_words(config: Path, folder: Path) -> Path:
+    """The same configuration, with notices worded as the paper's."""
+    read = yaml.safe_load(config.read_text(encoding="utf-8"))
+    path = folder / "paper.yaml"
+    path.write_text(yaml.safe_dump({**read, "mirror": {**(read.get("mirror") or {}), "notice": "paper"}}))
+    return path
+
+
+def gateway(config: Path) -> Client:
+    """A client of a gateway of its own."""
+    return Client(
+        StdioServerParameters(command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)])
+    )
+
+
 async def run(config: Path, console: Console) -> None:
     """Run everything and print it."""
-    gateway = StdioServerParameters(command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)])
-    rows: list[tuple[Workflow, Trace, Trace]] = []
+    rows: list[Runs] = []
     async with AsyncExitStack() as stack:
-        ours = await stack.enter_async_context(Client(gateway))
-        await ours.list_tools()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ours = await stack.enter_async_context(gateway(config))
+        worded = await stack.enter_async_context(gateway(in_the_papers_words(config, folder)))
         direct = {
             name: await stack.enter_async_context(
                 Client(StdioServerParameters(command=sys.executable, args=["-m", f"mcp_mirror.demo.{name}"]))
             )
             for name in ("molecules", "documents")
         }
+        for client in (ours, worded):
+            await client.list_tools()
         for workflow in WORKFLOWS:
             console.rule(workflow.name, align="left")
             console.print(f"[bold]task[/bold]  {workflow.prompt}", highlight=False)
             traced = await with_gateway(workflow, ours, console)
-            console.print("and once more without the gateway, every value carried by the client ...", style="dim")
-            rows.append((workflow, traced, await without_gateway(workflow, direct)))
+            console.print(
+                "again with the paper's notices, and without the gateway, every value carried ...", style="dim"
+            )
+            again = await with_gateway(workflow, worded, Console(quiet=True))
+            rows.append(Runs(workflow, traced, again, await without_gateway(workflow, direct)))
     count, unit = token_counter()
-    console.print()
-    console.print(table_of(rows, count, unit))
+    for table in (table_of(rows, count, unit), wording_table_of(rows, count, unit)):
+        console.print()
+        console.print(table)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
+from mcp_mirror.callers import Caller
 from mcp_mirror.faces.exchange import Context, Session
 from mcp_mirror.faces.sessions import Sessions
 
@@ -27,8 +28,8 @@ Kind = str
 class Stream:
     """One `subscriptions/listen` stream of a client's."""
 
-    def __init__(self, wanted: types.SubscriptionFilter, party: str | None) -> None:
-        self.party = party
+    def __init__(self, wanted: types.SubscriptionFilter, caller: Caller) -> None:
+        self.caller = caller
         self.wanted = types.SubscriptionFilter(
             tools_list_changed=wanted.tools_list_changed or None,
             resources_list_changed=wanted.resources_list_changed or None,
@@ -80,21 +81,26 @@ class Stream:
 class Announcements:
     """Tells clients of changes."""
 
-    def __init__(self, sessions: Sessions, tasks: TaskGroup) -> None:
+    def __init__(self, sessions: Sessions, tasks: TaskGroup, most: int = 200) -> None:
+        """Tell nobody yet; one principal has `most` streams."""
+        self._most = most
         self._sessions = sessions
         self._tasks = tasks
         self._streams: set[Stream] = set()
         self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
 
-    def open(self, wanted: types.SubscriptionFilter, party: str | None) -> Stream:
-        """A stream for a client; see `Caller.party`.
+    def open(self, wanted: types.SubscriptionFilter, caller: Caller) -> Stream:
+        """A stream for a client.
 
         Raises:
             MCPError: There are too many.
         """
         if len(self._streams) >= _MAX_STREAMS:
             raise MCPError(types.INTERNAL_ERROR, f"{_MAX_STREAMS} streams are open; end one first.")
-        stream = Stream(wanted, party)
+        if sum(stream.caller.namespace == caller.namespace for stream in self._streams) >= self._most:
+            bound = f"`limits.streams_per_principal` ({self._most:,})"
+            raise MCPError(types.INTERNAL_ERROR, f"{bound} streams of this client are open; end one first.")
+        stream = Stream(wanted, caller)
         self._streams.add(stream)
         return stream
 
@@ -114,14 +120,18 @@ class Announcements:
             self._tasks.start_soon(self._tell_updates, session, pending)
         pending[uri] = {**params, "uri": uri}
 
-    async def announce(self, kind: Kind, party: str | None = None) -> None:
-        """Tell every client, or one party's, that a list has changed; a deaf one holds up no other."""
+    async def announce(self, kind: Kind, party: str | None = None, namespace: str | None = None) -> None:
+        """Tell every client, or one party's or principal's, that a list has changed; a deaf one holds up no other."""
+
+        def concerns(caller: Caller) -> bool:
+            return party in (None, caller.party) and namespace in (None, caller.namespace)
+
         for stream in self._streams:
-            if party in (None, stream.party):
+            if concerns(stream.caller):
                 stream.changed(kind)
         async with anyio.create_task_group() as tasks:
             for one in self._sessions:
-                if party in (None, one.caller.party) and one.ready.is_set():
+                if concerns(one.caller) and one.ready.is_set():
                     tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
 
     async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:

@@ -4,6 +4,8 @@ What is passed on is passed on with all that the other side wrote; the SDK sees 
 """
 
 import contextlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,11 +20,30 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_mirror.callers import LEVELS, Caller, Exchange
+from mcp_mirror.conversations import CONVERSATION
 from mcp_mirror.errors import RefusedError
+from mcp_mirror.wire import MARK
 
 Context = ServerRequestContext[Any, Any]
 
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+_OURS: Final = frozenset(
+    {
+        MARK,
+        CONVERSATION,
+        "progressToken",
+        types.PROTOCOL_VERSION_META_KEY,
+        types.CLIENT_INFO_META_KEY,
+        types.CLIENT_CAPABILITIES_META_KEY,
+        types.LOG_LEVEL_META_KEY,
+    }
+)
+"""Members of `_meta` that are between a client and us; what else it says there is for the upstream."""
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers, and members of `_meta` that stand for them, by which a client shows us who it is."""
+_WORDS: Final = re.compile(r"[\s;,=]+")
+_SHORTEST_SECRET: Final = 8
+"""Characters: shorter words stand in many texts."""
 _NOT_RELAYED: Final = frozenset({"tasks"})
 _EXTENSIONS_NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
 _LOG: Final = "notifications/message"
@@ -112,6 +133,21 @@ def meta_of(context: Context) -> Mapping[str, Any]:
     """A request's `_meta`, as it came."""
     meta = (context.params or {}).get("_meta")
     return meta if isinstance(meta, Mapping) else {}
+
+
+def passed_on(context: Context) -> dict[str, Any]:
+    """What of a request's `_meta` is for the upstream: nothing by which the client shows us who it is."""
+    shown = [] if context.request is None else [context.request.headers.get(name, "") for name in _CREDENTIALS]
+    secrets = {word for text in shown for word in _WORDS.split(text) if len(word) >= _SHORTEST_SECRET}
+    meta = {key: value for key, value in meta_of(context).items() if key not in _OURS}
+    named = {key: value for key, value in meta.items() if key.lower().rpartition("/")[2] not in _CREDENTIALS}
+    if not secrets:
+        return named
+    return {
+        key: value
+        for key, value in named.items()
+        if not any(word in json.dumps([key, value], ensure_ascii=False) for word in secrets)
+    }
 
 
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:

@@ -28,21 +28,24 @@ class Farewell:
             await self._app(scope, receive, send)
         elif self._leaving.is_set():
             await JSONResponse(_LEAVING, 503, {"connection": "close"})(scope, receive, send)
-        elif _only_listens(Request(scope)):
-            stream = _Stream(receive, send, self._leaving)
+        elif only_listens(Request(scope)):
+            stream = ListeningStream(receive, send, self._leaving)
             await self._app(scope, stream.receive, stream.send)
             await stream.end()
         else:
             await self._app(scope, receive, send)
 
 
-def _only_listens(request: Request) -> bool:
-    """From its head alone: a client of the 2026 era must name the method there."""
+def only_listens(request: Request) -> bool:
+    """Whether a request opens a stream that would never end by itself.
+
+    Its head alone tells: a client of the 2026 era must name the method there.
+    """
     return request.method == "GET" or request.headers.get("mcp-method") == _SUBSCRIPTION
 
 
-class _Stream:
-    """A listening client, who has gone as far as the application knows once we leave."""
+class ListeningStream:
+    """A listening client, who has gone as far as the application knows once we leave it."""
 
     def __init__(self, receive: Receive, send: Send, leaving: anyio.Event) -> None:
         self._receive = receive

@@ -16,15 +16,20 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_mirror.admission import Admission
+from mcp_mirror.answers import LONGEST_ERROR, Reply, error_reply
+from mcp_mirror.audit import AuditRecord
+from mcp_mirror.calls import ToolCall
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.contents import ContentCapture
+from mcp_mirror.conversations import read_conversation
 from mcp_mirror.directory import KINDS, Kind
-from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError
+from mcp_mirror.errors import BusyError, MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.faces.announcements import Announcements
-from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, read_caller
+from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on, read_caller
 from mcp_mirror.faces.postbox import Postbox
-from mcp_mirror.faces.sessions import Sessions
-from mcp_mirror.gateway import Gateway, Reply, ToolCall, error_reply
+from mcp_mirror.faces.sessions import STDIO, Sessions
+from mcp_mirror.gateway import Gateway
 from mcp_mirror.memory_resources import TEMPLATE, list_values, read_value
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.paths import SCHEME
@@ -33,15 +38,15 @@ from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.upstreams.upstream import Upstream
-from mcp_mirror.wire import MARK, array_of, join
-
-LOCAL: Final = "local"
-"""The namespace of the one user of an unauthenticated gateway."""
+from mcp_mirror.visible import visible_lines
+from mcp_mirror.wire import array_of, join
 
 _logger = logging.getLogger(__name__)
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 
+_UNCOUNTED: Final = frozenset({"subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
+"""Requests that last, which have a bound of their own; and those that make less to do."""
 _STATUS: Final = {
     "uri": STATUS_URI,
     "name": "upstreams",
@@ -49,17 +54,6 @@ _STATUS: Final = {
     "description": "How each upstream server is: state, protocol version, tools, problems.",
     "mimeType": "application/json",
 }
-_OURS: Final = frozenset(
-    {
-        MARK,
-        "progressToken",
-        types.PROTOCOL_VERSION_META_KEY,
-        types.CLIENT_INFO_META_KEY,
-        types.CLIENT_CAPABILITIES_META_KEY,
-        types.LOG_LEVEL_META_KEY,
-    }
-)
-"""Members of `_meta` that are between a client and us; what else it says there is for the upstream."""
 
 
 @dataclass(slots=True)
@@ -73,6 +67,8 @@ class Handlers:
     announcements: Announcements
     sessions: Sessions
     postbox: Postbox
+    admission: Admission
+    """Of each principal's requests."""
 
     def register(self, server: Server[Any]) -> None:
         """Answer what this server is asked."""
@@ -91,7 +87,7 @@ class Handlers:
             ("completion/complete", types.CompleteRequestParams, self._complete),
             ("logging/setLevel", types.SetLevelRequestParams, self._set_level),
         ):
-            server.add_request_handler(method, params, _answering(handler))
+            server.add_request_handler(method, params, self._answering(method, handler))
         server.add_notification_handler(
             "notifications/roots/list_changed", types.NotificationParams, self._roots_changed
         )
@@ -99,7 +95,7 @@ class Handlers:
     def exchange_of(self, context: Context) -> RequestExchange:
         """The way back to whoever makes a request."""
         home = self.sessions.of(context)
-        caller = home.caller if home else read_caller(context, LOCAL, None)
+        caller = home.caller if home else read_caller(context, self.sessions.namespace_of(context), None)
         return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
@@ -115,22 +111,19 @@ class Handlers:
         return [tool.advert for tool in self.gateway.own_tools.values()]
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        meta = meta_of(context)
+        meta, exchange = meta_of(context), self.exchange_of(context)
         try:
             given = self.postbox.params(meta, context.params)
+            conversation = read_conversation(meta, _connection_of(context, exchange))
         except ToolError as error:
             return self.postbox.stub({"content": []}, error_reply(str(error)), meta)
         arguments = given.get("arguments", b"{}")
-        exchange = self.exchange_of(context)
         if schema := self.gateway.catalog_for(exchange.caller).header_schema(params.name):
             _check_headers(schema, arguments, context)
-        call = ToolCall(
-            exchange,
-            params.name,
-            arguments,
-            _passed_on(meta),
-            read_round(given.get("inputResponses"), params.request_state),
-        )
+        again = read_round(given.get("inputResponses"), params.request_state)
+        if again and conversation:
+            conversation = conversation.going_on
+        call = ToolCall(exchange, params.name, arguments, passed_on(context), again, conversation)
         return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
@@ -185,7 +178,9 @@ class Handlers:
         await self._settled()
         own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
-            text = json.dumps({"upstreams": self.status(), "requests": len(self.postbox) - 1}, indent=1)
+            audit = {"audit": counts} if (counts := self.gateway.audit.counts) else {}
+            told = {"upstreams": self.status(), "requests": len(self.postbox) - 1, **audit}
+            text = json.dumps(told, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}
         elif own and uri.startswith(SCHEME):
@@ -194,6 +189,7 @@ class Handlers:
             raise not_found(uri, asking.exchange)
         else:
             relayed = await self.relay.read_resource(uri, asking)
+            self._audited(asking, "resources/read", relayed.place.upstream)
             reply = await self.contents.resource(relayed.members, asking.exchange.caller.namespace, relayed.place)
         return self._stub({"contents": []}, reply, meta_of(context))
 
@@ -201,8 +197,13 @@ class Handlers:
         asking = self._asking(context, params.request_state)
         await self._settled()
         relayed = await self.relay.get_prompt(params.name, asking)
+        self._audited(asking, "prompts/get", relayed.place.upstream)
         reply = await self.contents.prompt(relayed.members, asking.exchange.caller.namespace, relayed.place)
         return self._stub({"messages": []}, reply, meta_of(context))
+
+    def _audited(self, asking: Asking, method: str, upstream: str) -> None:
+        namespace = asking.exchange.caller.namespace
+        self.gateway.audit.write(AuditRecord("call", namespace, method, "ok", upstream=upstream))
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         asking = self._asking(context, None)
@@ -230,7 +231,7 @@ class Handlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = self.announcements.open(params.notifications, self.exchange_of(context).caller.party)
+        stream = self.announcements.open(params.notifications, self.exchange_of(context).caller)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
             for uri in uris:
@@ -258,11 +259,31 @@ class Handlers:
         if session := self.sessions.of(context):
             await self.gateway.upstreams.notify(session.caller.session, "notifications/roots/list_changed")
 
+    def _answering(self, method: str, handler: Any) -> Any:
+        """A handler that is asked when its caller may ask, and whose errors are JSON-RPC's."""
+
+        async def answer(context: Context, params: Any) -> Any:
+            try:
+                who = self.sessions.namespace_of(context)
+                if method in _UNCOUNTED:
+                    return await handler(context, params)
+                async with self.admission.admitted(who, who, "This client"):
+                    return await handler(context, params)
+            except BusyError as error:
+                self.gateway.audit.write(AuditRecord("refusal", who, method, "busy"))
+                if method == "tools/call":  # models read these, and not those of JSON-RPC
+                    return self.postbox.stub({"content": []}, error_reply(str(error)), meta_of(context))
+                raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.wait}) from None
+            except MirrorError as error:
+                _raise(error)
+
+        return answer
+
     def _asking(self, context: Context, state: str | None) -> Asking:
         meta = meta_of(context)
         given = self.postbox.params(meta, context.params)
         again = read_round(given.get("inputResponses"), state)
-        return Asking(self.exchange_of(context), given, _passed_on(meta), again)
+        return Asking(self.exchange_of(context), given, passed_on(context), again)
 
     def _stub(self, empty: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
         """The SDK's part of an answer; of one that asks for input all, for the SDK seals its state."""
@@ -279,24 +300,12 @@ class Handlers:
         return [_status(upstream) for upstream in self.gateway.upstreams]
 
 
-def _answering(handler: Any) -> Any:
-    """A handler whose errors are JSON-RPC's."""
-
-    async def answer(context: Context, params: Any) -> Any:
-        try:
-            return await handler(context, params)
-        except MirrorError as error:
-            _raise(error)
-
-    return answer
-
-
 def _raise(error: MirrorError) -> NoReturn:
     """An error of ours as a JSON-RPC one; that of an upstream's is passed on as it was."""
     if isinstance(error, RefusedError):
-        raise MCPError(error.code, error.said, error.data) from None
+        raise MCPError(error.code, visible_lines(error.said, LONGEST_ERROR), error.data) from None
     code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-    raise MCPError(code, str(error)) from None
+    raise MCPError(code, visible_lines(str(error), LONGEST_ERROR)) from None
 
 
 def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
@@ -308,8 +317,9 @@ def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
         raise MCPError(rejection.code, rejection.message, rejection.data)
 
 
-def _passed_on(meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in meta.items() if key not in _OURS}
+def _connection_of(context: Context, exchange: RequestExchange) -> str | None:
+    """A name for the connection of a call, where that is one client's own: over HTTP in 2026 there is none."""
+    return STDIO if context.request is None else exchange.caller.session
 
 
 def _parsed(member: Buffer | Segments) -> Any:

@@ -4,25 +4,33 @@ Request bodies come in whole and bounded, with a request's parameters lifted out
 and server-sent events on their way out.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
+import anyio
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.faces.auth.principals import namespace_in
 from mcp_mirror.faces.postbox import Postbox
-from mcp_mirror.faces.sessions import Sessions
+from mcp_mirror.faces.sessions import Sessions, session_name
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.spool import Spool, SpooledFrame
-from mcp_mirror.wire import MARK, RequestId, recover_id
+from mcp_mirror.wire import MARK, RequestId, open_message, recover_id
 
 _MARK: Final = MARK.encode()
 _CHUNK: Final = 1 << 18
 _DATA: Final = b"data: "
+_BAD: Final = 400
+_RETRY: Final = 5
+"""Seconds."""
+_INTERNAL_ERROR: Final = -32603
 _PARSE_ERROR: Final = -32700
 _INVALID_REQUEST: Final = -32600
 
@@ -52,45 +60,117 @@ class PayloadLayer:
         self._postbox = postbox
         self._spool = spool
         self._security = TransportSecurityMiddleware(security)
+        self._traffic = spool.policy.traffic
+        self._open: Counter[str] = Counter()
+        """How many requests each principal has open."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        session = Request(scope).headers.get("mcp-session-id", "")
-        with self._sessions.using(session):
+        namespace = namespace_in(scope)
+        if self._open[namespace] >= (most := self._traffic.requests_per_principal):
+            await _too_many("requests_per_principal", most, "requests are open")(scope, receive, send)
+            return
+        session = session_name(namespace, Request(scope).headers.get("mcp-session-id", ""))
+        with self._sessions.using(session), self._counted(namespace):
             await (self._post if scope["method"] == "POST" else self._app)(scope, receive, send)
         if scope["method"] == "DELETE":
             self._sessions.end(session)
+
+    @contextmanager
+    def _counted(self, namespace: str) -> Iterator[None]:
+        self._open[namespace] += 1
+        try:
+            yield
+        finally:
+            self._open[namespace] -= 1
+            if not self._open[namespace]:
+                del self._open[namespace]
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Before a byte is read: a web page in the user's browser must not make us read what it likes.
         if refusal := await self._security.validate_request(Request(scope), is_post=True):
             await refusal(scope, receive, send)
             return
-        body = await self._read(receive)
-        if isinstance(body, Overlong):
-            await _refusal(413, _INVALID_REQUEST, _too_large(body), recover_id(body.head))(scope, receive, send)
+        taken = await self._take(scope, receive)
+        if not isinstance(taken, tuple):
+            if taken is not None:
+                await taken(scope, receive, send)
             return
+        body, token = taken
         try:
-            frame, token = self._postbox.inbound(body)
-        except WireError as error:
-            await _refusal(400, _PARSE_ERROR, str(error), recover_id(body))(scope, receive, send)
-            return
-        body = bytes(frame)
-        try:
-            outgoing = _Outgoing(self._postbox, send)
+            outgoing = _Outgoing(self._postbox, self._noting(namespace_in(scope), send))
             await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
         finally:
             self._postbox.discard(token)
 
+    async def _take(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
+        """What the SDK is to see of the body, and the letter that holds the rest; or a refusal.
+
+        None where nobody is there any more.
+        """
+        body = await self._receive(scope, receive)
+        if body is None or isinstance(body, JSONResponse):
+            return body
+        if "mcp-session-id" not in Request(scope).headers and self._is_over(namespace_in(scope), body):
+            return _too_many("sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open")
+        try:
+            frame, token = self._postbox.inbound(body)
+        except WireError as error:
+            return _refusal(400, _PARSE_ERROR, str(error), recover_id(body))
+        return bytes(frame), token
+
+    async def _receive(self, scope: Scope, receive: Receive) -> Buffer | JSONResponse | None:
+        """The body, within its bounds."""
+        if Request(scope).headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            return _refusal(415, _INVALID_REQUEST, "Bodies are taken without a content-encoding alone.", None)
+        try:
+            body = await self._read(receive)
+        except TimeoutError:
+            said = f"No byte of the body came for {self._traffic.body_timeout:g} s (`limits.body_timeout`)."
+            return _refusal(408, _INVALID_REQUEST, said, None)
+        except ClientDisconnect:
+            return None
+        if isinstance(body, Overlong):
+            return _refusal(413, _INVALID_REQUEST, _too_large(body), recover_id(body.head))
+        return body
+
+    def _is_over(self, namespace: str, frame: Buffer) -> bool:
+        """Whether a request would begin a session more than its principal may have."""
+        if self._sessions.count(namespace) < self._traffic.sessions_per_principal:
+            return False
+        try:
+            return open_message(frame).method == "initialize"
+        except WireError:
+            return False  # it will be refused for that
+
+    def _noting(self, namespace: str, send: Send) -> Send:
+        """Sends, and learns of the session that an answer begins."""
+
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < _BAD:
+                begun = [value for name, value in message["headers"] if name.lower() == b"mcp-session-id"]
+                for identity in begun:
+                    self._sessions.begin(namespace, identity.decode("ascii", "replace"))
+            await send(message)
+
+        return note
+
     async def _read(self, receive: Receive) -> Buffer | Overlong:
-        """The whole body; a large one mapped from a file, one past the bound not at all."""
+        """The whole body; a large one mapped from a file, one past the bound not at all.
+
+        Raises:
+            TimeoutError: It does not come.
+        """
         collector = self._spool.collector()
         try:
             while True:
-                message = await receive()
+                with anyio.fail_after(self._traffic.body_timeout):
+                    message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
                 collector.add(message.get("body", b""))
                 if not message.get("more_body", False):
                     frame = collector.take()
@@ -191,6 +271,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+def _too_many(name: str, most: int, what: str) -> JSONResponse:
+    said = f"`limits.{name}` ({most:,}) {what}. Try again in {_RETRY} s."
+    response = _refusal(429, _INTERNAL_ERROR, said, None)
+    response.headers["retry-after"] = str(_RETRY)
+    return response
 
 
 def _refusal(status: int, code: int, message: str, identity: RequestId | None) -> JSONResponse:

@@ -15,7 +15,8 @@ import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.wire import MARK, Marked, find_mark, lift_params, open_message, splice
+from mcp_mirror.policies import WirePolicy
+from mcp_mirror.wire import MARK, Marked, check_envelope, find_mark, lift_params, open_message, splice
 
 _KEPT: Final = 600.0
 """Seconds after which a call that was never answered in writing (its caller had gone) is dropped."""
@@ -35,7 +36,8 @@ class _Letter:
 class Postbox:
     """Holds parameters between a message's arrival and its handler, and results between handler and sending."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WirePolicy | None = None) -> None:
+        self._limits = limits or WirePolicy()
         self._letters: OrderedDict[str, _Letter] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,10 +48,11 @@ class Postbox:
         """The message for the SDK, and the token of the letter that holds a request's parameters meanwhile.
 
         Raises:
-            WireError: The frame is no JSON-RPC message.
+            WireError: The frame is no JSON-RPC message, or past a bound.
         """
         token = secrets.token_hex(16)
-        lifted = lift_params(open_message(frame), token)
+        lifted = lift_params(open_message(frame, self._limits.max_depth), token)
+        check_envelope(frame if lifted is None else lifted.stub, self._limits.max_envelope_bytes)
         if lifted is None:
             return frame, None
         self._keep(token, _Letter(time.monotonic(), params=lifted.members))

@@ -1,6 +1,9 @@
 """The MCP server that clients see: who connects, what we say of ourselves, and the two transports, in both eras."""
 
-from collections.abc import Mapping
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -9,17 +12,22 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from mcp_mirror.access import AuthPolicy
 from mcp_mirror.callers import Silent
+from mcp_mirror.faces.auth.gate import Gate
 from mcp_mirror.faces.exchange import Context, meta_of, read_caller
-from mcp_mirror.faces.handlers import LOCAL, Handlers
+from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.http import PayloadLayer
 from mcp_mirror.faces.stdio import stdio_streams
+from mcp_mirror.pins import Pins
 from mcp_mirror.policies import ServerPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.tools import RETRIEVE
 from mcp_mirror.upstreams.upstream import Presented, Upstream
+from mcp_mirror.visible import visible_lines
 from mcp_mirror.wire import MARK
 
 _INSTRUCTIONS: Final = 3900
@@ -34,13 +42,12 @@ _NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions of upstreams that do not work through us."""
 
 _OWN_INSTRUCTIONS: Final = (
-    "Tools {which} keep large results in memory and answer with a memory path. "
-    "Give such a path, or path/key, as an argument of any of them where the value is wanted: the tool gets the "
-    "value itself. Do not copy stored data."
+    "Tools {which} answer with a memory path in place of a large result, and read memory paths themselves. Get a "
+    "result with its tool first; then hand it on by calling the next tool with the path, or path/key, as its argument."
 )
 _OWN_TOOLS: Final[Mapping[str, str]] = {
-    RETRIEVE: f"Call {RETRIEVE} only for a value that you must show to the user.",
-    "memory_read": "memory_read and its like show parts of a value.",
+    "memory_read": "memory_read and memory_grep are only for questions about what a value says.",
+    RETRIEVE: f"{RETRIEVE} only shows the user all of it.",
     "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
 }
 """What is said of a tool of ours where it is served."""
@@ -49,8 +56,10 @@ _OWN_TOOLS: Final[Mapping[str, str]] = {
 class MirrorServer:
     """Speaks MCP for a gateway, over any number of connections."""
 
-    def __init__(self, handlers: Handlers, policy: ServerPolicy, spool: Spool, version: str) -> None:
+    def __init__(self, handlers: Handlers, policy: ServerPolicy, auth: AuthPolicy, spool: Spool, version: str) -> None:
         """Make a server that serves nobody yet."""
+        self._auth = auth
+        self._gate: Gate | None = None
         self.handlers = handlers
         self._policy = policy
         self._spool = spool
@@ -63,8 +72,11 @@ class MirrorServer:
         )
         handlers.register(self._server)
         keys = policy.state_keys
-        security = RequestStateSecurity(keys=keys, ttl=policy.answer_timeout) if keys else None
-        security = security or RequestStateSecurity.ephemeral(ttl=policy.answer_timeout)
+        security = RequestStateSecurity(
+            keys=keys or [secrets.token_bytes(32)],
+            ttl=policy.answer_timeout,
+            bind_principal=handlers.sessions.namespace_of,
+        )
         # The SDK's own spans cost a small call more than its work.
         self._server.middleware[:] = [self._observe, RequestStateBoundary(security, default_audience=policy.name)]
 
@@ -75,10 +87,28 @@ class MirrorServer:
             await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
 
     def http_app(self, host: str) -> ASGIApp:
-        """An ASGI application that serves Streamable HTTP clients on a loopback address."""
-        path, security = self._policy.path, TransportSecuritySettings(allowed_hosts=_HOSTS, allowed_origins=_ORIGINS)
-        app = self._server.streamable_http_app(streamable_http_path=path, host=host, transport_security=security)
-        return PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions)
+        """An ASGI application that serves Streamable HTTP clients: those who are let in, or all on loopback."""
+        policy = self._policy
+        security = TransportSecuritySettings(
+            allowed_hosts=[*_HOSTS, *policy.allowed_hosts], allowed_origins=[*_ORIGINS, *policy.allowed_origins]
+        )
+        app = self._server.streamable_http_app(
+            streamable_http_path=policy.path,
+            host=host,
+            transport_security=security,
+            max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
+        )
+        layer = PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions)
+        self._gate = (
+            Gate(layer, self._auth, time.monotonic, self.handlers.gateway.audit) if self._auth.is_required else None
+        )
+        return _open_to_pages(self._gate or layer, policy.allowed_origins)
+
+    def admit(self, auth: AuthPolicy) -> bool:
+        """Let others in from now on; False where that takes a new start, for there would be a gate or none."""
+        if self._gate is not None and auth.is_required:
+            self._gate.obey(auth)
+        return (self._gate is not None) == auth.is_required
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         self._receive(ctx)
@@ -93,10 +123,11 @@ class MirrorServer:
     def _receive(self, ctx: Context) -> None:
         """Know the sender; the one client of standard input is who upstreams are started for."""
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        session = None if modern else self.handlers.sessions.heard_from(ctx, LOCAL)
+        sessions = self.handlers.sessions
+        session = None if modern else sessions.heard_from(ctx)
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
-            exchange = session or Silent(read_caller(ctx, LOCAL, None))
+            exchange = session or Silent(read_caller(ctx, sessions.namespace_of(ctx), None))
             modes = ("auto", "legacy") if modern else ("legacy", "auto")
             self.handlers.gateway.upstreams.start(Presented(exchange, modes))  # type: ignore[arg-type]  # literals
 
@@ -136,19 +167,40 @@ class MirrorServer:
         which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
         tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.own_tools]
         own = "" if gateway.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        parts = [self._policy.instructions or "", own, *(_introduce(one) for one in gateway.upstreams)]
+        parts = [self._policy.instructions or "", own, *(_introduce(one, gateway.pins) for one in gateway.upstreams)]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
+
+
+def _open_to_pages(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Let browsers show answers to the pages of these origins (CORS)."""
+    if not origins:
+        return app
+    patterns = (re.escape(one.removesuffix(":*")) + (r":\d+" if one.endswith(":*") else "") for one in origins)
+    return CORSMiddleware(
+        app,
+        allow_origin_regex="|".join(patterns),
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("mcp-session-id", "www-authenticate"),
+    )
 
 
 _ANNOUNCE: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 
 
-def _introduce(upstream: Upstream) -> str:
+def _introduce(upstream: Upstream, pins: Pins) -> str:
     name, state = upstream.policy.name, upstream.status.state
     if state != "ready":
         return f"Server {name} is {state}; its tools cannot be called now."
     said = (upstream.listing.instructions or "").strip() if upstream.listing else ""
-    return f"Server {name}: {_cut(said, _UPSTREAM_INSTRUCTIONS)}" if said else ""
+    finding = pins.judge_instructions(upstream.policy, upstream.listing.instructions if upstream.listing else None)
+    if (finding and finding.is_blocked) or not upstream.policy.preview:
+        return ""
+    return (
+        f"Server {name}: {_cut(visible_lines(said, 4 * _UPSTREAM_INSTRUCTIONS), _UPSTREAM_INSTRUCTIONS)}"
+        if said
+        else ""
+    )
 
 
 def _cut(text: str, limit: int) -> str:

@@ -7,6 +7,9 @@ from typing import Final
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_mirror.callers import LOCAL
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.faces.auth.principals import namespace_in
 from mcp_mirror.faces.exchange import Context, Session, read_caller
 
 STDIO: Final = "stdio"
@@ -19,18 +22,29 @@ _INITIALIZE: Final = "initialize"
 class Sessions:
     """Remembers each, until it ends or nobody uses it any more."""
 
-    def __init__(self, answer_timeout: float, clock: Callable[[], float], on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        answer_timeout: float,
+        clock: Callable[[], float],
+        on_end: Callable[[str], None],
+        *,
+        wants_principals: bool = False,
+    ) -> None:
         """Know none yet.
 
         Args:
             answer_timeout: Seconds that a user's answer may take.
             clock: Seconds that only grow.
             on_end: Told which session is over.
+            wants_principals: Over HTTP nobody is served whose principal was not verified.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
+        self._wants_principals = wants_principals
         self._known: dict[str, tuple[Session, float]] = {}
+        self._begun: dict[str, tuple[str, float]] = {}
+        """Whose each HTTP session is that the SDK keeps, heard from or not, and when it was used last."""
         self._open: dict[str, int] = {}
         """How many HTTP requests of each session are open."""
 
@@ -39,16 +53,27 @@ class Sessions:
 
     def of(self, context: Context) -> Session | None:
         """The session of a request; None where requests stand alone."""
-        known = self._known.get(_key(context))
+        known = self._known.get(self._name(context))
         return known[0] if known and context.protocol_version not in MODERN_PROTOCOL_VERSIONS else None
 
-    def heard_from(self, context: Context, namespace: str) -> Session | None:
+    def namespace_of(self, context: Context) -> str:
+        """Whose memory a request uses.
+
+        Raises:
+            MirrorError: Nobody has verified that.
+        """
+        namespace = LOCAL if context.request is None else namespace_in(context.request.scope)
+        if self._wants_principals and context.request is not None and namespace == LOCAL:
+            raise MirrorError("Nobody has been let in with this request.")
+        return namespace
+
+    def heard_from(self, context: Context) -> Session | None:
         """Remember a session, or that it is in use; None where it has no name yet, as at the handshake over HTTP."""
         now = self._clock()
         self._forget_idle(now)
-        if not (key := _key(context)):
+        if not (key := self._name(context)):
             return None
-        session = self._known[key][0] if key in self._known else self._begin(context, namespace, key)
+        session = self._known[key][0] if key in self._known else self._begin(context, key)
         self._known[key] = (session, now)
         if context.method != _INITIALIZE:  # the SDK lets nothing else through before the handshake
             session.ready.set()
@@ -67,16 +92,31 @@ class Sessions:
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]
+            if begun := self._begun.get(key):
+                self._begun[key] = (begun[0], self._clock())
             if known := self._known.get(key):
                 self._known[key] = (known[0], self._clock())
 
+    def begin(self, namespace: str, identity: str) -> None:
+        """The SDK has made a session for a principal."""
+        self._begun[session_name(namespace, identity)] = (namespace, self._clock())
+
+    def count(self, namespace: str) -> int:
+        """How many sessions a principal has over HTTP."""
+        before = self._clock() - IDLE
+        for key, (_, used) in tuple(self._begun.items()):
+            if used < before and key not in self._open:
+                del self._begun[key]
+        return sum(one == namespace for one, _ in self._begun.values())
+
     def end(self, key: str) -> None:
         """A client has ended its session."""
+        self._begun.pop(key, None)
         if self._known.pop(key, None):
             self._on_end(key)
 
-    def _begin(self, context: Context, namespace: str, key: str) -> Session:
-        caller = read_caller(context, namespace, key)
+    def _begin(self, context: Context, key: str) -> Session:
+        caller = read_caller(context, self.namespace_of(context), key)
         return Session(caller, context.session, anyio.Event(), self.answer_timeout)
 
     def _forget_idle(self, now: float) -> None:
@@ -84,6 +124,12 @@ class Sessions:
             if key != STDIO and now - used > IDLE and key not in self._open:
                 self.end(key)
 
+    def _name(self, context: Context) -> str:
+        if context.request is None:
+            return STDIO
+        return session_name(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
 
-def _key(context: Context) -> str:
-    return STDIO if context.request is None else str(context.request.headers.get("mcp-session-id", ""))
+
+def session_name(namespace: str, identity: str) -> str:
+    """What a session is called: with another's id nobody comes to another's session. Empty where there is no id."""
+    return f"{identity} {namespace}" if identity and namespace != LOCAL else identity

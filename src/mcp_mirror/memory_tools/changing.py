@@ -16,6 +16,7 @@ from mcp_mirror.models import Buffer, Span
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
 from mcp_mirror.query.select import select
+from mcp_mirror.visible import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ async def query(call: Call) -> Content:
     recalled = await find_given(call)
     most = memory.tools.query_bytes
     if len(recalled.blob) > most:
+        size, limit = human_bytes(len(recalled.blob)), human_bytes(most)
         raise ToolError(
-            f'"{recalled.path}" has {human_bytes(len(recalled.blob))}; values up to {human_bytes(most)} can be queried '
+            f"{quoted(str(recalled.path), 300)} has {size}; values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
         )
     wanted = _Select(call.given.text("expression"), most)
@@ -51,7 +53,7 @@ async def query(call: Call) -> Content:
         return said("null: the expression finds nothing.")
     if found[:1] != b"{" and len(found) <= _SHOWN and memory.estimate(found) <= memory.mirror.inline_budget:
         return said(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
-    return await keep(call, Made((found,), (str(recalled.path),), size=len(found)))
+    return await keep(call, Made((found,), (recalled,), preview=recalled.preview, size=len(found)))
 
 
 _SHOWN: Final = 1 << 20
@@ -65,7 +67,7 @@ async def edit(call: Call) -> Content:
     if recalled.kind == "binary":
         raise ToolError("A binary value cannot be edited. Take a path below it, such as its text.")
     pieces = await ask(call, recalled, change)
-    made = Made(joined(recalled.blob, pieces), (str(recalled.path),), size=_size(pieces))
+    made = Made(joined(recalled.blob, pieces), (recalled,), preview=recalled.preview, size=_size(pieces))
     return await keep(call, made)
 
 

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.labels import FILES
 from mcp_mirror.memory_tools.finding import CONTENTS, find_given
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.memory_tools.roots import Roots
@@ -29,7 +30,7 @@ _QUANTUM: Final = 4
 
 async def import_file(call: Call) -> Content:
     """A file's text, or its bytes as base64, as a value."""
-    return await keep(call, Made(_literal(call), is_shown=False, is_said=True))
+    return await keep(call, Made(_literal(call), source=FILES, is_shown=False, is_said=True))
 
 
 def _literal(call: Call) -> Iterator[Buffer]:
@@ -76,7 +77,7 @@ def _pieces(file: int) -> Iterator[bytes]:
 
 async def export_file(call: Call) -> Content:
     """A value in a file: a text as it is, a binary value as its bytes, anything else as its JSON."""
-    recalled = await find_given(call)
+    recalled = await find_given(call, FILES)
     name, overwrite = call.given.text("file"), call.given.flag("overwrite")
     pieces = _bytes_of(recalled, from_base64=call.given.flag("base64"))
     roots = Roots(call.memory.tools.roots)

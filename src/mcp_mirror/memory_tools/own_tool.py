@@ -8,7 +8,10 @@ from uuid import UUID
 
 import msgspec
 
+from mcp_mirror.audit import SILENT, Audit
+from mcp_mirror.crossing import Border
 from mcp_mirror.errors import ToolError
+from mcp_mirror.flows import Flows
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.models import Buffer, Segments
@@ -18,6 +21,7 @@ from mcp_mirror.recall import nearest
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.base import Store
+from mcp_mirror.tally import Tally
 
 Content = tuple[Segments, ...]
 """Content blocks of an answer, JSON text."""
@@ -31,16 +35,27 @@ class Memory:
     scanner: Scanner
     inquirer: Inquirer
     spool: Spool
+    tally: Tally
     mirror: MirrorPolicy
     tools: MemoryToolsPolicy
     limits: WirePolicy
     estimate: Callable[[Buffer], int]
     new_id: Callable[[], UUID]
+    audit: Audit = SILENT
+    """Where it is said what is read."""
+    flows: Flows = field(default_factory=Flows)
+    """What may flow where."""
+    consent: str | None = None
+    """The one flow that the user lets pass this time."""
 
     @property
     def store(self) -> Store:
         """Where values are."""
         return self.keeper.store
+
+    def border(self, namespace: str, tool: str) -> Border:
+        """Where a value is held that a tool is to take."""
+        return Border(self.flows, namespace, tool, self.audit, consent=self.consent)
 
     @property
     def budget(self) -> Budget:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.flows import Flows
 from mcp_mirror.inquiries import Inquiry
 from mcp_mirror.memory_tools.finding import find_given
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
@@ -13,6 +14,7 @@ from mcp_mirror.query.grep import Search
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.recall import Recalled
+from mcp_mirror.visible import quoted, visible
 
 Answer = TypeVar("Answer")
 
@@ -32,19 +34,19 @@ async def describe(call: Call) -> Content:
     shape = await ask(call, recalled, Shape(memory.budget.without(_PROVENANCE)))
     tokens = memory.estimate(recalled.blob)
     described = await memory.store.describe(call.namespace, recalled.path.base)
-    source = _source(described) if isinstance(described, Descriptor) else ""
+    source = _source(described, memory.flows) if isinstance(described, Descriptor) else ""
     size = human_bytes(len(recalled.blob))
     kind = "binary " if recalled.kind == "binary" else ""
     return said(f"{kind}{size}, about {tokens:,} tokens\n{shape}{source}")
 
 
-def _source(described: Descriptor) -> str:
-    made = described.provenance
-    inputs = f", given {', '.join(made.inputs[:3])}" if made.inputs else ""
-    media = f" {described.media_type[:80]}" if described.media_type else ""
+def _source(described: Descriptor, flows: Flows) -> str:
+    made, labels = described.provenance, flows.labels_of(described)
+    inputs = f", given {', '.join(visible(one[:200]) for one in made.inputs[:3])}" if made.inputs else ""
+    media = f" {quoted(described.media_type, 80)}" if described.media_type else ""
     return (
-        f"\nfrom {made.tool[:80]!r} of {made.upstream!r}{media}{inputs}; stored {_time(described.created)}, "
-        f"expires {_time(described.expires)}"
+        f"\nfrom {quoted(made.tool, 80)} of {made.upstream!r}{media}{inputs}; stored {_time(described.created)}, "
+        f"expires {_time(described.expires)}; {labels.integrity}, {labels.confidentiality}"
     )
 
 

@@ -9,9 +9,15 @@ from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.models import Descriptor
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import label_of, unwrap
+from mcp_mirror.query.windows import Budget
 from mcp_mirror.recall import unknown_path
+from mcp_mirror.visible import quoted
 
 _PAGE: Final = 20
+_NAME: Final = 80
+"""Bytes of a tool's name that are told."""
+_FOOTER: Final = 300
+"""Characters kept for what is said below the lines."""
 
 
 async def list_values(call: Call) -> Content:
@@ -23,10 +29,26 @@ async def list_values(call: Call) -> Content:
     page = wanted[begin : begin + _PAGE]
     if not page:
         return said("Nothing more." if begin else _nothing(tool, stored))
-    lines = [_line(one) for one in page]
-    left = len(wanted) - begin - len(page)
-    more = [f'... {left:,} more; next: after="{page[-1].base}"'] if left else []
-    return said("\n".join((*lines, *more)))
+    lines = _fitting([_line(one) for one in page], call.memory.budget)
+    left = len(wanted) - begin - len(lines)
+    more = [f'... {left:,} more; next: after="{page[len(lines) - 1].base}"'] if left else []
+    return said("\n".join((*lines, *more, await _traffic(call))))
+
+
+def _fitting(lines: list[str], budget: Budget) -> list[str]:
+    """As many lines as may be shown at once, one at least, with room for what is said below them."""
+    left = budget.without(_FOOTER)
+    for at, line in enumerate(lines):
+        if at and not left.admits(line):
+            return lines[:at]
+        left = left.after(line)
+    return lines
+
+
+async def _traffic(call: Call) -> str:
+    """What the answers until now have cost, and what they have not."""
+    told = (await call.memory.tally.stats(call.namespace)).traffic
+    return f"Sent {told.sent:,} tokens; kept out {told.kept_out:,} (1 : {told.ratio:,})."
 
 
 async def _begin(call: Call, bases: list[str]) -> int:
@@ -41,8 +63,8 @@ async def _begin(call: Call, bases: list[str]) -> int:
 def _nothing(tool: str, stored: tuple[Descriptor, ...]) -> str:
     if not stored:
         return "Nothing is stored yet."
-    tools = sorted({one.provenance.tool for one in stored})[:_PAGE]
-    return f"Nothing of {tool[:80]!r} is stored. There are values of {', '.join(tools)}."
+    tools = [quoted(one, _NAME) for one in sorted({one.provenance.tool for one in stored})[:_PAGE]]
+    return f"Nothing of {quoted(tool, _NAME)} is stored. There are values of {', '.join(tools)}."
 
 
 def _line(one: Descriptor) -> str:
@@ -58,5 +80,5 @@ async def forget(call: Call) -> Content:
         raise ToolError(f'Only a whole value can be forgotten. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
         raise await unknown_path(call.memory.store, call.namespace, unwrap(text))
-    call.memory.keeper.on_kept()
+    call.memory.keeper.on_kept(call.namespace)
     return said(f'Forgotten: "{path.base}".')

@@ -4,19 +4,21 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio.to_thread
 
 from mcp_mirror.capture import CaptureRules
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.flows import written
 from mcp_mirror.frames import Overlong
+from mcp_mirror.labels import MODEL, Labels
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.models import Buffer, Provenance
 from mcp_mirror.paths import new_base
+from mcp_mirror.recall import Recalled
 from mcp_mirror.spool import Frame, SpooledFrame, discarding
-from mcp_mirror.tokens import estimate_tokens
 
 UPSTREAM: Final = "mcp-mirror"
 """Whose tools ours are, in what is told of a value."""
@@ -33,18 +35,38 @@ class Made:
 
     pieces: Iterable[Buffer]
     """Its JSON text; read in a thread."""
-    inputs: tuple[str, ...] = ()
-    """The paths of the values that it was made of."""
+    of: tuple[Recalled, ...] = ()
+    """The values that it was made of."""
+    source: str = MODEL
+    """Whose else it is: what says how to make it."""
     is_shown: bool = True
     """A small one may be shown beside its path."""
     is_said: bool = False
     """It is a text that was said: where that is JSON, that is the value."""
+    preview: bool = True
+    """A model may be told what is in it though it has not asked."""
     size: int = _AT_ONCE + 1
     """Bytes, where they are known to be few."""
 
 
+class Kept(NamedTuple):
+    """A value that was stored."""
+
+    path: str
+    notice: str
+
+
 async def keep(call: Call, made: Made) -> Content:
-    """Store a value; gives the notice, or the value where it is not stored.
+    """Store a value; gives the notice.
+
+    Raises:
+        ToolError: It cannot be stored.
+    """
+    return said((await store(call, made)).notice)
+
+
+async def store(call: Call, made: Made) -> Kept:
+    """Store a value.
 
     Raises:
         ToolError: It cannot be stored.
@@ -54,7 +76,10 @@ async def keep(call: Call, made: Made) -> Content:
     if isinstance(frame, Overlong):
         limit = memory.limits.max_message_bytes
         raise ToolError(f"The value would be over {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one.")
+    labels = _labels(call, made)
     order = _order(call, made)
+    if not memory.flows.may_show(labels):
+        order = order.hidden()
     with discarding(frame):
         try:
             digest = await _digest(call, frame, order)
@@ -63,21 +88,30 @@ async def keep(call: Call, made: Made) -> Content:
         if isinstance(digest, Refused) or digest.captured.value is None:
             raise ToolError("null is no value that is stored. Store something else.")
         arguments = hashlib.sha256(call.given.raw).hexdigest()
-        provenance = Provenance(UPSTREAM, call.tool, arguments, made.inputs)
-        await memory.keeper.keep(call.namespace, provenance, order, digest.captured)
-    return said(digest.notice)
+        provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
+        await memory.keeper.keep(call.namespace, provenance, order, digest.captured, written(labels))
+    return Kept(order.base, digest.notice)
+
+
+def _labels(call: Call, made: Made) -> Labels:
+    flows = call.memory.flows
+    known = [flows.labels_of(one.known) for one in made.of if one.known]
+    return flows.join(flows.labels_from(made.source), *known)
 
 
 def _order(call: Call, made: Made) -> Order:
     mirror = call.memory.mirror
+    inline_budget = mirror.inline_budget if made.is_shown else 0
+    rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=made.preview)
     return Order(
-        rules=CaptureRules("always", mirror.inline_budget if made.is_shown else 0, mirror.error_budget, wrapped=False),
+        rules=rules,
         style=mirror.notice,
         tool=call.tool,
         arguments=call.given.raw[:_TOLD_BYTES],
         base=new_base(call.tool, call.memory.new_id()),
         companion_base=new_base(call.tool, call.memory.new_id()),
         max_key_bytes=call.memory.limits.max_key_bytes,
+        provider=mirror.provider,
     )
 
 
@@ -101,5 +135,5 @@ async def _digest(call: Call, frame: bytes | SpooledFrame, order: Order) -> Dige
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, order)
     if len(frame) > _AT_ONCE:
-        return await anyio.to_thread.run_sync(digest_frame, frame, order, estimate_tokens)
-    return digest_frame(frame, order, estimate_tokens)
+        return await anyio.to_thread.run_sync(digest_frame, frame, order, call.memory.estimate)
+    return digest_frame(frame, order, call.memory.estimate)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 Reason = Literal["expired", "evicted"]
 
@@ -68,7 +68,17 @@ class Store(Protocol):
         """What is kept, the newest first."""
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept."""
+        """How much is kept, and the tokens that were counted."""
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens, beside those that are; they outlive what the values do, but need not be on the disk yet.
+
+        Raises:
+            StoreError: They could not be counted; where an answer was lost on its way, they are all the same.
+        """
+
+    async def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
 
     async def labels(self) -> frozenset[str]:
         """The tool labels with which the bases begin that it keeps or remembers, whoever's they are."""

@@ -1,10 +1,13 @@
-"""Large values as files that are named by the SHA-256 of their content. Which of them are wanted is not known here."""
+"""Large values as files that are named by the SHA-256 of their content, sealed ones by chance.
+
+Which of them are wanted is not known here.
+"""
 
 import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any, Final
 from mcp_mirror.models import FileSpan, Segments
 
 _CHUNK: Final = 1 << 20
+_DIGEST: Final = 32
 _WORTH_A_LINK: Final = 0.5
 """Part of a message's file from which on a value in it is kept as a link to it."""
 
@@ -45,7 +49,7 @@ class Draft:
 
     path: Path
     digest: str
-    """SHA-256, hexadecimal."""
+    """SHA-256, hexadecimal; of a sealed blob as many digits by chance."""
     start: int
     """Where in the file the blob begins."""
     held: int
@@ -90,12 +94,18 @@ class Blobs:
         Raises:
             OSError: It cannot be written.
         """
-        path = self._drafts / secrets.token_hex(16)
-        try:
+        with self._fleeting() as path:
             yield (file and self._linked(path, blob, file)) or self._written(path, blob)
-        finally:
-            with suppress(OSError):
-                self._calls.unlink(path)
+
+    @contextmanager
+    def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[Draft]:
+        """Put on the disk what nobody else can read; its name tells nothing of it, and no other blob is equal to it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        with self._fleeting() as path:
+            yield Draft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
 
     def adopt(self, draft: Draft) -> None:
         """Give a draft its name.
@@ -121,6 +131,16 @@ class Blobs:
         with os.scandir(self._folder) as found:
             return {entry.name: entry.stat().st_size for entry in found}
 
+    @contextmanager
+    def _fleeting(self) -> Iterator[Path]:
+        """A new name, which goes with the context."""
+        path = self._drafts / secrets.token_hex(16)
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                self._calls.unlink(path)
+
     def _linked(self, path: Path, blob: Segments, file: FileSpan) -> Draft | None:
         """The message's own file under another name; None where that cannot be, or would keep too much."""
         held = Path(file.path).stat().st_size
@@ -137,18 +157,29 @@ class Blobs:
         return Draft(path, digest.hexdigest(), file.span.start, held)
 
     def _written(self, path: Path, blob: Segments) -> Draft:
-        digest, held = hashlib.sha256(), 0
-        file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
-        try:
+        digest = hashlib.sha256()
+
+        def digested() -> Iterator[memoryview]:
             for piece in _pieces(blob):
                 digest.update(piece)
+                yield piece
+
+        held = self._write_file(path, digested())
+        return Draft(path, digest.hexdigest(), 0, held)
+
+    def _write_file(self, path: Path, pieces: Iterable[memoryview]) -> int:
+        """Write a new file; gives its size."""
+        held = 0
+        file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+        try:
+            for piece in pieces:
                 held += len(piece)
                 self._write(file, piece)
             if self._fsync:
                 self._calls.fsync(file)
         finally:
             self._calls.close(file)
-        return Draft(path, digest.hexdigest(), 0, held)
+        return held
 
     def _write(self, file: int, piece: memoryview) -> None:
         while piece:

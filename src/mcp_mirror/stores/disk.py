@@ -1,5 +1,9 @@
 """Values on the disk, where they outlive the process: small ones in an index, large ones in files beside it.
 
+With `store.encryption` both are sealed (see `sealing`), each value apart, so that equal ones share no file and no
+message's file is linked. In clear stays what the index is searched and accounted by: whose a value is, its base (which
+begins with its tool's name), its size, the times of its making, last use and expiry, why and when it went.
+
 Several gateways may have one folder open at once. Nothing here runs on the event loop.
 """
 
@@ -14,7 +18,8 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.spool import map_file
 from mcp_mirror.stores.base import Tombstone
@@ -23,6 +28,8 @@ from mcp_mirror.stores.failures import is_damage, told
 from mcp_mirror.stores.index import Held, Index
 from mcp_mirror.stores.lodging import Lodging, alone_in
 from mcp_mirror.stores.quotas import refuse_oversized
+from mcp_mirror.stores.records import Records, write_record
+from mcp_mirror.stores.sealing import Vault, sealed_span, within
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +62,9 @@ class DiskStore:
         self._folder = folder
         self._lodging = Lodging(folder)
         self._blobs = Blobs(folder / _BLOBS, self._lodging.path, calls, fsync=policy.fsync)
-        self._index = Index(folder / _INDEX, policy, clock, self._blobs)
+        self._vault = Vault(policy.encryption)
+        self._records = Records(self._vault)
+        self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
@@ -86,13 +95,13 @@ class DiskStore:
         return await self._run(self._index.describe, namespace, base)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes: of a large value, mapped."""
+        """The bytes: of a large value, mapped; of a sealed one, opened in memory, as much as was asked for."""
         return await self._run(self._read, namespace, base, span)
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """Where a large value is."""
+        """Where a large value is that is not sealed."""
         held = await self._run(self._index.find, namespace, base, Span(0, 0))
-        return self._place_of(held) if held else None
+        return None if held is None or self._vault.of(namespace, base, held.record) else self._place_of(held)
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
@@ -103,8 +112,16 @@ class DiskStore:
         return await self._run(self._index.listed, namespace)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept."""
+        """How much is kept, and the tokens that were counted."""
         return await self._run(self._index.stats, namespace)
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens: not waited for until they are on the disk."""
+        await self._run(self._index.count, namespace, traffic)
+
+    async def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
+        return await self._run(self._index.namespaces)
 
     async def labels(self) -> frozenset[str]:
         """The tool labels of what is kept or remembered."""
@@ -123,33 +140,71 @@ class DiskStore:
                 raise
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
-        if sum(len(segment) for segment in blob) <= INLINE_BYTES:
-            self._index.put(namespace, descriptor, b"".join(blob), None)
+        size = sum(len(segment) for segment in blob)
+        envelope = self._vault.new(namespace, descriptor.base)
+        record = write_record(descriptor, envelope)
+        if size <= INLINE_BYTES:
+            content = b"".join(envelope.seal(blob, size) if envelope else blob)
+            self._index.put(namespace, descriptor, record, content, None)
             return
-        with self._blobs.draft(blob, file) as draft:
-            self._index.put(namespace, descriptor, None, draft)
+        drafted = self._blobs.sealed_draft(envelope.seal(blob, size)) if envelope else self._blobs.draft(blob, file)
+        with drafted as draft:
+            self._index.put(namespace, descriptor, record, None, draft)
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
-        held = self._index.find(namespace, base, span)
+        cut = None if self._vault.key_ids else span  # what is sealed is opened by whole chunks
+        held = self._index.find(namespace, base, cut)
         if held is None:
             return None
-        if (place := self._place_of(held)) is None:
-            return held.content
-        try:
-            view = map_file(place.path)[place.span.start : place.span.stop]
-        except FileNotFoundError:  # it has gone since it was found
+        envelope = self._vault.of(namespace, base, held.record)
+        if envelope and not held.size:
+            self._records.check_empty(namespace, base, held.record)
+        kept = held.content if held.digest is None else self._mapped(held)
+        if kept is None:
             return None
-        return view[span.start : span.stop] if span else view
+        wanted = within(held.size, span)
+        if envelope:
+            where, opening = sealed_span(held.size, wanted), envelope.opening(held.size, wanted)
+            opening.add(memoryview(kept)[where.start : where.stop])
+            return opening.take()
+        if held.digest is None:
+            return kept if span is None or cut else kept[wanted.start : wanted.stop]
+        return kept[held.start + wanted.start : held.start + wanted.stop]
+
+    def _mapped(self, held: Held) -> Buffer | None:
+        """The file of a large value; None where it has gone since it was found."""
+        try:
+            return map_file(self._path_of(held))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # of an empty file there is no map
+            return b""
 
     def _place_of(self, held: Held) -> FileSpan | None:
         if held.digest is None:
             return None
-        return FileSpan(str(self._blobs.path_of(held.digest, held.start)), Span(held.start, held.size))
+        return FileSpan(str(self._path_of(held)), Span(held.start, held.size))
+
+    def _path_of(self, held: Held) -> Path:
+        return self._blobs.path_of(str(held.digest), held.start)
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a store that holds what we cannot read: it would look as if that were lost.
+
+        Raises:
+            StoreError: Keys are missing.
+        """
+        if foreign := self._index.foreign():
+            raise StoreError(
+                f"{foreign} values of the store in {self._folder} are encrypted with keys that are not in "
+                "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
+            )
 
     def _begin(self) -> None:
         with told(f"The store in {self._folder}"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lost = self._open_alone()
+            self._refuse_foreign()
         if lost:
             _logger.warning("%d values in %s have lost their files: they are forgotten.", lost, self._folder)
 
@@ -172,18 +227,33 @@ class DiskStore:
         return self._index.reconcile()
 
     def _set_aside(self) -> None:
-        """Rename an index that cannot be read, so that another can begin in its place."""
+        """Rename an index that cannot be read, and the blobs that it tells of, so that others can begin in their place.
+
+        Raises:
+            StoreError: Another process has the index open still, and goes on writing to it.
+        """
         self._index.close()
-        aside = f"{_INDEX}.damaged-{int(time.time())}"
-        for suffix in ("", "-wal", "-shm"):
-            path = self._folder / f"{_INDEX}{suffix}"
+        if self._lodging.is_shared:
+            raise StoreError(
+                f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop every gateway "
+                "that does, then start again: the first to start sets it aside."
+            )
+        aside = f"damaged-{int(time.time())}"
+        for name in (_INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", _BLOBS):
+            path = self._folder / name
             if path.exists():
-                path.rename(self._folder / f"{aside}{suffix}")
+                path.rename(
+                    self._folder / name.replace(_INDEX, f"{_INDEX}.{aside}").replace(_BLOBS, f"{_BLOBS}.{aside}")
+                )
+        self._blobs.open()
         (self._folder / _DAMAGED).unlink(missing_ok=True)
         _logger.warning(
-            "The index of the store in %s is damaged. It is kept there as %s, and a new one begins: what was stored is "
-            "not found any more.",
+            "The index of the store in %s is damaged. It is kept there as %s.%s, the larger values as %s.%s, and a new "
+            "store begins: what was stored is not found any more.",
             self._folder,
+            _INDEX,
+            aside,
+            _BLOBS,
             aside,
         )
 

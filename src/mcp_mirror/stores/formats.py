@@ -56,7 +56,17 @@ _TOMBSTONES_USAGE_LABELS: Final = (
         DELETE FROM blobs WHERE digest = old.digest;
     END""",
 )
-_STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS)
+_TRAFFIC: Final = (
+    "CREATE TABLE traffic (namespace TEXT PRIMARY KEY, sent INTEGER NOT NULL, kept_out INTEGER NOT NULL)",
+)
+_SEALS: Final = (
+    # The keys with which values that are sealed are, or were; see `sealing`.
+    "CREATE TABLE seals (key BLOB PRIMARY KEY)",
+    """CREATE TRIGGER entry_sealed AFTER INSERT ON entries WHEN substr(new.descriptor, 1, 1) = x'c1' BEGIN
+        INSERT OR IGNORE INTO seals VALUES (substr(new.descriptor, 2, 8));
+    END""",
+)
+_STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS)
 """What makes format 1 of nothing, 2 of 1, and so on."""
 
 

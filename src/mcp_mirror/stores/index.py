@@ -13,14 +13,15 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
-from mcp_mirror.models import Descriptor, Span, StoreStats
+from mcp_mirror.models import Descriptor, Span, StoreStats, Traffic
 from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.formats import bring_up_to_date
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried
-from mcp_mirror.stores.records import pack, unpack
+from mcp_mirror.stores.records import Records
+from mcp_mirror.stores.sealing import HEAD, MAGIC
 
 _PATIENCE: Final = 10_000
 """Milliseconds that another process may hold the write lock."""
@@ -37,9 +38,13 @@ _ALL: Final = 1 << 30
 """More bytes than any value has that is in the index itself."""
 
 _DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
-_FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start FROM entries
+_FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
+        CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
+_SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
+_COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
+    ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
 
 Key = tuple[str, str]
 
@@ -54,13 +59,18 @@ class Held:
     digest: str | None
     start: int
     """Where in its blob's file a large one begins."""
+    record: bytes
+    """The head of what is known about it; all of it where the value is empty."""
 
 
 class Index:
     """Values by namespace and base. Its functions may be called from any thread."""
 
-    def __init__(self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs) -> None:
+    def __init__(
+        self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: Records
+    ) -> None:
         self._path = path
+        self._records = records
         self._policy = policy
         self._clock = clock
         self._blobs = blobs
@@ -98,8 +108,18 @@ class Index:
                 connection.execute("COMMIT")
             connection.close()
 
-    def put(self, namespace: str, descriptor: Descriptor, content: bytes | None, draft: Draft | None) -> None:
-        """Keep a value whose bytes are given or drafted, at the cost of those used longest ago."""
+    def put(
+        self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: Draft | None
+    ) -> None:
+        """Keep a value whose bytes are given or drafted, at the cost of those used longest ago.
+
+        Args:
+            namespace: Whose it is.
+            descriptor: What is known about it.
+            record: The same as it is kept.
+            content: Its bytes, or what is kept of them: sealed.
+            draft: Where they are otherwise.
+        """
         try:
             with self._changing() as change:
                 self._bury_expired(change)
@@ -110,7 +130,7 @@ class Index:
                 if draft:
                     self._adopt(change, draft)
                 times = (descriptor.created, self._clock(), descriptor.expires)
-                held = (pack(descriptor), content, draft.digest if draft else None)
+                held = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except BaseException:
@@ -125,17 +145,18 @@ class Index:
             row = self._used(_DESCRIBE, (namespace, base))
             if row is None:
                 return self._tombstone((namespace, base))
-            return replace(unpack(row[0]), expires=self._clock() + self._policy.lifetime)
+            known = self._records.read(namespace, base, row[0])
+            return replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
         """Where a value is; it counts as used. Of a small one, the bytes of the span, or all."""
         first, length = span or (0, -1)
         with self._turn:
-            row = self._used(_FIND, (namespace, base), (first + 1, length if span else _ALL))
+            row = self._used(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
-        size, part, digest, start = row
-        return Held(size, part or b"", None, 0) if digest is None else Held(size, b"", digest, start or 0)
+        size, part, digest, start, record = row
+        return Held(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
     def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
@@ -149,16 +170,29 @@ class Index:
         """What is kept, the newest first."""
         latest = self._clock() + self._policy.lifetime
         rows = self._rows(
-            "SELECT descriptor, expires FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid",
+            "SELECT base, descriptor, expires FROM entries WHERE namespace = ? AND expires > ? "
+            "ORDER BY created DESC, rowid",
             (namespace, self._clock()),
         )
-        return tuple(replace(unpack(packed), expires=min(expires, latest)) for packed, expires in rows)
+        read = ((self._records.readable(namespace, base, record), expires) for base, record, expires in rows)
+        return tuple(replace(known, expires=min(expires, latest)) for known, expires in read if known)
 
     def stats(self, namespace: str) -> StoreStats:
-        """How much is kept."""
+        """How much is kept, and the tokens that were counted."""
         query = "SELECT count(*), coalesce(sum(size), 0) FROM entries WHERE namespace = ? AND expires > ?"
         ((values, size),) = self._rows(query, (namespace, self._clock()))
-        return StoreStats(values, size)
+        counted = self._rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
+        return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
+
+    def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens, without waiting for the disk or, for long, for another process."""
+        with self._changing(durable=False) as change:
+            change.execute(_COUNT, (namespace, traffic.sent, traffic.kept_out))
+
+    def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
+        query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
+        return frozenset(namespace for (namespace,) in self._rows(query, (self._clock(),)))
 
     def labels(self) -> frozenset[str]:
         """The tool labels of what is kept or remembered."""
@@ -231,6 +265,17 @@ class Index:
                 pass
         return row
 
+    def foreign(self) -> int:
+        """How many values are sealed with keys that we do not have."""
+        used = {key for (key,) in self._rows("SELECT key FROM seals", ())}
+        missing = used - self._records.vault.key_ids
+        left = {key: self._rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing}
+        for key in missing:
+            with suppress(sqlite3.Error), self._changing(durable=False) as change:
+                unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
+                change.execute(unused, (key, MAGIC, len(key), key))
+        return sum(left.values())
+
     def _write_uses(self, change: sqlite3.Connection) -> None:
         """Before anything is buried for want of use."""
         lifetime = self._policy.lifetime
@@ -243,7 +288,7 @@ class Index:
 
     def _tombstone(self, key: Key) -> Tombstone | None:
         found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
-        return next((Tombstone(unpack(packed), reason, at) for packed, reason, at in found), None)
+        return next((Tombstone(self._records.read(*key, record), reason, at) for record, reason, at in found), None)
 
     def _bury_expired(self, change: sqlite3.Connection) -> None:
         self._bury(change, "expired", "expires <= ?", (self._clock(),))
@@ -268,13 +313,14 @@ class Index:
         query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
         now = self._clock()
         rows = change.execute(query, parameters).fetchall()
-        for row, namespace, base, packed in rows:
-            left = pack(buried(unpack(packed), reason, now).descriptor)
+        for row, namespace, base, record in rows:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-            change.execute(
-                "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?, ?, ?, ?)",
-                (namespace, base, label_of(base), reason, now, left),
-            )
+            if known := self._records.readable(namespace, base, record):
+                left = self._records.write(namespace, buried(known, reason, now).descriptor)
+                change.execute(
+                    "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?, ?, ?, ?)",
+                    (namespace, base, label_of(base), reason, now, left),
+                )
         if rows:
             change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
             beyond = "SELECT rowid FROM tombstones ORDER BY at DESC LIMIT -1 OFFSET ?"

@@ -40,6 +40,11 @@ class Lodging:
         self._folder = folder
         self._lock: int | None = None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process lives in the folder too."""
+        return any(other != self.path and not _is_dead(other) for other in self._folder.glob(f"{_PREFIX}*"))
+
     def enter(self) -> None:
         """Move in, and remove what the dead have left. To be called by one process at a time: see `alone_in`.
 

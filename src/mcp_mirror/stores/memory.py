@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
@@ -55,6 +55,7 @@ class MemoryStore:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
         self._shares: dict[str, _Share] = {}
+        self._traffic: dict[str, Traffic] = {}
         self._bytes = 0
 
     async def __aenter__(self) -> Self:
@@ -109,9 +110,20 @@ class MemoryStore:
         return tuple(sorted(kept, key=lambda descriptor: descriptor.created, reverse=True))
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept."""
+        """How much is kept, and the tokens that were counted."""
         kept = await self.list(namespace)
-        return StoreStats(len(kept), sum(descriptor.size for descriptor in kept))
+        size = sum(descriptor.size for descriptor in kept)
+        return StoreStats(len(kept), size, self._traffic.get(namespace, Traffic()))
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens."""
+        counted = self._traffic.get(namespace, Traffic())
+        self._traffic[namespace] = counted.plus(traffic.sent, traffic.kept_out)
+
+    async def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
+        self._bury_expired()
+        return frozenset((*self._shares, *self._traffic))
 
     async def labels(self) -> frozenset[str]:
         """The tool labels of what is kept or remembered."""

@@ -11,29 +11,33 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats
+from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.spool import map_file, write_all
 from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.pieces import cut
 from mcp_mirror.stores.quotas import buried, refuse_oversized
 from mcp_mirror.stores.redis_commands import Clerk, Command
 from mcp_mirror.stores.redis_link import Read, RedisLink, WriteRefusedError
 from mcp_mirror.stores.redis_records import (
     CHUNK,
+    Cards,
     Entry,
     Keys,
     Piece,
-    cut,
     encoded,
     pieces_of,
-    read_card,
     read_entry,
+    sealed_pieces_of,
 )
 from mcp_mirror.stores.redis_room import Room, Usher
+from mcp_mirror.stores.sealing import CHUNK as SEALED
+from mcp_mirror.stores.sealing import Envelope, Vault, within
 
 _STAGED: Final = 1800
 """Seconds after which the chunks of a value that was never finished are gone."""
@@ -69,7 +73,9 @@ class RedisStore:
         self._folder = folder
         self._link = RedisLink(policy.url)
         self._keys = Keys(policy.prefix)
-        self._clerk = Clerk(self._keys, policy)
+        self._vault = Vault(policy.encryption)
+        self._cards = Cards(self._vault)
+        self._clerk = Clerk(self._keys, policy, self._cards)
         self._usher = Usher(self._clerk, clock)
 
     async def __aenter__(self) -> Self:
@@ -86,13 +92,16 @@ class RedisStore:
         """Keep a value, at the cost of those used longest ago; visible from one moment on, with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         entry = Entry(_name(namespace, descriptor.base), secrets.token_hex(8), size)
+        envelope = self._vault.new(namespace, descriptor.base)
+        card = self._cards.write(entry.name, descriptor, envelope)
         if size <= CHUNK:
-            await self._enter(entry, descriptor, b"".join(blob))
+            await self._enter(entry, card, await _sealed(envelope, b"".join(blob), entry, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
-                await self._link.run([self._clerk.stage(entry, number, chunk, _STAGED)])
-            await self._enter(entry, descriptor, None)
+                kept = await _sealed(envelope, chunk, entry, number)
+                await self._link.run([self._clerk.stage(entry, number, kept, _STAGED)])
+            await self._enter(entry, card, None)
         except BaseException:
             await self._unstage(entry)
             raise
@@ -101,7 +110,7 @@ class RedisStore:
         """What is known about a value."""
         name = _name(namespace, base)
         entry, used, [card] = await self._lookup(name, ("GET", self._keys.card(name)))
-        known = read_card(card) if card else None
+        known = self._cards.read(name, card) if card else None
         if not isinstance(known, Descriptor):
             return known
         if entry is None or used is None:
@@ -113,10 +122,16 @@ class RedisStore:
         return self._with_expiry(known, now) if is_whole else buried(known, "evicted", now)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes, no more of them than were asked for; many of them mapped from a file that has no name."""
-        entry, used, _ = await self._lookup(_name(namespace, base))
-        if entry is None or used is None or self._is_over(used):
+        """The bytes, no more of them than were asked for; many of them mapped from a file that has no name.
+
+        Of a value that is sealed, whole chunks of its envelope are fetched, and opened in memory.
+        """
+        name = _name(namespace, base)
+        entry, used, [head] = await self._lookup(name, self._clerk.look(name))
+        if entry is None or used is None or self._is_over(used) or not head:
             return None
+        if envelope := self._vault.of(namespace, base, head):
+            return await self._read_sealed(entry, envelope, within(entry.size, span))
         pieces = pieces_of(entry, Span(0, entry.size) if span is None else span)
         is_whole, parts = await self._use(entry, self._clock(), *pieces[:1])
         if not is_whole or not pieces:
@@ -126,6 +141,22 @@ class RedisStore:
         rest = [await self._fetch(entry, piece) for piece in pieces[1:]]
         read = [part for part in (*parts, *rest) if part is not None]
         return b"".join(read) if len(read) == len(pieces) else None
+
+    async def _read_sealed(self, entry: Entry, envelope: Envelope, span: Span) -> Buffer | None:
+        pieces = sealed_pieces_of(entry, span)
+        is_whole, parts = await self._use(entry, self._clock(), *pieces[:1])
+        if not is_whole:
+            return None
+        if not entry.size:
+            [card] = await self._link.run([("GET", self._keys.card(entry.name))])
+            self._cards.check_empty(entry.name, card)
+        opening = envelope.opening(entry.size, span)
+        for number, piece in enumerate(pieces):
+            part = parts[0] if number == 0 else await self._fetch(entry, piece)
+            if part is None:
+                return None
+            await anyio.to_thread.run_sync(opening.add, part)
+        return opening.take()
 
     async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
         """Put a value's expiry off and read parts of it; whether all of it is there, and they."""
@@ -170,18 +201,29 @@ class RedisStore:
         for at in range(0, len(names), _PAGE):
             page = names[at : at + _PAGE]
             [cards] = await self._link.run([("MGET", *map(self._keys.card, page))])
-            known = ((name, read_card(card)) for name, card in zip(page, cards, strict=True) if card)
-            listed += [self._with_expiry(one, used[name]) for name, one in known if isinstance(one, Descriptor)]
+            known = ((name, self._cards.readable(name, card)) for name, card in zip(page, cards, strict=True))
+            listed += [self._with_expiry(one, used[name]) for name, one in known if one]
         return tuple(sorted(listed, key=lambda descriptor: descriptor.created, reverse=True))
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept."""
+        """How much is kept, and the tokens that were counted."""
         names = list(await self._living(namespace))
+        [counted] = await self._link.run([self._clerk.read_traffic(encoded(namespace))])
+        traffic = Traffic(*(int(number or 0) for number in counted))
         if not names:
-            return StoreStats(0, 0)
+            return StoreStats(0, 0, traffic)
         [records] = await self._link.run([("HMGET", self._keys.ledger, *(f"v:{name}" for name in names))])
         entries = [entry for name, record in zip(names, records, strict=True) if (entry := read_entry(name, record))]
-        return StoreStats(len(entries), sum(entry.size for entry in entries))
+        return StoreStats(len(entries), sum(entry.size for entry in entries), traffic)
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens."""
+        await self._link.run(self._clerk.count(encoded(namespace), traffic))
+
+    async def namespaces(self) -> frozenset[str]:
+        """Whose tokens it has counted: whoever keeps values here has had answers."""
+        [names] = await self._link.run([("SMEMBERS", self._keys.namespaces)])
+        return frozenset(unquote(name.decode()) for name in names)
 
     async def labels(self) -> frozenset[str]:
         """What the bases begin with that are kept, or were not long ago; none while the server is away."""
@@ -190,7 +232,7 @@ class RedisStore:
             return frozenset(label.decode() for label in labels)
         return frozenset()
 
-    async def _enter(self, entry: Entry, descriptor: Descriptor, blob: Buffer | None) -> None:
+    async def _enter(self, entry: Entry, card: bytes, blob: Buffer | None) -> None:
         """Make room, and the value visible, as one; where much must go, in several steps before that."""
         room = Room()
 
@@ -201,7 +243,7 @@ class RedisStore:
                 return None
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
-            entering = self._clerk.enter(entry, descriptor, blob, self._clock()) if room.fits else ()
+            entering = self._clerk.enter(entry, card, blob, self._clock()) if room.fits else ()
             return self._clerk.next_turn(), *room.commands, *entering
 
         while True:
@@ -267,6 +309,14 @@ class RedisStore:
 
     def _with_expiry(self, known: Descriptor, used: float) -> Descriptor:
         return replace(known, expires=used + self._policy.lifetime)
+
+
+async def _sealed(envelope: Envelope | None, chunk: Buffer, entry: Entry, number: int) -> Buffer:
+    """A chunk of a value as it is kept."""
+    if envelope is None:
+        return chunk
+    first = number * (entry.chunk // SEALED)
+    return await anyio.to_thread.run_sync(lambda: b"".join(envelope.seal((chunk,), entry.size, first)))
 
 
 def _name(namespace: str, base: str) -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import unquote
 
-from mcp_mirror.models import Buffer, Descriptor
+from mcp_mirror.models import Buffer, Traffic
 from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import REMEMBERED
-from mcp_mirror.stores.redis_records import Entry, Keys, Piece, Usage, write_card
+from mcp_mirror.stores.redis_records import Cards, Entry, Keys, Piece, Usage
+from mcp_mirror.stores.sealing import HEAD
 
 _REMEMBERED = round(REMEMBERED)
 
@@ -26,6 +27,7 @@ class Clerk:
 
     keys: Keys
     policy: StorePolicy
+    cards: Cards
 
     @cached_property
     def _lifetime(self) -> int:
@@ -36,16 +38,20 @@ class Clerk:
         """Bring in a chunk that nobody sees yet, and that goes by itself."""
         return "SET", self.keys.blob(entry, number), chunk, "PX", seconds * 1000
 
+    def look(self, name: str) -> Command:
+        """Read the head of what is known about a value."""
+        return "GETRANGE", self.keys.card(name), 0, HEAD - 1
+
     def fetch(self, entry: Entry, piece: Piece) -> Command:
         """Read a part of a chunk."""
         return "GETRANGE", self.keys.blob(entry, piece.number), piece.first, piece.last
 
-    def enter(self, entry: Entry, descriptor: Descriptor, blob: Buffer | None, now: float) -> Iterator[Command]:
-        """Make a value visible; `blob` are its bytes, None where its chunks are in already."""
+    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, now: float) -> Iterator[Command]:
+        """Make a value visible; `blob` are its bytes as they are kept, None where its chunks are in already."""
         if blob is not None and entry.size:
             yield "SET", self.keys.blob(entry, 0), blob
         namespace, _, base = entry.name.partition(":")
-        yield "SET", self.keys.card(entry.name), write_card(descriptor)
+        yield "SET", self.keys.card(entry.name), card
         yield "ZREM", self.keys.graves, entry.name
         yield "ZADD", self.keys.order, now, entry.name
         yield "ZADD", self.keys.order_of(namespace), now, base
@@ -89,7 +95,7 @@ class Clerk:
         if grave is None:
             yield "UNLINK", self.keys.card(entry.name)
             return
-        yield "SET", self.keys.card(entry.name), write_card(grave), "EX", _REMEMBERED
+        yield "SET", self.keys.card(entry.name), self.cards.write(entry.name, grave), "EX", _REMEMBERED
         yield "ZADD", self.keys.graves, grave.at, entry.name
         yield "EXPIRE", self.keys.graves, _REMEMBERED
 
@@ -98,6 +104,19 @@ class Clerk:
         if graves:
             yield "UNLINK", *map(self.keys.card, graves)
             yield "ZREM", self.keys.graves, *graves
+
+    def count(self, namespace: str, traffic: Traffic) -> Iterator[Command]:
+        """Count a namespace's tokens, given its encoded name; what is not counted for long is forgotten."""
+        keys = self.keys
+        for field, tokens in zip(keys.traffic_of(namespace), (traffic.sent, traffic.kept_out), strict=True):
+            yield "HINCRBY", keys.traffic, field, tokens
+        yield "SADD", keys.namespaces, namespace
+        for key in (keys.traffic, keys.namespaces):
+            yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
+
+    def read_traffic(self, namespace: str) -> Command:
+        """Read a namespace's tokens, sent and kept out, given its encoded name."""
+        return "HMGET", self.keys.traffic, *self.keys.traffic_of(namespace)
 
     def next_turn(self) -> Command:
         """Tell whoever else is about to change the ledger that it is another one now."""

@@ -7,22 +7,28 @@
     <prefix>1:order:<namespace>     the same of one namespace
     <prefix>1:graves                a sorted set: the tombstones by age
     <prefix>1:labels                a set: what the bases of values begin with
+    <prefix>1:traffic               a hash: the tokens that were sent and kept out, by namespace
+    <prefix>1:namespaces            a set: whose tokens were counted
     <prefix>1:turn                  counts the changes to the ledger; whoever changes it watches this key
 
 `<value>` is `<namespace>:<base>`, each percent-encoded, so that no name of anybody's ends a part of a key. Nothing of
-a tool's arguments or results is in a key. Every key has an expiry.
+a tool's arguments or results is in a key. Every key has an expiry. With `store.encryption` cards and bytes are sealed
+(see `sealing`); names, sizes, times and labels stay in clear.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from mcp_mirror.models import Buffer, Descriptor, Segments, Span
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Descriptor, Span
 from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.sealing import CHANGED, Envelope, Vault, chunks_of, sealed_span
+from mcp_mirror.stores.sealing import CHUNK as SEALED
 
 CHUNK: Final = 4 << 20
 """Bytes of one key's value: one command moves no more, so that each takes a fraction of a second."""
@@ -47,6 +53,10 @@ class Entry(NamedTuple):
     def chunks(self) -> int:
         """How many keys hold it."""
         return -(-self.size // self.chunk)
+
+    def held(self, number: int) -> int:
+        """Bytes of the value that one of them holds."""
+        return min(self.chunk, self.size - number * self.chunk)
 
     @property
     def record(self) -> str:
@@ -86,21 +96,15 @@ def pieces_of(entry: Entry, span: Span) -> list[Piece]:
     ]  # fmt: skip
 
 
-def cut(blob: Segments, size: int) -> Iterator[Buffer]:
-    """The bytes in pieces of `size`, the last one shorter; only what crosses the edge of a segment is copied."""
-    held: list[Buffer] = []
-    room = size
-    for segment in blob:
-        view = memoryview(segment)
-        while len(view) >= room:
-            held.append(view[:room])
-            yield held[0] if len(held) == 1 else b"".join(held)
-            view, held, room = view[room:], [], size
-        if view:
-            held.append(view)
-            room -= len(view)
-    if held:
-        yield held[0] if len(held) == 1 else b"".join(held)
+def sealed_pieces_of(entry: Entry, span: Span) -> list[Piece]:
+    """The same where it is sealed: the whole chunks of its envelope that the range is in."""
+    first, last = chunks_of(span)
+    whole = Span(first * SEALED, min(last * SEALED, entry.size) - first * SEALED)
+    places = (
+        (piece.number, sealed_span(entry.held(piece.number), Span(piece.first, piece.length)))
+        for piece in pieces_of(entry, whole)
+    )
+    return [Piece(number, at.start, at.stop - 1) for number, at in places]
 
 
 class _Card(msgspec.Struct, array_like=True):
@@ -109,16 +113,52 @@ class _Card(msgspec.Struct, array_like=True):
     at: float = 0.0
 
 
-def write_card(known: Descriptor | Tombstone) -> bytes:
-    """A card's bytes."""
-    card = _Card(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Card(known)
-    return msgspec.msgpack.encode(card, enc_hook=dict)
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """What is known about values, as bytes: in clear or sealed."""
+
+    vault: Vault
+
+    def write(self, name: str, known: Descriptor | Tombstone, envelope: Envelope | None = None) -> bytes:
+        """A card's bytes: sealed with its value's envelope, or with one of its own where the value is gone."""
+        card = _Card(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Card(known)
+        record = msgspec.msgpack.encode(card, enc_hook=dict)
+        sealing = envelope or self.vault.new(*identity_of(name))
+        return sealing.seal_record(record) if sealing else record
+
+    def read(self, name: str, raw: bytes) -> Descriptor | Tombstone:
+        """What a card says.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        card = msgspec.msgpack.decode(self.vault.open_record(*identity_of(name), raw), type=_Card)
+        return Tombstone(card.descriptor, card.reason, card.at) if card.reason else card.descriptor
+
+    def check_empty(self, name: str, raw: bytes | None) -> None:
+        """Of an empty value nothing is sealed but its card, which must say that it is empty.
+
+        Raises:
+            StoreError: It does not.
+        """
+        known = self.read(name, raw) if raw else None
+        if not isinstance(known, Descriptor) or known.size:
+            raise StoreError(CHANGED)
+
+    def readable(self, name: str, raw: bytes | None) -> Descriptor | None:
+        """What a card says of a value that is there; one of many that cannot be opened is passed over."""
+        try:
+            known = self.read(name, raw) if raw else None
+        except StoreError as error:
+            self.vault.report(error)
+            return None
+        return known if isinstance(known, Descriptor) else None
 
 
-def read_card(raw: bytes) -> Descriptor | Tombstone:
-    """What a card says."""
-    card = msgspec.msgpack.decode(raw, type=_Card)
-    return Tombstone(card.descriptor, card.reason, card.at) if card.reason else card.descriptor
+def identity_of(name: str) -> tuple[str, str]:
+    """Namespace and base of an encoded name."""
+    namespace, _, base = name.partition(":")
+    return unquote(namespace), unquote(base)
 
 
 @dataclass(frozen=True)
@@ -150,6 +190,20 @@ class Keys:
     def labels(self) -> str:
         """What bases begin with."""
         return f"{self._begin}labels"
+
+    @cached_property
+    def traffic(self) -> str:
+        """The tokens that were sent and kept out."""
+        return f"{self._begin}traffic"
+
+    def traffic_of(self, namespace: str) -> tuple[str, str]:
+        """The fields of one namespace there, given its encoded name."""
+        return f"sent:{namespace}", f"kept:{namespace}"
+
+    @cached_property
+    def namespaces(self) -> str:
+        """Whose they are."""
+        return f"{self._begin}namespaces"
 
     @cached_property
     def order(self) -> str:

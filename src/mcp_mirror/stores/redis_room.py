@@ -12,7 +12,7 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, buried
 from mcp_mirror.stores.redis_commands import Clerk, Command
 from mcp_mirror.stores.redis_link import Read
-from mcp_mirror.stores.redis_records import Entry, Usage, enough, read_card, read_entry
+from mcp_mirror.stores.redis_records import Entry, Usage, enough, read_entry
 
 _AT_ONCE: Final = 32
 """Values of each sort that one transaction takes out."""
@@ -85,10 +85,8 @@ class Usher:
         cards = await read("MGET", *(self.clerk.keys.card(one.name) for one in leaving))
         commands = await self._clearance(read, len(leaving))
         for (entry, used), card in zip(leaving.items(), cards, strict=True):
-            known = read_card(card) if card else None
-            commands += self.clerk.remove(
-                entry, self._tombstone(known, used) if isinstance(known, Descriptor) else None
-            )
+            known = self.clerk.cards.readable(entry.name, card)
+            commands += self.clerk.remove(entry, self._tombstone(known, used) if known else None)
         return commands
 
     def _tombstone(self, known: Descriptor, used: float) -> Tombstone:

@@ -24,15 +24,15 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Arrival, Bypass
 from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
+from mcp_mirror.upstreams.muting import muted, refused, unsaid
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.wire import MARK, open_array
+from mcp_mirror.wire import MARK, asks, open_array
 
 RawTool = dict[str, Any]
 """A tool as its upstream lists it, unknown members included."""
 
 log = logging.getLogger(__name__)
 
-_MAX_PAGES: Final = 1000
 _STILL: Final = 5.0
 """Seconds that a server's notifications may take to reach a caller once its result is there."""
 _DEFAULT_LEVEL: Final = "info"
@@ -111,8 +111,19 @@ class Page:
 
     items: list[Buffer] = field(default_factory=list)
     hints: list[tuple[int | None, str | None]] = field(default_factory=list)
-    endless: bool = False
-    """The pages did not come to an end: these are those that came."""
+    cut: str | None = None
+    """Which bound ends it, where it is not all that there is."""
+    size: int = 0
+    """Bytes of the items."""
+
+    def add(self, items: list[Buffer], most: int) -> None:
+        """One more page, as far as there is room for it."""
+        for item in items:
+            self.size += len(item)
+            if self.size > most:
+                self.cut = f"`limits.max_listing_bytes` ({most:,})"
+                return
+            self.items.append(item)
 
 
 class ConnectionLostError(UpstreamError):
@@ -153,7 +164,7 @@ class Connection:
     async def list_tools(self) -> Listing:
         """All that the server says of itself, its tools page by page."""
         page = await self.list_all("tools/list", "tools") if self.offers("tools") else Page()
-        endless = f"Upstream {self.name!r} lists its tools on pages without an end: those after are not served."
+        cut = f"Upstream {self.name!r} lists more tools than {page.cut} lets it: those after are not served."
         info = self.client.server_info
         return Listing(
             tools=tuple(_read_tool(raw) for raw in page.items),
@@ -162,7 +173,7 @@ class Connection:
             server=f"{info.name} {info.version}".strip() if info else "unnamed",
             capabilities=self.client.server_capabilities.model_dump(by_alias=True, exclude_none=True),
             hints=tuple(page.hints),
-            problems=(endless,) if page.endless else (),
+            problems=(cut,) if page.cut else (),
         )
 
     async def list_all(self, method: str, member: str, exchange: Exchange | None = None) -> Page:
@@ -170,17 +181,18 @@ class Connection:
         page = Page()
         cursor: str | None = None
         seen: set[str | None] = set()
-        while cursor not in seen and len(seen) < _MAX_PAGES:
+        bounds = self.policy.bounds
+        while cursor not in seen and len(seen) < bounds.max_listing_pages:
             seen.add(cursor)
             shown = {} if cursor is None else {"cursor": cursor}
             arrival = await self.request(Outgoing(method, {}, shown), exchange)
             members = arrival if isinstance(arrival, Mapping) else {}
-            page.items += open_array(members.get(member, b"[]")) or ()
+            page.add(open_array(members.get(member, b"[]")) or [], bounds.max_listing_bytes)
             page.hints.append((_scalar(members.get("ttlMs"), int), _scalar(members.get("cacheScope"), str)))
             cursor = _scalar(members.get("nextCursor"), str)
-            if cursor is None:
+            if cursor is None or page.cut:
                 return page
-        page.endless = True
+        page.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
         return page
 
     async def request(self, order: Outgoing, exchange: Exchange | None = None) -> Arrival:
@@ -189,6 +201,7 @@ class Connection:
         Raises:
             UpstreamError: The upstream answered with a protocol error, not in time, or is gone.
         """
+        exchange = muted(exchange, may_show=self.policy.preview)
         clock = Clock(order.timeout or self.policy.timeout)
         token = self.bypass.open(order.method, order.params, self._capabilities(exchange))
         attending = (
@@ -208,6 +221,8 @@ class Connection:
                 await _drain(attendance)
             if (arrival := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {order.what} under another request's id.")
+            if not self.modern and isinstance(arrival, Mapping) and asks(arrival):
+                raise UpstreamError(f"Upstream {self.name!r} asks for input in a form that its protocol does not have.")
             return arrival
         finally:
             self.bypass.close(token)
@@ -241,7 +256,7 @@ class Connection:
             try:
                 await self.set_level(exchange.log_level)
             except UpstreamError as error:
-                log.warning("%s", error)
+                log.warning("%s", error.logged)
 
     def _capabilities(self, exchange: Exchange | None) -> Mapping[str, Any] | None:
         return exchange.caller.capabilities if exchange and self.modern else None
@@ -317,9 +332,11 @@ class Connection:
 
     def refusal(self, what: str, code: int, message: str, data: Any = None) -> RefusedError:
         """A JSON-RPC error of the upstream's, for a model and for a client; without the secrets it was given."""
-        quoted = self.redactor.quote(message)
-        told = f"Upstream {self.name!r} refused {what}: {quoted} (error {code})."
-        return RefusedError(told, code, self.redactor.clean(message), self.redactor.clean_tree(data))
+        if not self.policy.preview:
+            return unsaid(self.name, what, code, data)
+        told = f"Upstream {self.name!r} refused {what}: {self.redactor.quote(message)} (error {code})."
+        refusal = RefusedError(told, code, self.redactor.clean(message), self.redactor.clean_tree(data))
+        return refusal.logged_as(refused(self.name, code))
 
 
 async def _drain(attendance: Attendance | None) -> None:
@@ -365,7 +382,7 @@ async def open_connection(
     """Connect, find out which protocol era the upstream speaks, and shake hands."""
     bypass = Bypass(party.capabilities)
     async with anyio.create_task_group() as tasks:
-        hearing = Hearing(tasks, party)
+        hearing = Hearing(tasks, replace(party, home=muted(party.home, may_show=policy.preview)), policy.bounds)
         bypass.hear = hearing.hear
 
         @asynccontextmanager

@@ -18,11 +18,13 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp_mirror.errors import WireError
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.policies import WirePolicy
 from mcp_mirror.spool import Frame, SpooledFrame, identity_of
 from mcp_mirror.wire import (
     Marked,
     Message,
     RequestId,
+    check_envelope,
     empty_result,
     find_mark,
     join,
@@ -63,6 +65,8 @@ class Said:
     """The token of the request of ours on whose stream it came; None where the transport has one stream for all."""
     fault: str | None = None
     """Why what it holds cannot be read, a sentence; its parameters are not there then."""
+    size: int = field(default=0, compare=False)
+    """Bytes that it came in."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,8 @@ class Bypass:
         """The server neither reads nor says anything that can be read: it is not waited for."""
         self.is_choked: Callable[[], bool] = lambda: False
         """Set by a transport that has one stream for all: a message past its bound holds up the others."""
+        self.limits = WirePolicy()
+        """What the transport goes by."""
         self.on_over: Callable[[RequestId], None] = lambda _identity: None
         """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
@@ -206,16 +212,18 @@ class Bypass:
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
-            message = open_message(frame)
+            message = open_message(frame, self.limits.max_depth)
+            if not isinstance(message.result, dict) or not self.awaits(_id_of(message)):
+                check_envelope(frame, self.limits.max_envelope_bytes)
         except WireError as error:
             if (method := recover_method(frame)) is None:
                 raise
             self.hear(Said(method, {}, recover_id(frame), self._token_of(about), str(error)))
             return None
         if isinstance(message.method, str):
-            self.hear(_said(message, message.method, self._token_of(about)))
+            self.hear(_said(message, message.method, self._token_of(about), len(frame)))
             return None
-        identity = coerce_request_id(message.id) if isinstance(message.id, int | str) else None
+        identity = None if (given := _id_of(message)) is None else coerce_request_id(given)
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
@@ -247,6 +255,10 @@ class Bypass:
         return (join(object_of({**request, "params": join(object_of(params))})),)
 
 
+def _id_of(message: Message) -> RequestId | None:
+    return message.id if isinstance(message.id, int | str) else None
+
+
 def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -> Marked:
     """The 2026 era's requests say what the client can do: what the caller can, not what we can."""
     if capabilities is None:
@@ -262,12 +274,12 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
     )
 
 
-def _said(message: Message, method: str, about: str | None) -> Said:
+def _said(message: Message, method: str, about: str | None, size: int) -> Said:
     """What a server says of its own accord is small and meant for people: it is read, and written anew."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
     try:
-        return Said(method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about)
+        return Said(method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about, size=size)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Said(method, {}, identity, about, f"The message cannot be read: {error}.")
 

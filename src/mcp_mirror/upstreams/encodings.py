@@ -6,31 +6,43 @@ from typing import Final
 
 import httpx2
 
+from mcp_mirror.policies import WirePolicy
+
 _CHUNK: Final = 1 << 18
+_LIMITS: Final = WirePolicy()
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 
 
 async def beginning_of(response: httpx2.Response, size: int) -> bytes:
-    """The first bytes of a body, decoded."""
+    """The first bytes of a body, decoded; what comes after them is not read."""
     body = b""
     async for chunk in decoded_body(response):
         body = (body + chunk)[:size]
+        if len(body) == size:
+            break
     return body
 
 
-async def decoded_body(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def decoded_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) -> AsyncIterator[bytes]:
     """The body without its content encoding.
 
     Raises:
-        httpx2.ReadError: It is not what its encoding says.
+        httpx2.ReadError: It is not what its encoding says, or swells past all bounds.
     """
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in _ENCODINGS:
         raise httpx2.ReadError(f"the body's encoding {encoding[:40]!r} is none that we asked for")
     inflate = None if encoding in ("identity", "") else Inflating()
+    came = decoded = 0
     async for chunk in response.stream:
+        came += len(chunk)
         for data in (chunk,) if inflate is None else inflate.feed(chunk):
+            decoded += len(data)
+            if decoded > max(limits.spool_bytes, came * limits.max_inflation):
+                raise httpx2.ReadError(
+                    f"the body inflates to more than {limits.max_inflation} times its size (`limits.max_inflation`)"
+                )
             yield data
 
 

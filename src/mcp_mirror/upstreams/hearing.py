@@ -18,13 +18,16 @@ from mcp.shared.dispatcher import as_request_id
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Exchange
-from mcp_mirror.errors import RefusedError
+from mcp_mirror.errors import RefusedError, frames_of
+from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.pipes import MessageSink
 from mcp_mirror.upstreams.bypass import Said
 from mcp_mirror.wire import RequestId
 
 _DELIVERY: Final = 5.0
 """Seconds that passing one notification on may take."""
+_KEPT: Final = 500
+"""Bytes that keeping a notification costs beside its own."""
 _ANY_URI: Final = ""
 
 CHANGES: Final[Mapping[str, str]] = {
@@ -69,15 +72,31 @@ class Clock:
 class Courier:
     """Passes notifications on to one client, one after another."""
 
-    def __init__(self, exchange: Exchange, tasks: TaskGroup) -> None:
+    def __init__(self, exchange: Exchange, tasks: TaskGroup, bounds: UpstreamBounds | None = None) -> None:
         self.exchange = exchange
         self._tasks = tasks
-        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._most = (bounds or UpstreamBounds()).max_queued_news_bytes
+        self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
+        self._size = 0
+        self._is_full = False
         self._idle: anyio.Event | None = None
 
-    def post(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass it on when those before it have been."""
-        self._queue.append((method, params))
+    def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
+        """Pass it on when those before it have been; drop it where too much waits.
+
+        Args:
+            method: Of the notification.
+            params: Its parameters.
+            size: Bytes that it came in.
+        """
+        if self._size + size > self._most and self._queue:
+            if not self._is_full:
+                log.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._most)
+            self._is_full = True
+            return
+        size += _KEPT
+        self._size += size
+        self._queue.append((method, params, size))
         if self._idle is None:
             self._idle = anyio.Event()
             self._tasks.start_soon(self._carry, self._idle)
@@ -85,6 +104,7 @@ class Courier:
     def close(self) -> None:
         """Pass nothing on any more."""
         self._queue.clear()
+        self._size = 0
 
     async def drain(self) -> None:
         """Wait until all has been passed on."""
@@ -94,14 +114,15 @@ class Courier:
     async def _carry(self, idle: anyio.Event) -> None:
         try:
             while self._queue:
-                method, params = self._queue.popleft()
+                method, params, size = self._queue.popleft()
+                self._size -= size
                 try:
                     with anyio.move_on_after(_DELIVERY):
                         await self.exchange.tell(method, params)
-                except Exception:  # a client's side must not cost the upstream its connection
-                    log.exception("%s could not be passed on", method)
+                except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
+                    log.error("%s could not be passed on: %s", _known(method), frames_of(error))  # noqa: TRY400  # no values
         finally:
-            self._idle = None
+            self._idle, self._is_full = None, False
             idle.set()
 
 
@@ -134,13 +155,15 @@ class Party:
 class Hearing:
     """Hears one server."""
 
-    def __init__(self, tasks: TaskGroup, party: Party) -> None:
+    def __init__(self, tasks: TaskGroup, party: Party, bounds: UpstreamBounds | None = None) -> None:
         """Begin to hear; what is passed on is passed on in tasks of the connection's."""
         self._tasks = tasks
+        self._bounds = bounds or UpstreamBounds()
+        self._answering = 0
         self._party = party
         self.sink = MessageSink()
         """Takes our answers; the transport's, once it is there."""
-        self._home = Courier(party.home, tasks) if party.home else None
+        self._home = Courier(party.home, tasks, self._bounds) if party.home else None
         self._attended: dict[str, Attendance] = {}
         self._questions: dict[RequestId, anyio.CancelScope] = {}
         self._subscribed = False
@@ -148,7 +171,7 @@ class Hearing:
     @contextmanager
     def attending(self, token: str, exchange: Exchange, clock: Clock, *, resets: bool) -> Iterator[Attendance]:
         """While a request is under way, what the server says about it goes to its caller."""
-        attendance = self._attended[token] = Attendance(Courier(exchange, self._tasks), clock, resets)
+        attendance = self._attended[token] = Attendance(Courier(exchange, self._tasks, self._bounds), clock, resets)
         try:
             yield attendance
         finally:
@@ -157,11 +180,14 @@ class Hearing:
     def hear(self, said: Said) -> None:
         """Take what the server says."""
         if said.fault and said.id is None:
-            log.warning("a %s is not passed on: %s", said.method[:100], said.fault)
+            log.warning("%s is not passed on: %s", _known(said.method), said.fault)
         elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
+        elif self._answering >= self._bounds.max_questions:
+            log.warning("%s is dropped: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
         else:
-            self._tasks.start_soon(self._answer, said, said.id)
+            self._answering += 1
+            self._tasks.start_soon(self._take_up, said, said.id)
 
     def _progress(self, said: Said) -> None:
         attendance = self._attended.get(str(said.params.get("progressToken")))
@@ -170,11 +196,11 @@ class Hearing:
         if attendance.resets:
             attendance.clock.restart()
         if attendance.courier.exchange.wants_progress:
-            attendance.courier.post(said.method, said.params)
+            attendance.courier.post(said.method, said.params, said.size)
 
     def _pass_on(self, said: Said) -> None:
         if courier := self._courier_for(said):
-            courier.post(said.method, said.params)
+            courier.post(said.method, said.params, said.size)
 
     def _change(self, said: Said) -> None:
         self._party.on_change(CHANGES[said.method])
@@ -195,7 +221,7 @@ class Hearing:
             self._party.on_change(kind)
 
     def _ignore(self, said: Said) -> None:
-        log.debug("%s is not passed on", said.method)
+        log.debug("%s is not passed on", _known(said.method))
 
     def _attendance_for(self, said: Said) -> Attendance | None:
         """The request that it is about: that on whose stream it came, else one under way of the one caller's.
@@ -214,6 +240,12 @@ class Hearing:
         attendance = self._attendance_for(said)
         return attendance.courier if attendance else self._home
 
+    async def _take_up(self, said: Said, identity: RequestId) -> None:
+        try:
+            await self._answer(said, identity)
+        finally:
+            self._answering -= 1
+
     async def _answer(self, said: Said, identity: RequestId) -> None:
         """Answer a request of the server's, with what its caller answers."""
         with anyio.CancelScope() as scope:
@@ -226,8 +258,8 @@ class Hearing:
             except RefusedError as error:
                 wrong = types.ErrorData(code=error.code, message=error.said, data=error.data)
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
-            except Exception:  # a client's side must not cost the upstream its connection
-                log.exception("%s could not be asked", said.method)
+            except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
+                log.error("%s could not be asked: %s", _known(said.method), frames_of(error))  # noqa: TRY400  # no values
                 wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:
@@ -264,6 +296,14 @@ _HEARD: Final[Mapping[str, Callable[[Hearing, Said], None]]] = {
     "notifications/tasks/status": Hearing._ignore,  # noqa: SLF001
 }
 """What is done with each notification; all others are passed on as they are."""
+
+
+def _known(method: str) -> str:
+    """A method as a log may name it: a server may call its own anything."""
+    return method if method in _LOGGED else "a message of an unknown method"
+
+
+_LOGGED: Final = frozenset({*_HEARD, *CAPABILITY_OF, "notifications/message", "ping"})
 
 
 def _refused(code: int, said: str) -> RefusedError:

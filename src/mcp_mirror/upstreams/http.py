@@ -25,6 +25,8 @@ from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.upstreams.encodings import beginning_of, decoded_body
+from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
+from mcp_mirror.upstreams.reach import GuardedTransport, Reach
 from mcp_mirror.wire import RequestId, open_message, recover_id
 
 log = logging.getLogger(__name__)
@@ -207,7 +209,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
         try:
-            async for chunk in decoded_body(response):
+            async for chunk in decoded_body(response, self._spool.policy):
                 collector.add(chunk)
             yield self._body(collector.take(), identity)
         except httpx2.TransportError as error:
@@ -219,7 +221,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         collector = self._spool.collector()
         reader: EventReader[Frame] = EventReader(collector)
         try:
-            async for chunk in decoded_body(response):
+            async for chunk in decoded_body(response, self._spool.policy):
                 for event in reader.feed(chunk):
                     data = event.data if isinstance(event.data, bytes) else None
                     if event.data is not None and _is_message(event.fields):
@@ -287,6 +289,8 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
+    if isinstance(error, AuthorizationError):
+        return _answer(identity, str(error))
     return _answer(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
 
 
@@ -316,9 +320,12 @@ class HttpTransport:
     timeout: float
     """Seconds without a byte after which what is no request is given up; requests have their own clock."""
     spool: Spool
+    authorizer: Authorizer | None = None
+    """Has the tokens; None where none are needed."""
 
     def open(self, bypass: Bypass) -> AbstractAsyncContextManager[Any]:
         """What the SDK reads and writes, single use."""
+        bypass.limits = self.spool.policy
         return self._legacy(bypass) if self.endpoint.legacy_sse else self._streamable(bypass)
 
     @asynccontextmanager
@@ -352,7 +359,10 @@ class HttpTransport:
             yield streams
 
     def _lifting(self, bypass: Bypass) -> LiftingTransport:
-        inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20))
+        reach = Reach.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
+        inner: httpx2.AsyncBaseTransport = GuardedTransport(reach)
+        if self.authorizer:
+            inner = AuthorizingTransport(inner, self.authorizer)
         return LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
 
     def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:

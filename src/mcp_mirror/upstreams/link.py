@@ -18,9 +18,9 @@ import mcp_types as types
 from mcp import MCPError
 
 from mcp_mirror.callers import Exchange
-from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
+from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import (
     Connection,
@@ -28,13 +28,16 @@ from mcp_mirror.upstreams.base import (
     Listing,
     Mode,
     Outgoing,
+    Page,
     SessionLostError,
     is_closed,
     open_connection,
 )
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.http import HttpTransport
+from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
 
@@ -55,6 +58,8 @@ _HALF_OPEN: Final = 1.0
 _LONGEST_DEAFNESS: Final = 4.0
 """Seconds between two attempts to subscribe to an upstream's announcements."""
 _NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
+_SLOW_START: Final = "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand."
+_SLOW_ANSWER: Final = "See whether its `url` answers, or raise `startup_timeout`."
 _RELIST_PAUSE: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
@@ -91,12 +96,17 @@ class Means:
     leash: Leash
     client_info: types.Implementation
     redactor: Redactor
+    authorizer: Authorizer | None = None
+    """Has the tokens that the upstream wants; None where it wants none."""
+    doorway: Doorway | None = None
+    """The way in for requests over all connections; None: each connection has one of its own."""
 
     def transport(self, last_words: LastWords) -> StdioTransport | HttpTransport:
         """A transport, single use."""
         endpoint = self.policy.endpoint
         if isinstance(endpoint, HttpEndpoint):
-            return HttpTransport(endpoint, self.policy.timeout, self.spool)
+            return HttpTransport(endpoint, self.policy.timeout, self.spool, self.authorizer)
+        assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # to local functions there is no link
         return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, last_words)
 
 
@@ -105,6 +115,7 @@ class Link:
 
     def __init__(self, means: Means, party: Party, modes: Modes = ("auto", "legacy")) -> None:
         self.means = means
+        self._doorway = means.doorway or Doorway(means.policy.name, means.policy.bounds)
         self.party = replace(party, on_change=self._changed_now)
         self.status = Status("starting")
         self.listing: Listing | None = None
@@ -147,7 +158,24 @@ class Link:
         return None if self._is_away() else self._connection
 
     async def request(self, order: Outgoing, exchange: Exchange | None) -> Arrival:
-        """Send a request; see `Connection.request`."""
+        """Send a request; see `Connection.request`.
+
+        Raises:
+            UpstreamError: Too many are under way, or it failed.
+        """
+        async with self._doorway.entered(exchange):
+            return await self._request(order, exchange)
+
+    async def list_all(self, method: str, member: str, exchange: Exchange) -> Page:
+        """A list for a caller; see `Connection.list_all`.
+
+        Raises:
+            UpstreamError: Too many requests are under way, or it failed.
+        """
+        async with self._doorway.entered(exchange):
+            return await (await self.usable()).list_all(method, member, exchange)
+
+    async def _request(self, order: Outgoing, exchange: Exchange | None) -> Arrival:
         with self._in_use():
             connection = await self.usable()
             try:
@@ -194,7 +222,7 @@ class Link:
                 self.failure = error
                 if self._tries_the_other_way(error):
                     continue
-                self._set_down(str(error))
+                self._set_down(error)
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
             await anyio.sleep(_FIRST_PAUSE)
             with anyio.move_on_after(jittered(pause_after(attempts, _FIRST_PAUSE, _LONGEST_PAUSE))):
@@ -226,16 +254,18 @@ class Link:
             await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
             raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
         except Exception as error:  # noqa: BLE001  # whatever a server can do must cost the others nothing
-            raise self._ended(_innermost(error), last_words) from None
+            raise self._ended(innermost(error), last_words) from None
         finally:
             self._settle(None)
 
     def _ended(self, cause: BaseException, last_words: LastWords) -> UpstreamError:
         said = f" Its last words: {words}" if (words := str(last_words)) else ""
-        message = f"{_reason(cause, self.means.redactor)}{said}"
+        reason, logged = _reason(cause, self.means.redactor)
+        message = f"{reason}{said}" if self.means.policy.preview else logged
         if isinstance(cause, MCPError) and not is_closed(cause):
-            return RefusedError(message, cause.error.code, message)
-        return EndedEarlyError(message) if is_closed(cause) else UpstreamError(message)
+            return RefusedError(message, cause.error.code, message).logged_as(logged)
+        ended = EndedEarlyError(message) if is_closed(cause) else UpstreamError(message)
+        return ended.logged_as(f"{logged} `mcp-mirror check` shows its last words." if words else logged)
 
     @asynccontextmanager
     async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[Connection]:
@@ -250,7 +280,8 @@ class Link:
                 scope.deadline = float("inf")
                 yield connection
         if scope.cancelled_caught:
-            raise UpstreamError(f"It did not connect and list its tools within {seconds:g} s (`startup_timeout`).")
+            hint = _SLOW_START if isinstance(means.policy.endpoint, StdioEndpoint) else _SLOW_ANSWER
+            raise UpstreamError(f"It did not connect and list its tools within {seconds:g} s. {hint}")
 
     def _settle(self, connection: Connection | None) -> None:
         self._connection = connection
@@ -319,20 +350,20 @@ class Link:
                 if "tools" in changed:
                     self.listing = await connection.list_tools()
             except UpstreamError as error:
-                log.warning("%s", error)
+                log.warning("%s", error.logged)
                 changed.discard("tools")
             for kind in sorted(changed):
                 self._announce(kind)
             await anyio.sleep(_RELIST_PAUSE)
 
-    def _set_down(self, detail: str) -> None:
+    def _set_down(self, error: UpstreamError) -> None:
         self._vain += self.status.state != "ready"
         worked = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
         self._failures = 0 if worked else self._failures + 1
-        self.status = Status("down", detail)
+        self.status = Status("down", str(error))
         self.settled.set()
         self._tell_moved()
-        log.warning("upstream %s is down: %s", self.means.policy.name, detail)
+        log.warning("upstream %s is down: %s", self.means.policy.name, error.logged)
 
 
 def pause_after(attempts: int, first: float, longest: float) -> float:
@@ -345,20 +376,18 @@ def jittered(seconds: float) -> float:
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
 
 
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _reason(error: BaseException, redactor: Redactor) -> str:
-    """What went wrong, in a sentence that holds no header and no URL."""
+def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
+    """What went wrong, in a sentence that holds no header and no URL; and for the log, in one of ours alone."""
     if isinstance(error, MirrorError):
-        return redactor.clean(str(error))
+        return redactor.clean(str(error)), redactor.clean(error.logged)
+    if isinstance(error, MCPError) and not is_closed(error):
+        code = error.error.code
+        said = redactor.quote(error.error.message)
+        return f"It refused to connect: {said} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
-        return "It ended the connection before it had answered."
-    if isinstance(error, MCPError):
-        return f"It refused to connect: {redactor.quote(error.error.message)} (error {error.error.code})."
-    if isinstance(error, httpx2.HTTPStatusError):
-        return f"It answered with HTTP status {error.response.status_code}."
-    return f"It failed with {type(error).__name__}."
+        said = "It ended the connection before it had answered."
+    elif isinstance(error, httpx2.HTTPStatusError):
+        said = f"It answered with HTTP status {error.response.status_code}."
+    else:
+        said = f"It failed with {type(error).__name__}."
+    return said, said

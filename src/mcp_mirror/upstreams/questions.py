@@ -17,11 +17,12 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
-from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.errors import RefusedError, UpstreamError, frames_of
 from mcp_mirror.models import Buffer
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.wire import asks
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def read_asked(arrival: Arrival) -> Asked | None:
     Raises:
         UpstreamError: They cannot be read.
     """
-    if not isinstance(arrival, Mapping) or bytes(arrival.get("resultType", b"")) != b'"input_required"':
+    if not isinstance(arrival, Mapping) or not asks(arrival):
         return None
     try:
         requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])
@@ -307,8 +308,8 @@ class HeldCalls:
                 call.finish(await send(call))
         except UpstreamError as error:
             call.finish(error)
-        except Exception:  # it must cost this call alone
-            log.exception("a held call failed")
+        except Exception as error:  # noqa: BLE001  # it must cost this call alone
+            log.error("a held call failed: %s", frames_of(error))  # noqa: TRY400  # no values
             call.finish(UpstreamError("The call failed within the gateway."))
         finally:
             if not call.is_over:

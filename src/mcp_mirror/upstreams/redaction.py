@@ -7,17 +7,21 @@ so all that could be one is taken for one.
 import json
 import re
 from base64 import b64encode
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
+from mcp_mirror.policies import HttpEndpoint, LocalEndpoint, StdioEndpoint
 
-_HIDDEN: Final = "***"
+HIDDEN: Final = "***"
+"""Stands for a secret."""
 _SHORTEST: Final = 4
 """Characters: `1`, `yes` and `on` hide nothing."""
 _SHORTEST_PART: Final = 8
 """Characters of a part of a value that may be a secret of its own, such as the token behind `Bearer`."""
+_LEARNED: Final = 32
+"""Secrets that were learned and are hidden still."""
 _QUOTED: Final = 500
 """Characters of a server's message that are passed on."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
@@ -29,8 +33,20 @@ _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
 class Redactor:
     """Hides the secrets of one upstream."""
 
-    def __init__(self, endpoint: StdioEndpoint | HttpEndpoint) -> None:
-        forms = {form for secret in _secrets(endpoint) for form in _forms(secret) if len(form) >= _SHORTEST}
+    def __init__(self, endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> None:
+        self._learned: deque[str] = deque(maxlen=_LEARNED)
+        self._given = tuple(secrets_of(endpoint))
+        self._compile()
+
+    def learn(self, secret: str) -> None:
+        """Hide this too: a token that was had meanwhile. Of very many, those that came last are hidden."""
+        if secret not in self._learned:
+            self._learned.append(secret)
+            self._compile()
+
+    def _compile(self) -> None:
+        secrets = (*self._given, *self._learned)
+        forms = {form for secret in secrets for form in forms_of(secret) if len(form) >= _SHORTEST}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
         self.longest = max(map(len, forms), default=0)
@@ -38,7 +54,7 @@ class Redactor:
 
     def clean(self, text: str) -> str:
         """The text with three stars for each secret in it, however it is quoted."""
-        return self._pattern.sub(_HIDDEN, text) if self._pattern else text
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
     def clean_tree(self, value: Any) -> Any:
         """A JSON value, each text in it cleaned."""
@@ -53,22 +69,25 @@ class Redactor:
         return self.clean(message)[:_QUOTED].rstrip(".")
 
 
-def _forms(secret: str) -> Iterator[str]:
+def forms_of(secret: str) -> Iterator[str]:
     """A secret as programs print it."""
     for part in (secret, *secret.splitlines()):
         yield from (part, part.strip(), repr(part)[1:-1], quote(part), quote(part, safe=""), quote_plus(part))
         yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
 
 
-def _secrets(endpoint: StdioEndpoint | HttpEndpoint) -> Iterator[str]:
+def secrets_of(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
+    """All that may be one of what an upstream is given."""
     if isinstance(endpoint, StdioEndpoint):
         yield from endpoint.env.values()
         yield from _of_arguments(endpoint.args)
-        return
-    for value in endpoint.headers.values():
-        yield value
-        yield from _parts(value)
-    yield from _of_url(endpoint.url)
+    elif isinstance(endpoint, HttpEndpoint):
+        for value in endpoint.headers.values():
+            yield value
+            yield from _parts(value)
+        if endpoint.oauth and endpoint.oauth.client_secret:
+            yield endpoint.oauth.client_secret
+        yield from _of_url(endpoint.url)
 
 
 def _of_arguments(args: Iterable[str]) -> Iterator[str]:

@@ -81,7 +81,7 @@ class StdioTransport:
         """
         (their_input, our_output), (our_input, their_output) = wide_pipe(), wide_pipe()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
-        bypass.is_choked = lambda: source.is_choked
+        bypass.is_choked, bypass.limits = lambda: source.is_choked, self.spool.policy
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:

@@ -16,11 +16,14 @@ from anyio.abc import TaskGroup
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.leash import Leash
-from mcp_mirror.policies import UpstreamPolicy
+from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
+from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.link import Means
+from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
+from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.upstream import Audience, Presented, Upstream
+from mcp_mirror.upstreams.upstream import Audience, Presented, ServerUpstream, Upstream
 
 _LOOK: Final = 0.05
 
@@ -42,10 +45,14 @@ class Equipment:
 class Upstreams:
     """All upstreams, side by side."""
 
-    def __init__(self, policies: Iterable[UpstreamPolicy], equipment: Equipment) -> None:
-        """Make all that the configuration names; none is started."""
+    def __init__(
+        self, policies: Iterable[UpstreamPolicy], equipment: Equipment, functions: LocalFunctions | None = None
+    ) -> None:
+        """Make all that the configuration names, and one more where there are local functions; none is started."""
         self._equipment = equipment
-        self._all = {policy.name: self._make(policy) for policy in policies}
+        local = LocalUpstream(functions, equipment.audience) if functions is not None else None
+        self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}
+        self._all = self._local | {policy.name: self._make(policy) for policy in policies}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks: TaskGroup | None = None
         self._client: Presented | None = None
@@ -79,11 +86,15 @@ class Upstreams:
     def replace(self, policies: Iterable[UpstreamPolicy], drain: float) -> None:
         """Go on with these: what is not among them is stopped, what is new is started, what differs is started anew.
 
+        Local functions stay.
+
         Args:
             policies: All that are wanted.
             drain: Seconds that calls in flight to one that is stopped get to end.
         """
-        before, self._all = self._all, {}
+        before, self._all = self._all, dict(self._local)
+        for name in self._local:
+            del before[name]
         for policy in policies:
             known = before.get(policy.name)
             if known is not None and known.policy == policy:
@@ -109,7 +120,7 @@ class Upstreams:
                     try:
                         await connection.set_level(level)
                     except UpstreamError as error:
-                        log.warning("%s", error)
+                        log.warning("%s", error.logged)
 
     async def notify(self, session: str | None, method: str) -> None:
         """Pass a client's notification on to the servers whose connections are its own."""
@@ -125,6 +136,10 @@ class Upstreams:
                 if upstream.listing is None:
                     tasks.start_soon(upstream.attempt)
 
+    def may_show(self, name: str) -> bool:
+        """Whether models are shown what an upstream says."""
+        return name in self._all and self._all[name].policy.preview
+
     async def settle(self, seconds: float) -> None:
         """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""
         with anyio.CancelScope(deadline=self._started + seconds):
@@ -133,9 +148,12 @@ class Upstreams:
 
     def _make(self, policy: UpstreamPolicy) -> Upstream:
         equipment = self._equipment
-        redactor = Redactor(policy.endpoint)
-        means = Means(policy, equipment.spool, equipment.leash, equipment.client_info, redactor)
-        return Upstream(means, equipment.audience, equipment.hold)
+        redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
+        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+            authorizer = Authorizer(policy.name, endpoint, redactor)
+        doorway = Doorway(policy.name, policy.bounds)
+        means = Means(policy, equipment.spool, equipment.leash, equipment.client_info, redactor, authorizer, doorway)
+        return ServerUpstream(means, equipment.audience, equipment.hold)
 
     def _start(self, upstream: Upstream) -> None:
         assert self._tasks is not None  # noqa: S101  # within `running`

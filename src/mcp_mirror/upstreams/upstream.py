@@ -1,4 +1,4 @@
-"""One of the user's MCP servers: which connection to it a caller's request takes, and in which era it is asked.
+"""What tools come from; and one of the user's MCP servers: which connection a caller's request takes, in which era.
 
 A connection is everybody's where the protocol lets it be, else one client's or one principal's own.
 """
@@ -6,7 +6,7 @@ A connection is everybody's where the protocol lets it be, else one client's or 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,7 @@ from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
+from mcp_mirror.upstreams.muting import check_questions, refused, unsaid
 from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
 
 _IDLE: Final = 1800.0
@@ -47,13 +48,81 @@ class Audience:
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
 
 
+class Upstream(Protocol):
+    """Where tools are: one of the user's MCP servers, or functions of the program that we run in."""
+
+    @property
+    def policy(self) -> UpstreamPolicy:
+        """Its name, and how it is treated."""
+
+    @property
+    def status(self) -> Status:
+        """How it is."""
+
+    @property
+    def listing(self) -> Listing | None:
+        """What it said of itself last."""
+
+    @property
+    def settled(self) -> anyio.Event:
+        """Set once the first attempt to connect has ended, well or not."""
+
+    @property
+    def under_way(self) -> int:
+        """How many requests to it wait for their answers."""
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Every connection to it."""
+
+    def listing_for(self, party: str | None) -> Listing | None:
+        """What it said of itself last to a party; see `Caller.party`."""
+
+    def offers(self, capability: str, detail: str = "") -> bool:
+        """Whether it has a capability, and within it a detail."""
+
+    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+        """A JSON-RPC error of its that came in a file."""
+
+    def present(self, client: Presented) -> None:
+        """Told before the start that one client alone is served."""
+
+    def release(self, key: Key) -> None:
+        """A party has gone."""
+
+    async def attempt(self) -> None:
+        """Try to connect now, if it is not connected."""
+
+    async def settle_for(self, exchange: Exchange) -> None:
+        """Wait until the connection that a caller's requests take has been tried, and has told what it lists."""
+
+    async def link_for(self, exchange: Exchange) -> Link:
+        """The connection that a caller's requests take."""
+
+    async def run(self) -> None:
+        """Be there; until cancelled."""
+
+    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
+        """Send a caller's request.
+
+        Args:
+            order: The request.
+            exchange: The way back to the caller.
+            again: The answers, where the caller makes the request again to bring them.
+
+        Raises:
+            ToolError: The arguments do not fit.
+            UpstreamError: It is not connected, the request is over its limit, or failed.
+        """
+
+
 @dataclass(slots=True)
 class _Lease:
     link: Link
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
-class Upstream:
+class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(self, means: Means, audience: Audience, hold: float) -> None:
@@ -112,9 +181,12 @@ class Upstream:
 
     def refusal(self, what: str, code: int, message: str) -> RefusedError:
         """A JSON-RPC error of the server's that came in a file."""
+        if not self.policy.preview:
+            return unsaid(self.policy.name, what, code)
         redactor = self._means.redactor
         told = f"Upstream {self.policy.name!r} refused {what}: {redactor.quote(message)} (error {code})."
-        return RefusedError(told, code, redactor.clean(message))
+        refusal = RefusedError(told, code, redactor.clean(message))
+        return refusal.logged_as(refused(self.policy.name, code))
 
     def present(self, client: Presented) -> None:
         """Told before the start that one client alone is served: every connection is its own."""
@@ -132,16 +204,7 @@ class Upstream:
                 self._sweep()
 
     async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
-        """Send a caller's request over the connection that is its own.
-
-        Args:
-            order: The request.
-            exchange: The way back to the caller.
-            again: The answers, where the caller makes the request again to bring them.
-
-        Raises:
-            UpstreamError: It is not connected, the request is over its limit, or failed.
-        """
+        """Send a caller's request over the connection that is its own; see `Upstream.request`."""
         self._check_size(order.size)
         if again is not None and "held" in again.state:
             return await self._holding.resume(again, exchange)
@@ -156,10 +219,16 @@ class Upstream:
         asked = read_asked(arrival) if modern else None
         if asked is None:
             return arrival
+        if not self.policy.preview:
+            check_questions(asked.requests.values())
         if exchange.caller.modern:
             check_capabilities(exchange.caller, asked)
             return asked
         return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
+
+    async def settle_for(self, exchange: Exchange) -> None:
+        """Make the caller's own connection, if it is to have one."""
+        await self.link_for(exchange)
 
     async def link_for(self, exchange: Exchange) -> Link:
         """The connection that a caller's requests take; made where there is none yet."""
@@ -194,9 +263,7 @@ class Upstream:
             return None if self._modern_only else caller.session
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
-        if not caller.capabilities and scope is None:
-            return None
-        return caller.principal
+        return caller.party if scope is None else caller.principal
 
     def _lease(self, key: Key, exchange: Exchange) -> _Lease:
         assert self._tasks is not None  # noqa: S101  # requests come after the start

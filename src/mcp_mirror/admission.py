@@ -1,0 +1,212 @@
+"""Who may go on now, who waits, and who is turned away: calls at once and calls a minute, by whom or for what.
+
+Waiting is in turn: of several who want the same, each gets the next place once, whoever asks most. What is asked, and
+of whom, is not known here.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from mcp_mirror.errors import BusyError
+
+_MINUTE: Final = 60.0
+_MANY: Final = 1000
+"""Meters past which those that nobody has used for a while are forgotten."""
+_SOON: Final = 1.0
+"""Seconds after which a place may be free where that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound, and what it is called in the configuration and in errors."""
+
+    name: str
+    most: int
+
+    def __str__(self) -> str:
+        return f"`limits.{self.name}` ({self.most:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How many may wait, and for how long."""
+
+    bound: Bound
+    seconds: float
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Somebody who waits."""
+
+    is_free: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Door:
+    """Lets so many in at once; the others wait in turn, and a bounded number of them."""
+
+    def __init__(self, bound: Bound, queue: Queue, what: str) -> None:
+        """Let nobody in yet.
+
+        Args:
+            bound: How many may be in.
+            queue: How many may wait.
+            what: Who turns those away that are too many, for a message: `Upstream 'x'`.
+        """
+        self._bound = bound
+        self._queue = queue
+        self._what = what
+        self._inside = 0
+        self._waiting: dict[str, deque[_Place]] = {}
+        """By who waits, in the order in which they are let in."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is in and nobody waits."""
+        return not self._inside and not self._waiting
+
+    @asynccontextmanager
+    async def entered(self, who: str) -> AsyncIterator[None]:
+        """While one is in.
+
+        Raises:
+            BusyError: Too many wait, or this one has waited too long.
+        """
+        if self._inside >= self._bound.most or self._waiting:
+            await self._wait(who)
+        else:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _wait(self, who: str) -> None:
+        """Until there is a place, which is then taken."""
+        if sum(map(len, self._waiting.values())) >= self._queue.bound.most:
+            raise self._busy(f"{self._queue.bound} wait already")
+        place = _Place()
+        self._waiting.setdefault(who, deque()).append(place)
+        try:
+            with anyio.move_on_after(self._queue.seconds):
+                await place.is_free.wait()
+        except BaseException:
+            self._give_up(who, place)
+            raise
+        if not place.is_free.is_set():
+            self._give_up(who, place)
+            raise self._busy(f"no place has become free for {self._queue.seconds:g} s (`limits.queue_timeout`)")
+
+    def _give_up(self, who: str, place: _Place) -> None:
+        if place.is_free.is_set():  # a place was given that nobody takes
+            self._leave()
+            return
+        self._waiting[who].remove(place)
+        if not self._waiting[who]:
+            del self._waiting[who]
+
+    def _leave(self) -> None:
+        """Whose turn it is gets the place; who has got one stands last again."""
+        if not self._waiting:
+            self._inside -= 1
+            return
+        who = next(iter(self._waiting))
+        places = self._waiting.pop(who)
+        places.popleft().is_free.set()
+        if places:
+            self._waiting[who] = places
+
+    def _busy(self, why: str) -> BusyError:
+        return BusyError(f"{self._what} is busy: {self._bound} calls are under way, and {why}.", _SOON)
+
+
+class Meter:
+    """Lets so many through a minute: as many at once as a minute's, then each as its time comes."""
+
+    def __init__(self, bound: Bound, what: str, clock: Callable[[], float]) -> None:
+        """Let through a minute's worth at first.
+
+        Args:
+            bound: How many a minute.
+            what: Who is told of.
+            clock: Seconds that only grow.
+        """
+        self._bound = bound
+        self._what = what
+        self._clock = clock
+        self._left = float(bound.most)
+        self._seen = clock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it would let through as many as a new one."""
+        self._refill()
+        return self._left >= self._bound.most
+
+    def pass_one(self) -> None:
+        """Let one through.
+
+        Raises:
+            BusyError: There were too many.
+        """
+        self._refill()
+        if self._left < 1:
+            seconds = (1 - self._left) * _MINUTE / self._bound.most
+            raise BusyError(f"{self._what} has had {self._bound} calls in a minute.", seconds)
+        self._left -= 1
+
+    def _refill(self) -> None:
+        now = self._clock()
+        self._left = min(self._bound.most, self._left + (now - self._seen) * self._bound.most / _MINUTE)
+        self._seen = now
+
+
+class Admission:
+    """One door, and one meter where there is a rate, for each of many: principals, or the one upstream."""
+
+    def __init__(self, bound: Bound, rate: Bound | None, queue: Queue, clock: Callable[[], float]) -> None:
+        self._bound = bound
+        self._rate = rate
+        self._queue = queue
+        self._clock = clock
+        self._doors: dict[str, Door] = {}
+        self._meters: dict[str, Meter] = {}
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._doors.keys() | self._meters.keys())
+
+    @asynccontextmanager
+    async def admitted(self, to: str, who: str, what: str) -> AsyncIterator[None]:
+        """While a call of somebody's is under way.
+
+        Args:
+            to: Whose door it is.
+            who: Who wants in; several share a door fairly.
+            what: What the door's owner is called in an error.
+
+        Raises:
+            BusyError: It cannot be let in.
+        """
+        if self._rate is not None:
+            self._sweep()
+            self._meters.setdefault(to, Meter(self._rate, what, self._clock)).pass_one()
+        door = self._doors.setdefault(to, Door(self._bound, self._queue, what))
+        try:
+            async with door.entered(who):
+                yield
+        finally:
+            if door.is_idle and self._doors.get(to) is door:
+                del self._doors[to]
+
+    def _sweep(self) -> None:
+        """Forget those who have not called for a minute, as soon as there are many."""
+        if len(self._meters) < _MANY:
+            return
+        for name in [name for name, meter in self._meters.items() if meter.is_idle]:
+            del self._meters[name]

@@ -1,0 +1,76 @@
+"""One call as a client made it, what it has come to, and what the audit log says of it."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_hex
+from typing import Any, Final
+
+from mcp_mirror.answers import Reply
+from mcp_mirror.audit import UNKNOWN, AuditRecord, Course
+from mcp_mirror.callers import Exchange
+from mcp_mirror.catalog import Catalog
+from mcp_mirror.conversations import Conversation
+from mcp_mirror.models import Buffer
+from mcp_mirror.upstreams.questions import Round
+
+UNWRITTEN: Final = (
+    "The gateway's audit log cannot be written, and nothing is called that is not written down (`audit.required`). "
+    "Nothing was called. Try again later, and tell the operator."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call as a client made it."""
+
+    exchange: Exchange
+    """The way back to the client."""
+    name: str
+    arguments: Buffer
+    """A JSON object."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What it says in `_meta` to the upstream."""
+    again: Round | None = None
+    """The answers that it brings, where it is made again for their sake."""
+    conversation: Conversation | None = None
+    """Whose context its answer goes into, where that is known."""
+    id: str = field(default_factory=partial(token_hex, 8))
+    """What the audit log calls it."""
+    course: Course = field(default_factory=Course, compare=False)
+
+    @property
+    def namespace(self) -> str:
+        """Whose memory it uses."""
+        return self.exchange.caller.namespace
+
+
+def record_of(call: ToolCall, outcome: str, catalog: Catalog, own_tools: Container[str]) -> AuditRecord:
+    """What the audit log says of a call.
+
+    Args:
+        call: The call.
+        outcome: What became of it.
+        catalog: What its client is shown.
+        own_tools: The names of our own tools.
+    """
+    entry, finding = catalog.entries.get(call.name), catalog.quarantined.get(call.name)
+    is_known = entry or finding or call.name in own_tools
+    rule = call.course.rule or ("quarantined" if finding else "" if is_known else "unknown tool")
+    return AuditRecord(
+        event="refusal" if rule else "call",
+        principal=call.namespace,
+        tool=call.name if is_known else UNKNOWN,
+        outcome=rule or outcome,
+        path=call.course.path,
+        labels=call.course.labels,
+        upstream=entry.upstream if entry else finding.change.upstream if finding else "",
+        correlation=call.id,
+    )
+
+
+def outcome_of(reply: Reply, course: Course) -> str:
+    """What became of a call that was answered, in a word."""
+    if "inputRequests" in reply:
+        return "asked"
+    return "error" if reply.get("isError", b"false") != b"false" else "stored" if course.path else "ok"

@@ -1,0 +1,168 @@
+"""What runs came to, as a table: how many did well, how paths were copied, and what it cost."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any, Final, Literal
+
+from rich import box
+from rich.table import Table
+
+from mcp_mirror.evals.log import VOID, Record
+
+Format = Literal["table", "markdown", "json"]
+By = Literal["case", "setting", "both"]
+
+_Z: Final = 1.959964
+"""Of a two-sided interval of 95 %."""
+_SETTING: Final = ("model", "notice", "variant", "few_shot", "gateway")
+_ALL: Final = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Runs of one kind."""
+
+    labels: Mapping[str, Any]
+    runs: int
+    """Those that say something."""
+    void: int
+    """Those in which an endpoint or a server failed."""
+    success: int
+    exact: tuple[int, int]
+    """How many of how many."""
+    received: tuple[int, int]
+    means: Mapping[str, float]
+    """Of one run: tokens (read and written, as the endpoint counts), conversation (each message once, estimated),
+    seconds, calls, failed_calls."""
+
+
+def rows_of(records: Iterable[Record], by: By) -> list[Row]:
+    """Records in groups: by case within a setting, by setting alone, or both."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        setting = tuple(record[name] for name in _SETTING)
+        cases = {"case": (record["case"],), "setting": (_ALL,), "both": (record["case"], _ALL)}[by]
+        for case in cases:
+            groups.setdefault((*setting, case), []).append(record)
+    ordered = sorted(groups.items(), key=lambda group: group[0][-1] == _ALL)
+    return [_row(dict(zip((*_SETTING, "case"), key, strict=True)), group) for key, group in ordered]
+
+
+def _row(labels: Mapping[str, Any], group: Sequence[Record]) -> Row:
+    told = [record for record in group if record["end"] != VOID]
+    return Row(
+        labels=labels,
+        runs=len(told),
+        void=len(group) - len(told),
+        success=sum(record["success"] for record in told),
+        exact=_counted(told, "exact"),
+        received=_counted(told, "received"),
+        means={name: mean(map(read, told)) if told else 0.0 for name, read in _MEANS.items()},
+    )
+
+
+def _counted(records: Iterable[Record], name: str) -> tuple[int, int]:
+    asked = [record[name] for record in records if record[name] is not None]
+    return sum(asked), len(asked)
+
+
+_MEANS: Final[Mapping[str, Callable[[Record], float]]] = {
+    "tokens": lambda record: float(record["prompt_tokens"] + record["completion_tokens"]),
+    "conversation": lambda record: float(record["estimated_tokens"].get("conversation", 0)),
+    "seconds": lambda record: float(record["seconds"]),
+    "calls": lambda record: float(record["calls"]),
+    "failed_calls": lambda record: float(record["failed_calls"]),
+}
+
+
+def wilson(successes: int, runs: int) -> tuple[float, float]:
+    """The interval that holds the true rate with a confidence of 95 %.
+
+    E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+    """
+    if not runs:
+        return 0.0, 1.0
+    rate, z2 = successes / runs, _Z * _Z
+    centre = (rate + z2 / (2 * runs)) / (1 + z2 / runs)
+    reach = _Z / (1 + z2 / runs) * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+_COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
+    ("case", lambda row: str(row.labels["case"])),
+    ("model", lambda row: str(row.labels["model"])),
+    ("notice", lambda row: str(row.labels["notice"])),
+    ("variant", lambda row: str(row.labels["variant"])),
+    ("few-shot", lambda row: _yes(row.labels["few_shot"])),
+    ("gateway", lambda row: _yes(row.labels["gateway"])),
+    ("success", lambda row: _share(row.success, row.runs)),
+    ("95 %", lambda row: "{:.0%} to {:.0%}".format(*wilson(row.success, row.runs))),
+    ("copied exactly", lambda row: _share(*row.exact)),
+    ("received", lambda row: _share(*row.received)),
+    ("tokens", lambda row: f"{row.means['tokens']:,.0f}"),
+    ("conversation", lambda row: f"{row.means['conversation']:,.0f}"),
+    ("seconds", lambda row: f"{row.means['seconds']:.1f}"),
+    ("calls", lambda row: f"{row.means['calls']:.1f}"),
+    ("failed", lambda row: f"{row.means['failed_calls']:.1f}"),
+    ("void", lambda row: str(row.void or "")),
+)
+_OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway", "void"})
+"""Columns that are left out where all rows have the same there."""
+_NUMBERS: Final = len(("case", *_SETTING))
+
+
+def _yes(flag: object) -> str:
+    return "yes" if flag else "no"
+
+
+def _share(count: int, runs: int) -> str:
+    return f"{count}/{runs}" if runs else "-"
+
+
+def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
+    """Columns that tell something: name, cells, and whether they are numbers."""
+    columns = [(name, [say(row) for row in rows], at >= _NUMBERS) for at, (name, say) in enumerate(_COLUMNS)]
+    return [column for column in columns if column[0] not in _OPTIONAL or len(set(column[1])) > 1]
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """For a terminal."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    columns = _cells(rows)
+    for name, _, is_number in columns:
+        table.add_column(name, justify="right" if is_number else "left")
+    for cells in zip(*(cells for _, cells, _ in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """For a README."""
+    columns = _cells(rows)
+    lines = [
+        [name for name, _, _ in columns],
+        ["---:" if is_number else "---" for _, _, is_number in columns],
+        *map(list, zip(*(cells for _, cells, _ in columns), strict=True)),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """For a program: a list of rows; rates are left to it."""
+    listed = [
+        {
+            **row.labels,
+            "runs": row.runs,
+            "void": row.void,
+            "success": row.success,
+            "success_interval": [round(bound, 4) for bound in wilson(row.success, row.runs)],
+            "exact": list(row.exact),
+            "received": list(row.received),
+            **{name: round(value, 3) for name, value in row.means.items()},
+        }
+        for row in rows
+    ]
+    return json.dumps(listed, indent=1)

@@ -1,0 +1,61 @@
+"""The file that holds the pins: read once at each start and reload, written by `mcp-mirror lock` alone."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.pins import NO_PINS, Lock, Pins, read_lock, write_lock
+from mcp_mirror.policies import LockPolicy
+
+
+def read_pins(policy: LockPolicy) -> Pins:
+    """What tools are held to: by default to what the lock file says, if there is one.
+
+    Raises:
+        ConfigError: It cannot be read, or is wanted and not there.
+    """
+    if policy.mode == "off" or (policy.mode is None and policy.file is None):
+        return NO_PINS
+    lock = read_file(Path(policy.file)) if policy.file else None
+    if lock is not None:
+        return Pins(lock, policy.mode or "block")
+    if policy.mode is None:
+        return NO_PINS
+    raise ConfigError(
+        f"There is no lock file {policy.file or '(`lock.file`)'}, and `lock.mode` is {policy.mode}. Write it with "
+        "`mcp-mirror lock`."
+    )
+
+
+def read_file(path: Path) -> Lock | None:
+    """What is locked; None where there is no such file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return read_lock(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError(f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and lock anew.")
+
+
+def write_file(path: Path, lock: Lock) -> None:
+    """Write it whole or not at all.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        draft.write_text(write_lock(lock), "utf-8")
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"The lock file {path} cannot be written: {reason}. Choose another (`lock.file`).") from None

@@ -1,0 +1,160 @@
+"""Follows what upstreams announce: which tools there are now, which of them are not as pinned, and who is told."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+import anyio
+
+from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.contents import LABELS
+from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.naming import Origin
+from mcp_mirror.pins import Finding
+from mcp_mirror.policies import Config
+from mcp_mirror.tools import LABELS as OWN_LABELS
+from mcp_mirror.tools import TOOLS
+
+_logger = logging.getLogger(__name__)
+
+_SPREAD_PAUSE: Final = 1.0
+"""Seconds between two announcements to clients, however often something changes."""
+_HELD: Final = 100_000
+"""Names for which it is remembered whose they were."""
+_TOLD: Final = 10
+"""Findings that the log is told of at once."""
+
+
+class News:
+    """A new catalog at once when a list changes, and word of it to clients."""
+
+    def __init__(self) -> None:
+        self._handlers: Handlers | None = None
+        self.config = Config()
+        self._pending: dict[tuple[str, str | None, str | None], None] = {}
+        """Which list has changed, for which party and in which namespace; None: for all."""
+        self._wake = anyio.Event()
+        self._held: dict[str, Origin] = {}
+        self._told: dict[str | None, frozenset[str]] = {}
+        """What the log was told, by party: once, not with every listing."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """Who is told; known before anything is started."""
+        assert self._handlers is not None  # noqa: S101  # `reach` comes first
+        return self._handlers
+
+    def reach(self, handlers: Handlers, config: Config) -> None:
+        """Who is told, and by which rules catalogs are made."""
+        gone = {one.name for one in self.config.upstreams} - {one.name for one in config.upstreams}
+        self._held = {name: origin for name, origin in self._held.items() if origin[0] not in gone}
+        self._handlers, self.config = handlers, config
+
+    def changed(self, kind: str, party: str | None) -> None:
+        """On a party's connection, or on everybody's, a list has changed."""
+        others = tuple(self.handlers.gateway.catalogs) if party is None else ()
+        if kind == "tools" and True not in [self._remake(one) for one in (party, *others)]:
+            return
+        self._pending[kind, party, None] = None
+        self._wake.set()
+
+    def pins_changed(self) -> None:
+        """Tools are held to other pins: so are those that a party sees on its own connection alone."""
+        links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.links)
+        for name in dict.fromkeys(link.party.name for link in links):
+            if name is not None and self._remake(name):
+                self._pending["tools", name, None] = None
+                self._wake.set()
+
+    def own_changed(self) -> None:
+        """We have other tools of our own."""
+        self._pending["tools", None, None] = None
+        self._wake.set()
+
+    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
+        """A resource was updated."""
+        self.handlers.subscriptions.updated(upstream, party, uri, params)
+
+    def kept(self, namespace: str) -> None:
+        """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
+        self._pending["resources", None, namespace] = None
+        self._wake.set()
+
+    def _remake(self, party: str | None) -> bool:
+        """Put a catalog together anew; whether clients see a difference."""
+        gateway, config = self.handlers.gateway, self.config
+        said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
+        listed = ((policy, listing.tools if listing else ()) for policy, listing in said)
+        reserved = () if config.is_transparent else TOOLS
+        catalog = build_catalog(
+            listed,
+            config.mirror,
+            reserved,
+            transparent=config.is_transparent,
+            pins=gateway.pins,
+            held=self._held,
+        )
+        catalog = replace(catalog, findings=(*catalog.findings, *self._instructions()))
+        self._note(party, catalog)
+        before = gateway.catalogs.get(party or "", gateway.catalog)
+        # What a tool that has gone once stored is still ours to find, or to miss.
+        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS | OWN_LABELS)
+        if party is None:
+            gateway.catalog = catalog
+        elif _shown(catalog) != _shown(gateway.catalog):
+            gateway.catalogs[party] = catalog
+        else:
+            gateway.catalogs.pop(party, None)
+        return _adverts(catalog) != _adverts(before)
+
+    def _instructions(self) -> list[Finding]:
+        """What upstreams say of themselves otherwise than it was pinned."""
+        pins, upstreams = self.handlers.gateway.pins, self.handlers.gateway.upstreams
+        found = [pins.judge_instructions(one.policy, one.listing.instructions) for one in upstreams if one.listing]
+        return [finding for finding in found if finding]
+
+    def _note(self, party: str | None, catalog: Catalog) -> None:
+        """Remember whose each name is, and tell the log what is not as it was pinned."""
+        origins = catalog.origins
+        self._held |= origins
+        if len(self._held) > _HELD:  # what is listed no more goes first, or upstreams could make others' names free
+            idle = (name for name in tuple(self._held) if name not in origins)
+            for name in islice(idle, len(self._held) - _HELD):
+                del self._held[name]
+        known = self._told.get(None, frozenset()) | self._told.get(party, frozenset())
+        told = [finding.sentence for finding in catalog.findings]
+        self._told.pop(party, None)
+        self._told |= {party: frozenset(told)} if told else {}
+        new = [sentence for sentence in told if sentence not in known]
+        for sentence in new[:_TOLD]:
+            _logger.warning("%s", sentence)
+        if len(new) > _TOLD:
+            _logger.warning("And %d more. `mcp-mirror check` names them.", len(new) - _TOLD)
+
+    def ended(self, session: str) -> None:
+        """A client has gone: so does what was its alone."""
+        self.handlers.gateway.upstreams.end_session(session)
+        self.handlers.gateway.catalogs.pop(session, None)
+        self._told.pop(session, None)
+        self.handlers.subscriptions.forget_session(session)
+
+    async def spread(self) -> None:
+        """Tell clients, however many changes there were meanwhile, once."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            pending, self._pending = self._pending, {}
+            for kind, party, namespace in pending:
+                await self.handlers.announcements.announce(kind, party, namespace)
+            await anyio.sleep(_SPREAD_PAUSE)
+
+
+def _shown(catalog: Catalog) -> tuple[dict[str, Any], frozenset[str]]:
+    """What clients see, and what they hear of tools that they do not."""
+    return _adverts(catalog), frozenset(catalog.quarantined)
+
+
+def _adverts(catalog: Catalog) -> dict[str, Any]:
+    return {name: entry.advert for name, entry in catalog.entries.items()}

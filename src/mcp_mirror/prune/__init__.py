@@ -1,0 +1,19 @@
+"""Pruning a conversation to a token budget; with a memory, losing nothing. Pure: no I/O, clock or randomness."""
+
+from mcp_mirror.prune.formats import ChatFormat
+from mcp_mirror.prune.ledger import Estimate
+from mcp_mirror.prune.phases import Phase
+from mcp_mirror.prune.pruning import Cut, Memory, Pruned, prune_messages
+from mcp_mirror.prune.restoring import pruned_paths, restore_messages
+
+__all__ = [
+    "ChatFormat",
+    "Cut",
+    "Estimate",
+    "Memory",
+    "Phase",
+    "Pruned",
+    "prune_messages",
+    "pruned_paths",
+    "restore_messages",
+]

@@ -1,0 +1,31 @@
+"""Where a pruned part is kept, and how values are put in the places of others."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from mcp_mirror.models import Buffer, Location
+from mcp_mirror.paths import new_base
+from mcp_mirror.prune.formats import Slot
+from mcp_mirror.prune.stubs import LABEL, Domain
+
+
+def path_of(slot: Slot, domain: Domain, blob: Buffer) -> str:
+    """The path of a pruned part, made of what is kept and of whose it is: the same part has the same path each time."""
+    digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
+    digest.update(blob)
+    return new_base(LABEL, UUID(bytes=digest.digest()[:16], version=4))
+
+
+def with_changes(changes: Mapping[Location, Any], node: Any) -> Any:
+    """A JSON value with others in some places; all that lies elsewhere is shared with it."""
+    if () in changes:
+        return changes[()]
+    below: dict[Any, dict[Location, Any]] = {}
+    for (step, *rest), value in changes.items():
+        below.setdefault(step, {})[tuple(rest)] = value
+    copy = node.copy()
+    for step, inner in below.items():
+        copy[step] = with_changes(inner, node[step])
+    return copy

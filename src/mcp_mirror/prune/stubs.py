@@ -1,0 +1,239 @@
+"""What stands in place of a pruned part, what of the part is kept in memory, and how the two become the part again.
+
+A stub keeps the shape of what it stands for, so that the provider accepts it: a text stays a text, arguments stay a
+JSON text, an input stays an object, a list of blocks stays a list. What is kept is what a tool is best handed: a
+text that is a JSON object or array as that very JSON, other text as a JSON string, blocks as the array of their texts.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mcp_mirror.models import Buffer
+from mcp_mirror.paths import noticed_bases
+from mcp_mirror.wire import open_array, open_object
+
+LABEL: Final = "pruned"
+"""What the paths of pruned parts begin with."""
+
+Domain = str
+"""Which of the ways of keeping it a part was kept in; it goes into its path."""
+
+_NOTICE: Final = 2048
+"""Characters up to which a text that looks like a notice of ours is one."""
+_LONGEST_STUB: Final = 200
+"""Characters that a stub has at most."""
+_PATH: Final = rf"{LABEL}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+_WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
+_TEXT: Final = re.compile(
+    rf'"(?P<path>{_PATH})"\nThis path stands for what was pruned: (?P<words>{_WORDS})\.\n'
+    rf"Use it as the argument of the next tool\."
+    rf"|Pruned: (?P<lost>{_WORDS})\."
+)
+_IS_PATH: Final = re.compile(_PATH)
+_ARE_WORDS: Final = re.compile(_WORDS)
+_OPENED: Final[Mapping[str, Callable[[Buffer], object]]] = {"{": open_object, "[": open_array}
+"""Who can tell whether what begins so is JSON."""
+_KEPT: Final = ("cache_control", "providerOptions")
+"""What of a block is the request's rather than the result's, and stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """What is said in place of a pruned part."""
+
+    words: str
+    """What it was: `1,234 bytes of tool result`."""
+    path: str | None
+    """Where it is; None: nowhere."""
+
+    def as_text(self) -> str:
+        """For a model to read; begins and ends as a notice does, so that one pasted as an argument is its path."""
+        if self.path is None:
+            return f"Pruned: {self.words}."
+        return (
+            f'"{self.path}"\nThis path stands for what was pruned: {self.words}.\n'
+            "Use it as the argument of the next tool."
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """The same where JSON is wanted."""
+        return {"pruned": self.words} if self.path is None else {"memory_path": self.path, "pruned": self.words}
+
+
+class Form(Protocol):
+    """The shape of a part that can be pruned."""
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """The ways in which it may be kept."""
+
+    def pack(self, value: Any) -> tuple[Domain, bytes] | None:
+        """What is kept of it, one JSON text; None where it cannot be rebuilt to the byte, or is a notice of ours."""
+
+    def put(self, value: Any, stub: Stub) -> Any:
+        """The stub in its shape."""
+
+    def find(self, value: Any) -> Stub | None:
+        """The stub that it is, if it is one."""
+
+    def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:
+        """The part again, from its stub in its shape and what was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that a model reads."""
+
+    domains: tuple[Domain, ...] = ("text",)
+
+    def pack(self, value: str) -> tuple[Domain, bytes] | None:
+        """The text: JSON if it is an object or an array, else as a JSON string."""
+        blob = None if _is_notice(value) else _pack_text(value)
+        return ("text", blob) if blob else None
+
+    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # nothing of the text stays
+        """The stub's words."""
+        return stub.as_text()
+
+    def find(self, value: str) -> Stub | None:
+        """The stub that the whole text is."""
+        match = _TEXT.fullmatch(value) if len(value) <= _LONGEST_STUB else None
+        return Stub(match["words"] or match["lost"], match["path"]) if match else None
+
+    def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # nothing of the text stayed
+        """The text."""
+        return _unpack_text(blob)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText(Text):
+    """Arguments as a JSON text; a model may have written what is none. Kept as any text."""
+
+    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # nothing of the text stays
+        """The stub as JSON text."""
+        return json.dumps(stub.as_object())
+
+    def find(self, value: str) -> Stub | None:
+        """The stub that the text spells."""
+        try:
+            return _stub_of(json.loads(value)) if len(value) <= _LONGEST_STUB else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON value: an input, or a structured result."""
+
+    domains: tuple[Domain, ...] = ("json",)
+
+    def pack(self, value: Any) -> tuple[Domain, bytes] | None:
+        """Its JSON text."""
+        blob = None if isinstance(value, str) and _is_notice(value) else _pack_json(value)
+        return ("json", blob) if blob else None
+
+    def put(self, value: Any, stub: Stub) -> dict[str, Any]:  # noqa: ARG002  # nothing of the value stays
+        """The stub as an object."""
+        return stub.as_object()
+
+    def find(self, value: Any) -> Stub | None:
+        """The stub that the object is."""
+        return _stub_of(value)
+
+    def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:  # noqa: ARG002  # nothing of the value stayed
+        """The value."""
+        return json.loads(bytes(blob))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A result as a list of content blocks; what one of an unknown type is good for cannot be told, so it stays."""
+
+    text: str
+    """The type of a text block."""
+    others: frozenset[str]
+    """The other types of blocks that are known."""
+    domains: tuple[Domain, ...] = ("text", "blocks")
+
+    def pack(self, value: list[Any]) -> tuple[Domain, bytes] | None:
+        """One text block as its text, several blocks as an array: texts that say nothing else as strings."""
+        if not all(isinstance(block, dict) and self._is_known(block) for block in value):
+            return None
+        if self._is_one_text(value):
+            return Text().pack(value[0]["text"])
+        blob = _pack_json([block["text"] if self._is_plain(block) else block for block in value])
+        return ("blocks", blob) if blob and value else None
+
+    def put(self, value: list[Any], stub: Stub) -> list[Any]:
+        """One text block; what belongs to the request stays with it."""
+        if self._is_one_text(value):
+            return [{**value[0], "text": stub.as_text()}]
+        kept = {key: block[key] for block in value for key in _KEPT if key in block}
+        return [{"type": self.text, "text": stub.as_text(), **kept}]
+
+    def find(self, value: list[Any]) -> Stub | None:
+        """The stub that the only block is."""
+        return Text().find(value[0]["text"]) if self._is_one_text(value) else None
+
+    def unpack(self, value: list[Any], domain: Domain, blob: Buffer) -> list[Any]:
+        """The blocks."""
+        if domain == "text":
+            return [{**value[0], "text": _unpack_text(blob)}]
+        blocks = json.loads(bytes(blob))
+        return [{"type": self.text, "text": block} if isinstance(block, str) else block for block in blocks]
+
+    def _is_known(self, block: Mapping[str, Any]) -> bool:
+        if block.get("type") == self.text:
+            return isinstance(block.get("text"), str)
+        return block.get("type") in self.others
+
+    def _is_one_text(self, value: list[Any]) -> bool:
+        one = value[0] if len(value) == 1 else None
+        return isinstance(one, dict) and one.get("type") == self.text and isinstance(one.get("text"), str)
+
+    def _is_plain(self, block: Mapping[str, Any]) -> bool:
+        return block["type"] == self.text and list(block) == ["type", "text"]
+
+
+def _is_notice(text: str) -> bool:
+    """Whether a text is a notice of ours: what it stands for is in memory already."""
+    return len(text) <= _NOTICE and bool(noticed_bases(text))
+
+
+def _stub_of(value: Any) -> Stub | None:
+    """The stub that a JSON value is; one that says anything else beside is none."""
+    if not isinstance(value, dict) or value.keys() - {"memory_path", "pruned"}:
+        return None
+    path, words = value.get("memory_path"), value.get("pruned")
+    if not isinstance(words, str) or not _ARE_WORDS.fullmatch(words):
+        return None
+    if "memory_path" in value and not (isinstance(path, str) and _IS_PATH.fullmatch(path)):
+        return None
+    return Stub(words, path)
+
+
+def _pack_text(text: str) -> bytes | None:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair: nothing that takes UTF-8 could be handed it
+        return None
+    opened = _OPENED.get(text.lstrip(" \t\r\n")[:1])
+    return msgspec.json.encode(text) if opened is None or opened(encoded) is None else encoded
+
+
+def _unpack_text(blob: Buffer) -> str:
+    return msgspec.json.decode(blob, type=str) if bytes(blob[:1]) == b'"' else str(blob, "utf-8")
+
+
+def _pack_json(value: Any) -> bytes | None:
+    """The JSON text of a value that it can be read back from; None where there is none."""
+    try:
+        blob = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return blob if json.loads(blob) == value else None
+    except (TypeError, ValueError, RecursionError):
+        return None

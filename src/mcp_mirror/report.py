@@ -1,0 +1,61 @@
+"""What `mcp-mirror check` tells: every upstream and twin, what they cost, and what is wrong."""
+
+import json
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_mirror.app import Application
+from mcp_mirror.locking import shown
+from mcp_mirror.tokens import TokenProvider, estimate_tokens
+
+_UNCUT: Final = 250
+"""Columns of a table that is no terminal's."""
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console that cuts nothing where its output goes into a file or a pipe."""
+    console = Console(stderr=stderr, soft_wrap=True)
+    return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, width=_UNCUT)
+
+
+def _printable(name: str) -> Text:
+    """A stranger's name as it is, but for what a terminal would obey or not show."""
+    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name))
+
+
+def _cost(advert: dict[str, Any], provider: TokenProvider) -> int:
+    return estimate_tokens(json.dumps(advert, ensure_ascii=False), provider)
+
+
+def report(application: Application) -> list[str]:
+    """Print the table of upstreams and twins; give what is wrong."""
+    catalog = application.gateway.catalog
+    provider = application.gateway.mirror.provider
+    table = Table(box=box.SIMPLE)
+    for name in ("upstream", "tool"):
+        table.add_column(name, overflow="fold")  # a name is of use whole alone
+    table.add_column("twin", no_wrap=True)
+    table.add_column("tokens", justify="right")
+    for entry in catalog.entries.values():
+        table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{_cost(entry.advert, provider):,}")
+    for finding in catalog.quarantined.values():
+        table.add_row(finding.change.upstream, _printable(str(finding.change.tool)), "(quarantined)", "")
+    own_tools = application.gateway.own_tools.values()
+    for own in own_tools:
+        table.add_row("(mcp-mirror)", "", own.name, f"{_cost(own.advert, provider):,}")
+    console = open_console()
+    console.print(table)
+    adverts = [entry.advert for entry in catalog.entries.values()] + [own.advert for own in own_tools]
+    total = sum(_cost(advert, provider) for advert in adverts)
+    console.print(f"All definitions together: {total:,} tokens at most (estimated).", highlight=False)
+    for upstream in application.upstreams:
+        state = upstream.status.state
+        said = f", {upstream.listing.server}, protocol {upstream.listing.protocol_version}" if upstream.listing else ""
+        console.print(f"{upstream.policy.name}: {state}{said}", highlight=False, markup=False)
+    down = [f"{one.policy.name}: {one.status.detail}" for one in application.upstreams if one.status.state != "ready"]
+    listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
+    return [*down, *listed, *catalog.problems, *map(shown, catalog.findings)]

@@ -1,0 +1,231 @@
+"""What pieces of text cost with each provider's tokenizer.
+
+Pieces that are frequent have a measured cost each; the cost of any other follows from those of its parts, by a rule
+for its class of characters whose spread is known. All of the numbers were measured or fitted by `make calibrate`.
+The costs of all providers lie side by side, as lanes of one integer, so that one addition adds them all.
+"""
+
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Final
+
+from mcp_mirror.tokens.lexicon import Known, Lexicon
+from mcp_mirror.tokens.pieces import class_of, humps
+
+UNIT: Final = 32
+"""Parts of a token that costs are counted in."""
+LANE: Final = 48
+"""Bits of one provider's costs: no sum over a text that fits in memory overflows."""
+_LONGEST: Final = 9
+"""Characters of the longest part that is looked for in a word without a cost of its own; in signs, `_AT_ONCE`."""
+_LIST: Final = 16
+"""Parts of one character each from which on a piece is no word, but a list of signs."""
+_AT_ONCE: Final = 24
+"""Characters that a rule is for; what is longer is taken as several pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a piece without a cost of its own costs a provider, in units.
+
+    Weights of the sum over its parts, of their number, of its characters, and a constant. The variance is `spread`
+    square tokens for each token.
+    """
+
+    weights: tuple[float, float, float, float]
+    spread: float
+
+    def cost(self, parts: int, count: int, characters: int) -> int:
+        """The expected units: those of a token at least. Of a long list of no words, all parts."""
+        if count == characters >= _LIST:
+            return max(parts, UNIT)
+        by_parts, by_count, by_characters, constant = self.weights
+        return max(round(by_parts * parts + by_count * count + by_characters * characters + constant), UNIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What is added to a provider's expected tokens: a share of them, and so many standard deviations.
+
+    `doubt` is the deviation of all pieces without a cost of their own together, as a share of their tokens: a text in
+    an unforeseen language, say, errs with each of them the same way. `noise` is the variance of each token that has a
+    cost of its own, by how it joins with its neighbours.
+    """
+
+    share: float
+    deviations: float
+    doubt: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What `make calibrate` found, for its tokenizers in their order."""
+
+    tokenizers: tuple[str, ...]
+    margins: tuple[Margin, ...]
+    rules: Mapping[str, tuple[Rule, ...]] = field(repr=False)
+    """By class of pieces: one rule a tokenizer."""
+    unknown: Mapping[str, int] = field(repr=False)
+    """By class: the same of a character that is no part."""
+    costs: Mapping[str, int] = field(repr=False)
+    """By piece: units for each tokenizer, in lanes, and in the lane above these their sum."""
+    parts: Mapping[str, int] = field(repr=False)
+    """By part of a piece: the same."""
+    joints: tuple[tuple[float, ...], ...] = ()
+    """By tokenizer: tokens for each joint (`pieces.count_joints`)."""
+
+    def guess(self, piece: str) -> tuple[int, int]:
+        """Units, and their variance in 1 / `UNIT` square tokens, of a piece without a cost of its own; in lanes.
+
+        A run of letters that is no word of any language costs all of its parts: genes, proteins, what has no end.
+        """
+        cost = spread = 0
+        is_run = len(piece) > _AT_ONCE and piece.isascii()
+        for start in range(0, len(piece), _AT_ONCE):
+            part = piece[start : start + _AT_ONCE]
+            packed, count = self.sum_parts(part)
+            for at, rule in enumerate(self.rules[class_of(part)]):
+                units = lane(packed, at) if is_run else rule.cost(lane(packed, at), count, len(part))
+                cost += units << LANE * at
+                spread += round(units * rule.spread) << LANE * at
+        return cost, spread
+
+    def sum_parts(self, piece: str) -> tuple[int, int]:
+        """The costs of what a piece is made of, and the number of parts: its words, where capitals part them."""
+        words = humps(piece) if piece.isascii() and not piece.islower() else [piece]
+        if len(words) == 1:
+            return self._sum_least(piece)
+        own = [self.costs.get(word) for word in words]
+        each = [(cost, 1) if cost else self._sum_least(word) for word, cost in zip(words, own, strict=True)]
+        return sum(cost for cost, _ in each), sum(count for _, count in each)
+
+    def _sum_least(self, piece: str) -> tuple[int, int]:
+        """The costs of the known parts that a piece is made of at the least cost in all, and their number."""
+        known = self.parts
+        longest = _LONGEST if piece[-1].isalnum() else _AT_ONCE
+        best, counts = [0], [0]
+        for end in range(1, len(piece) + 1):
+            start = end - 1
+            least = best[start] + (known.get(piece[start]) or self._unknown(piece[start]))
+            count = counts[start]
+            for start in range(max(end - longest, 0), end - 1):
+                part = known.get(piece[start:end])
+                if part and best[start] + part < least:
+                    least, count = best[start] + part, counts[start]
+            best.append(least)
+            counts.append(count + 1)
+        return best[-1], counts[-1]
+
+    def _unknown(self, character: str) -> int:
+        """The cost of a character of which nothing is known: that of others of its class, else a token a byte."""
+        size = len(character.encode(errors="surrogatepass")) * UNIT
+        return self.unknown.get(class_of(character)) or with_sum([size] * len(self.tokenizers))
+
+
+def pack(numbers: Iterable[int]) -> int:
+    """One number for each tokenizer, in lanes."""
+    return sum(number << LANE * at for at, number in enumerate(numbers))
+
+
+def with_sum(numbers: Sequence[int]) -> int:
+    """As `pack`, and above all lanes their sum: by comparison, the least in all."""
+    return pack([*numbers, sum(numbers)])
+
+
+def lane(packed: int, at: int) -> int:
+    """The number of one tokenizer."""
+    return packed >> LANE * at & (1 << LANE) - 1
+
+
+def lanes(packed: int, count: int) -> list[int]:
+    """The numbers of so many tokenizers."""
+    return [lane(packed, at) for at in range(count)]
+
+
+def encode_table(table: Table) -> bytes:
+    """The table as it lies in the package.
+
+    Compressed: a line of JSON, the pieces and the parts in the order of their bytes, then 16-bit numbers: which row of
+    costs each of them has, and the rows, each followed by its sum in two halves.
+    """
+    width = len(table.tokenizers)
+    pieces, parts = sorted(table.costs), sorted(table.parts)
+    found = [table.costs[name] for name in pieces] + [table.parts[name] for name in parts]
+    rows = {packed: at for at, packed in enumerate(dict.fromkeys(found))}
+    names = ["\0".join(each).encode() for each in (pieces, parts)]
+    said = {
+        "tokenizers": table.tokenizers,
+        "margins": [[margin.share, margin.deviations, margin.doubt, margin.noise] for margin in table.margins],
+        "joints": table.joints,
+        "rules": {name: [[*rule.weights, rule.spread] for rule in rules] for name, rules in table.rules.items()},
+        "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
+        "bytes": [len(each) for each in names],
+    }
+    numbers = [rows[packed] for packed in found]
+    for packed in rows:
+        numbers += [*lanes(packed, width), *divmod(lane(packed, width), 1 << 16)[::-1]]
+    head = json.dumps(said).encode() + b"\n" + b"".join(names)
+    return zlib.compress(head + _little_endian(array("H", numbers)).tobytes(), 9)
+
+
+def decode_table(packed: bytes) -> Table:
+    """The reverse of `encode_table`."""
+    head, _, rest = zlib.decompress(packed).partition(b"\n")
+    said = json.loads(head)
+    split, stop = said["bytes"][0], sum(said["bytes"])
+    pieces, parts = rest[:split], rest[split:stop].decode().split("\0")
+    numbers = _little_endian(array("H", rest[stop:]))
+    known = pieces.count(b"\0") + 1
+    count = known + len(parts)
+    rows = _packed_rows(numbers[count:], len(said["tokenizers"]))
+    rules = {name: tuple(Rule(tuple(row[:4]), row[4]) for row in rules) for name, rules in said["rules"].items()}
+    return Table(
+        tokenizers=tuple(said["tokenizers"]),
+        margins=tuple(Margin(*margin) for margin in said["margins"]),
+        rules=rules,
+        unknown={name: with_sum(units) for name, units in said["unknown"].items()},
+        costs=Lexicon(pieces, numbers[:known], rows),
+        parts={name: rows[row] for name, row in zip(parts, numbers[known:count], strict=True)},
+        joints=tuple(map(tuple, said["joints"])),
+    )
+
+
+def _packed_rows(numbers: "array[int]", width: int) -> list[int]:
+    """Rows of 16-bit numbers, the last two of each the halves of its sum, as lanes: of three 16-bit numbers each."""
+    wide = array("H", bytes(len(numbers) // (width + 2) * (width + 1) * LANE // 8))
+    for at in range(width + 1):
+        wide[3 * at :: 3 * (width + 1)] = numbers[at :: width + 2]
+    wide[3 * width + 1 :: 3 * (width + 1)] = numbers[width + 1 :: width + 2]
+    raw, step = _little_endian(wide).tobytes(), (width + 1) * LANE // 8
+    return [int.from_bytes(raw[at : at + step], "little") for at in range(0, len(raw), step)]
+
+
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    if sys.byteorder == "big":  # pragma: no cover
+        numbers.byteswap()
+    return numbers
+
+
+@cache
+def costs() -> Known:
+    """Units of the package's pieces, in lanes; 0 for a piece without a cost of its own."""
+    return Known(table().costs)
+
+
+@cache
+def table() -> Table:
+    """The table of the package, read when it is first asked for."""
+    return decode_table(files(__package__).joinpath("costs.bin").read_bytes())
+
+
+@lru_cache(maxsize=1 << 14)
+def guess(piece: str) -> tuple[int, int]:
+    """`Table.guess` of the package's table; the last pieces are kept, since rare words come in bursts."""
+    return table().guess(piece)

@@ -1,0 +1,191 @@
+"""Functions of the program that we run in, as an upstream: no process, no connection, no session.
+
+A call's arguments are decoded once, for the function; what it returns is written once, for the memory.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from mcp_mirror.callers import Exchange
+from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
+from mcp_mirror.labels import FUNCTIONS
+from mcp_mirror.policies import LocalEndpoint, UpstreamPolicy
+from mcp_mirror.results import OUTPUT_SCHEMA, Result, failure_of, result_of
+from mcp_mirror.signatures import Function
+from mcp_mirror.upstreams.base import Listing, Outgoing
+from mcp_mirror.upstreams.link import Link, Status
+from mcp_mirror.upstreams.questions import Round
+from mcp_mirror.upstreams.upstream import Audience, Presented
+from mcp_mirror.wire import join
+
+NAME: Final = FUNCTIONS
+"""No upstream of a configuration can be called so."""
+_THREADS: Final = 40
+"""Functions that are not `async` and run at once; a thread that was given up counts until it ends."""
+
+
+class LocalFunctions:
+    """The functions of one program, by name. They may be added at any time."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Function] = {}
+        self.policy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
+        """How they are treated."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Told of each that is added."""
+
+    def __getitem__(self, name: str) -> Function:
+        return self._all[name]
+
+    def add(self, function: Function) -> None:
+        """Make a function a tool.
+
+        Raises:
+            MirrorError: There is one of this name.
+        """
+        if function.name in self._all:
+            raise MirrorError(f"There is a tool {function.name!r} already. Give one of the two another name: name=....")
+        self._all[function.name] = function
+        self.policy = replace(self.policy, overrides=(*self.policy.overrides, (function.name, function.policy)))
+        self.on_change()
+
+    @property
+    def listing(self) -> Listing:
+        """They as an upstream's tools."""
+        return Listing(tuple(map(_tool, self._all.values())), None, "", "this program")
+
+
+class LocalUpstream:
+    """Calls the functions; see `Upstream`."""
+
+    def __init__(self, functions: LocalFunctions, audience: Audience) -> None:
+        """Make one that is not started; `audience` is told of functions that are added."""
+        self.settled = anyio.Event()
+        self.under_way = 0
+        self.status = Status("ready")
+        self.links: tuple[Link, ...] = ()
+        self._functions = functions
+        self._audience = audience
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    @property
+    def policy(self) -> UpstreamPolicy:
+        """How the functions are treated."""
+        return self._functions.policy
+
+    @property
+    def listing(self) -> Listing:
+        """The functions of now."""
+        return self._functions.listing
+
+    def listing_for(self, party: str | None) -> Listing:
+        """The same for everybody."""
+        del party
+        return self.listing
+
+    def offers(self, capability: str, detail: str = "") -> bool:
+        """Tools alone."""
+        del capability, detail
+        return False
+
+    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+        """An error of JSON-RPC's, which no function answers with."""
+        return RefusedError(f"{what}: {message} (error {code}).", code, message)
+
+    def present(self, client: Presented) -> None:
+        """It is all the same who asks."""
+
+    def release(self, key: str) -> None:
+        """Nobody has anything of its own here."""
+
+    async def attempt(self) -> None:
+        """It is always there."""
+
+    async def settle_for(self, exchange: Exchange) -> None:
+        """All is known."""
+
+    async def link_for(self, exchange: Exchange) -> Link:
+        """There is no connection.
+
+        Raises:
+            UpstreamError: Always.
+        """
+        del exchange
+        raise UpstreamError(f"The {NAME} are tools alone.")
+
+    async def run(self) -> None:
+        """Tell of functions that are added; until cancelled."""
+        self._functions.on_change = lambda: self._audience.on_change("tools", None)
+        try:
+            self._functions.on_change()
+            self.settled.set()
+            await anyio.sleep_forever()
+        finally:
+            self._functions.on_change = lambda: None
+
+    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Result:
+        """Call a function.
+
+        Raises:
+            ToolError: The arguments do not fit it.
+            UpstreamError: It took too long. A function that is not `async` runs on; what it returns goes nowhere.
+        """
+        del exchange, again
+        function = self._functions[str(order.shown["name"])]
+        seconds = order.timeout or self.policy.timeout
+        with self._counted(), anyio.move_on_after(seconds):
+            return await self._call(function, join(order.params["arguments"]))
+        raise UpstreamError(
+            f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
+        )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
+    async def _call(self, function: Function, arguments: bytes) -> Result:
+        if inspect.iscoroutinefunction(function.call):
+            return await _answer(function, lambda: function.call(**function.read_arguments(arguments)))
+        work = partial(_call_now, function, arguments)
+        returned = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        return returned if isinstance(returned, Mapping) else await _answer(function, lambda: returned)
+
+
+async def _answer(function: Function, begin: Callable[[], Awaitable[Any]]) -> Result:
+    try:
+        return result_of(await begin())
+    except ToolError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a function raises is told to the model
+        return failure_of(function.name, error)
+
+
+def _call_now(function: Function, arguments: bytes) -> Result | Awaitable[Any]:
+    """Call it in this thread; what a function gives that only looks as if it were not `async` is awaited elsewhere."""
+    try:
+        returned = function.call(**function.read_arguments(arguments))
+        return returned if inspect.isawaitable(returned) else result_of(returned)
+    except ToolError:
+        raise
+    except Exception as error:  # noqa: BLE001  # as above
+        return failure_of(function.name, error)
+
+
+def _tool(function: Function) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "description": function.description,
+        "inputSchema": function.schema,
+        "outputSchema": dict(OUTPUT_SCHEMA),
+    }
