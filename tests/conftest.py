@@ -1,7 +1,10 @@
 """What concerns every test: those of one group stay together. And what tests of several folders need."""
 
-from collections.abc import Iterator
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from redis_process import COMMAND, MISSING, RedisProcess
@@ -40,3 +43,53 @@ def own_redis(tmp_path: Path) -> Iterator[RedisProcess]:
     server = RedisProcess(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def count_tokens() -> Callable[[str], int]:
+    """OpenAI's o200k."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the package reads its data in an old way
+        import bpe_openai  # noqa: PLC0415  # must stand where the warning is caught
+
+        encoding = bpe_openai.get_encoding("o200k_base")
+
+    def count(text: str) -> int:
+        at_once = 50_000  # the package refuses what comes to more than 200,000 tokens
+        return sum(len(encoding.encode(text[at : at + at_once])) for at in range(0, len(text), at_once))
+
+    return count
+
+
+_PLAIN: Final = frozenset({"type", "description", "title", "default"})
+_ARGUMENTS: Final = ("properties", "patternProperties")
+_ITEMS: Final = ("items", "prefixItems", "additionalProperties")
+_CASES: Final = ("anyOf", "oneOf", "allOf")
+_DEFINITIONS: Final = ("$defs", "definitions")
+
+
+def _places(schema: Any) -> int:
+    """Arguments, their members and items, at any depth, that are more than a bare text."""
+    if not isinstance(schema, dict):
+        return 0
+    inside = [part for key in _CASES for part in schema.get(key, ())]
+    inside += [part for key in _DEFINITIONS for part in schema.get(key, {}).values()]
+    below = [part for key in _ARGUMENTS for part in schema.get(key, {}).values()]
+    for key in _ITEMS:
+        value = schema.get(key, ())
+        below += value if isinstance(value, list) else [value] if isinstance(value, dict) else []
+    costly = [part for part in below if not (part.keys() <= _PLAIN and part.get("type") == "string")]
+    return len(costly) + sum(map(_places, (*below, *inside)))
+
+
+@pytest.fixture(scope="session")
+def extra_tokens(
+    count_tokens: Callable[[str], int],
+) -> Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[int, int]]:
+    """How many tokens a twin costs more than its tool, and how many places of that take something other than text."""
+
+    def cost(advert: Mapping[str, Any]) -> int:
+        seen = {key: value for key, value in advert.items() if key in ("name", "description", "inputSchema")}
+        return count_tokens(json.dumps(seen, separators=(",", ":"), ensure_ascii=False))
+
+    return lambda tool, twin: (cost(twin) - cost(tool), _places(tool["inputSchema"]))

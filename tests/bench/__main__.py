@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, stalls
 from rich.console import Console
+from stores import sealing
 
 Measure = Callable[[Console, int, bool], Awaitable[None]]
 
@@ -23,6 +24,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "stalls": stalls,
     "memory": memory,
     "rates": rates,
+    "sealing": sealing,
 }
 
 

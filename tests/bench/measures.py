@@ -33,10 +33,9 @@ from setups import (
 )
 
 from mcp_mirror.app import open_application
-from mcp_mirror.callers import Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.calls import ToolCall
 from mcp_mirror.config import load_config
-from mcp_mirror.faces.handlers import LOCAL
-from mcp_mirror.gateway import ToolCall
 from mcp_mirror.spans import locate, members, trim
 from mcp_mirror.wire import join, line_of, open_message
 
@@ -245,7 +244,7 @@ async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
                 for _ in range(runs):
                     notice, stall = await _stall_during(call(f"{tool}_mirrored", arguments))
                     coming.append(stall)
-                    argument = {"raw_grid" if key else "text": notice.splitlines()[1] + key}
+                    argument = {"raw_grid" if key else "text": notice.splitlines()[0].strip('"') + key}
                     _, stall = await _stall_during(call("take_mirrored" if key else "small_mirrored", argument))
                     going.append(stall)
                 rows.append((name, f"{max(coming) * 1e3:.1f} ms", f"{max(going) * 1e3:.1f} ms"))

@@ -79,7 +79,7 @@ def text_of(result: CallToolResult) -> str:
 
 def path_of(result: CallToolResult) -> str:
     """The memory path in a notice."""
-    return text_of(result).splitlines()[1]
+    return text_of(result).splitlines()[0].strip('"')
 
 
 def _children(process: int) -> list[int]:

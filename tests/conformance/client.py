@@ -32,6 +32,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
+from signing_in import check, play_signed_in, write_access
 from under_test import gateway_command, serve_gateway, write_config
 
 _BOUND: Final = 20.0
@@ -172,10 +173,35 @@ def connect(server: str | StdioServerParameters, mode: str) -> Client:
 
 async def drive(url: str, flags: set[str]) -> None:
     """Do what the scenario expects of a client."""
+    scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
+    if scenario.startswith("auth/"):
+        await drive_signed_in(url, scenario)
+        return
+    async with _reach(url, flags) as server, connect(server, _mode()) as client:
+        await PLAYS.get(scenario, call_tools)(client)
+
+
+def _mode() -> str:
     modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] in MODERN_PROTOCOL_VERSIONS
-    play = PLAYS.get(os.environ["MCP_CONFORMANCE_SCENARIO"], call_tools)
-    async with _reach(url, flags) as server, connect(server, "auto" if modern else "legacy") as client:
-        await play(client)
+    return "auto" if modern else "legacy"
+
+
+async def drive_signed_in(url: str, scenario: str) -> None:
+    """Sign in to the suite's server, and call its tools."""
+    with tempfile.TemporaryDirectory() as folder:
+        upstream = await write_access(url, scenario, Path(folder))
+        config = write_config(Path(folder), upstream)
+        command, *arguments = gateway_command(config)
+
+        async def play() -> None:
+            server = StdioServerParameters(command=command, args=arguments)
+            async with connect(server, _mode()) as client:
+                if not (await client.list_tools()).tools:
+                    raise RuntimeError(await check(config))
+                await call_tools(client)
+
+        alone = upstream["auth"]["oauth"].get("grant") == "client_credentials"
+        await (play() if alone else play_signed_in(config, play))
 
 
 def find_leaves(error: BaseException) -> list[BaseException]:

@@ -18,6 +18,8 @@ _NODE: Final = _MODULES / "node" / "bin" / ("node.exe" if os.name == "nt" else "
 _SUITE: Final = _MODULES / "@modelcontextprotocol" / "conformance"
 
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
+EXTENSIONS: Final = ("auth/client-credentials-basic", "auth/client-credentials-jwt")
+"""Scenarios of extensions to the protocol: of those that the suite has, the ones that the gateway is made for."""
 _BOUND: Final = 600.0
 """Seconds that one run of the suite may take."""
 _ONE: Final = 60.0
@@ -73,9 +75,14 @@ def tell_missing() -> str | None:
 
 
 def require(side: str, revision: str) -> list[str]:
-    """The scenarios that a revision requires of servers or clients; those that need authorization are left out."""
+    """The scenarios that a revision requires of servers or clients."""
     wanted = yaml.safe_load((_SUITE / "requirements" / f"{revision}.yaml").read_text(encoding="utf-8"))
-    return [name for name in wanted[side] if not name.startswith("auth/")]
+    return list(wanted[side])
+
+
+def is_signed_in(scenario: str) -> bool:
+    """Whether a scenario is about authorization."""
+    return scenario.startswith("auth/")
 
 
 async def run_server(url: str, revision: str, title: str) -> Report:
@@ -92,10 +99,11 @@ async def run_server(url: str, revision: str, title: str) -> Report:
     return Report(title, code, scenarios, output)
 
 
-async def run_client(command: str, scenario: str, revision: str) -> Report:
-    """Run one scenario with a client that is started by a command; a warning fails it as well."""
+async def run_client(command: str, scenario: str, revision: str | None) -> Report:
+    """Run one scenario, of a revision or of an extension, with a client that a command starts; a warning fails it."""
     with tempfile.TemporaryDirectory() as results:
-        told = ("--command", command, "--scenario", scenario, "--spec-version", revision)
+        of_revision = () if revision is None else ("--spec-version", revision)
+        told = ("--command", command, "--scenario", scenario, *of_revision)
         code, output = await _run("client", *told, "--timeout", f"{_ONE * 1000:.0f}", "-o", results)
         complaints = tuple(line for _, lines in _read_complaints(Path(results)) for line in lines)
         said = tuple(path.read_text(encoding="utf-8") for path in Path(results).rglob("stderr.txt"))

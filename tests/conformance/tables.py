@@ -6,16 +6,19 @@
 import asyncio
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from suite import REVISIONS, Report, Scenario, require, run_client, run_server, tell_missing
+from suite import EXTENSIONS, REVISIONS, Report, Scenario, is_signed_in, require, run_client, run_server, tell_missing
 from under_test import HANDSHAKE_ONLY, fixture_on_http, gateway_before
+
+Try = Callable[[set[str]], Awaitable[Report]]
 
 _WIDE: Final = 160
 """Columns where there is no terminal."""
@@ -39,9 +42,20 @@ async def _try_server(revision: str, flags: set[str]) -> Report:
 
 async def _try_client(revision: str, flags: set[str]) -> Report:
     script = [sys.executable, str(Path(__file__).with_name("client.py")), *(flags & {"--direct"})]
-    tried = [await run_client(shlex.join(script), name, revision) for name in require("client", revision)]
+    wanted = [name for name in require("client", revision) if not ("--direct" in flags and is_signed_in(name))]
+    return await _try_scenarios(f"client {revision}", script, dict.fromkeys(wanted, revision))
+
+
+async def _try_extensions(flags: set[str]) -> Report:
+    script = [sys.executable, str(Path(__file__).with_name("client.py"))]
+    wanted = () if "--direct" in flags else EXTENSIONS
+    return await _try_scenarios("client, extensions", script, dict.fromkeys(wanted))
+
+
+async def _try_scenarios(title: str, script: list[str], wanted: Mapping[str, str | None]) -> Report:
+    tried = [await run_client(shlex.join(script), name, revision) for name, revision in wanted.items()]
     scenarios = tuple(scenario for report in tried for scenario in report.scenarios)
-    return Report(f"client {revision}", max(report.exit_code for report in tried), scenarios, "")
+    return Report(title, max((report.exit_code for report in tried), default=0), scenarios, "")
 
 
 def _mark(scenario: Scenario) -> str:
@@ -64,11 +78,11 @@ async def main(flags: set[str]) -> int:
     """Run everything; how many runs did not pass."""
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDE)
     failed = 0
-    for attempt in (_try_server, _try_client):
-        for revision in REVISIONS:
-            report = await attempt(revision, flags)
-            console.print(draw(report))
-            failed += report.exit_code != 0 or not all(scenario.passed for scenario in report.scored)
+    tries: list[Try] = [partial(attempt, revision) for attempt in (_try_server, _try_client) for revision in REVISIONS]
+    for go in (*tries, _try_extensions):
+        report = await go(flags)
+        console.print(draw(report))
+        failed += report.exit_code != 0 or not all(scenario.passed for scenario in report.scored)
     return failed
 
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, LEVELS, Caller, Silent
+from mcp_mirror.callers import CAPABILITY_OF, LEVELS, LOCAL, Caller, Silent
 from mcp_mirror.errors import RefusedError
 
 
@@ -52,7 +52,8 @@ async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question(
         (Caller("me", capabilities={"a": {}, "b": {}}), Caller("me", capabilities={"b": {}, "a": {}}), True),
         (Caller("me", capabilities={"a": {}}), Caller("me", capabilities={"b": {}}), False),
         (Caller("me", capabilities={"a": {}}), Caller("you", capabilities={"a": {}}), False),
-        (Caller("me"), Caller("you"), True),
+        (Caller("me"), Caller("you"), False),
+        (Caller(LOCAL), Caller(LOCAL, modern=False), True),
     ],
 )
 def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
@@ -63,5 +64,6 @@ def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
     assert (caller.party == other.party) is same
 
 
-def test_who_can_do_nothing_has_no_connections_of_its_own() -> None:
-    assert Caller("me").party is None
+def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> None:
+    assert Caller(LOCAL).party is None
+    assert Caller(LOCAL, capabilities={"roots": {}}).party

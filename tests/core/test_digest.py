@@ -1,13 +1,15 @@
 """A result read in one step, from its members or from the whole response."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mcp_mirror.capture import CaptureRules
-from mcp_mirror.digest import INDEXED, Digest, Order, Refused, digest_frame, digest_result
+from mcp_mirror.digest import INDEXED, Digest, Order, Refused, digest_frame, digest_result, members_of
 from mcp_mirror.errors import WireError
+from mcp_mirror.policies import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
 
 BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -45,6 +47,34 @@ def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
 def test_a_text_that_says_more_is_named_beside_it() -> None:
     result = members(content=text("one row"), structuredContent={"a": 1})
     assert BESIDE in digest_result(result, order(), estimate_tokens).notice
+
+
+PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": text("ok")},
+        {"content": text("wrong"), "isError": True},
+        {"content": [PICTURE]},
+        {"content": [PICTURE, PICTURE], "isError": True},
+        {"content": text("two rows"), "structuredContent": [1, 2]},
+        {"content": [*text("seen"), PICTURE], "structuredContent": {"a": 1}},
+    ],
+)
+def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result: dict[str, Any]) -> None:
+    digest = digest_result(members(**result), order().tightened(), estimate_tokens)
+    assert digest.captured.value is not None
+    assert (digest.notice, digest.captured.passed, digest.captured.shown) == (f"{BASE}\n", (), None)
+    assert digest.captured.is_error is result.get("isError", False)
+
+
+def test_what_must_not_be_stored_is_not_even_where_nothing_may_be_shown() -> None:
+    never = CaptureRules("never", inline_budget=20, error_budget=20, wrapped=False)
+    result = members(content=text("ok"))
+    digest = digest_result(result, order(rules=never).tightened(), estimate_tokens)
+    assert (digest.members, digest.captured.value) == (result, None)
 
 
 @pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
@@ -88,3 +118,28 @@ def test_an_error_of_the_protocol_is_told_as_one() -> None:
 def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None:
     with pytest.raises(WireError, match=said):
         digest_frame(frame, order(), estimate_tokens)
+
+
+def test_a_question_in_a_large_message_is_no_result() -> None:
+    with pytest.raises(WireError, match="too large for a question"):
+        members_of(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
+
+
+@pytest.mark.parametrize("mode", ["auto", "never"])
+@pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
+def test_what_the_model_may_not_see_is_stored_whatever_the_rules_are(result: dict[str, Any], mode: CaptureMode) -> None:
+    rules = CaptureRules(mode, inline_budget=20, error_budget=20, wrapped=False)
+    digest = digest_result(members(**result), order(rules=rules).hidden(), estimate_tokens)
+    assert digest.captured.value is not None
+    assert (digest.notice, digest.captured.passed) == (f"{BASE}\n", ())
+
+
+IFC = {"integrity": "trusted"}
+
+
+@pytest.mark.parametrize("value", [{"content": text("ok")}, {"content": [], "structuredContent": {"a": 1}}])
+def test_what_a_result_says_of_its_labels_is_read_wherever_its_members_are(value: dict[str, Any]) -> None:
+    digest = digest_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
+    assert digest.ifc == IFC
+    elsewhere = replace(digest, members={})  # as where a process of its own has read it
+    assert elsewhere.ifc == (IFC if digest.captured.value else None)

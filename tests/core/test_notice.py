@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.models import Kind
-from mcp_mirror.notice import Stored, human_bytes, quoted, write_notice
+from mcp_mirror.notice import Stored, human_bytes, write_notice
 from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.spans import kind_at, members, trim
+from mcp_mirror.visible import quoted
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"
@@ -43,29 +44,26 @@ def told(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
 VALUES: list[tuple[Any, str]] = [
     (
         {"raw_grid": [[[0.5] * 4] * 3] * 2, "shape": [2, 3, 4]},
-        'object {size}: "/raw_grid" array[2x3x4] 136 B, "/shape" [2,3,4]',
+        'object: "/raw_grid" array[2x3x4] 136 B, "/shape" [2,3,4]',
     ),
     (
         {"rows": [{"id": n} for n in range(12)], "ok": True},
-        'object {size}: "/rows" array[12] of object 134 B, "/ok" true',
+        'object: "/rows" array[12] of object 134 B, "/ok" true',
     ),
-    ({}, "object {size}"),
-    ({"a": "x" * 100}, 'object {size}: "/a" text 102 B'),
-    ({"a/b~c": None, "": 1}, 'object {size}: "/a~1b~0c" null, "/" 1'),
-    ({"a": {"b": "c, d", "e": [1, 2]}}, 'object {size}: "/a" {"b": "c, d", "e": [1, 2]}'),
-    (b'{"a":[\n 1,\n 2\n]}', 'object {size}: "/a" [1,2]'),
-    (b'{"a":{\n "b": "c"\n}}', 'object {size}: "/a" {\\u000a "b": "c"\\u000a}'),
-    ([[1, 2], [3]], "array[2x2] {size}"),
-    ([[[[[1]]]]], "array[1x1x1x1] {size}"),
-    ([], "array[0] {size}"),
-    ([[], [1]], "array[2x0] {size}"),
-    (["a"] * 1000, "array[1000] {size}"),
-    ("first\nsecond", '{size} of text, begins "first"'),
-    ("\n \n first \n", '{size} of text, begins "first"'),
-    ("", '{size} of text, begins ""'),
-    ("long" * 100, '{size} of text, begins "' + ("long" * 100)[:77] + '..."'),
-    (12345, "number {size}"),
-    (b" null ", "null {size}"),
+    ({}, "(object {size})"),
+    ({"a": "x" * 100}, 'object: "/a" text 102 B'),
+    ({"a/b~c": None, "": 1}, 'object: "/a~1b~0c" null, "/" 1'),
+    ({"a": {"b": "c, d", "e": [1, 2]}}, 'object: "/a" {"b": "c, d", "e": [1, 2]}'),
+    (b'{"a":[\n 1,\n 2\n]}', 'object: "/a" [1,2]'),
+    (b'{"a":{\n "b": "c"\n}}', 'object: "/a" {\\u000a "b": "c"\\u000a}'),
+    ([[1, 2], [3]], "(array[2x2] {size})"),
+    ([[[[[1]]]]], "(array[1x1x1x1] {size})"),
+    ([], "(array[0] {size})"),
+    ([[], [1]], "(array[2x0] {size})"),
+    (["a"] * 1000, "(array[1000] {size})"),
+    ("first\nsecond", "({size} of text)"),
+    (12345, "(number {size})"),
+    (b" null ", "(null {size})"),
 ]
 
 
@@ -73,11 +71,12 @@ VALUES: list[tuple[Any, str]] = [
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
     size = human_bytes(len(stored(value).blob))
     outline = outline.replace("{size}", size)
-    assert told(value) == f"Stored in memory:\n{BASE}\n{outline}\n{use_of(stored(value).kind)}"
+    said = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}."
+    assert told(value) == f'"{BASE}"\n{said}\n{use_of(stored(value).kind)}'
 
 
 def use_of(kind: Kind) -> str:
-    return f"Pass path{' or path/key' if kind in ('object', 'array') else ''} as tool argument."
+    return f"Use it{' or path/key as' if kind in ('object', 'array') else ' as the'} argument of the next tool."
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
@@ -89,17 +88,21 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
         notice = told(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == use_of(kind)
         assert noticed_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
-        assert json.loads(told(blob, "json", kind=kind, **changes))["use"] == use_of(kind)
+        assert (
+            json.loads(told(blob, "json", kind=kind, **changes))["use"]
+            == f"This path stands for the result. {use_of(kind)}"
+        )
 
 
 def test_a_file_is_outlined_by_its_media_type() -> None:
     block = b'{"type":"image","data":"aa"}'
-    assert '\n"image/png" 28 B\n' in told(block, kind="binary", media_type="image/png")
-    assert '\n"binary" 28 B\n' in told(block, kind="binary")
+    picture = told(block, kind="binary", media_type="image/png")
+    assert '\nThis path ("image/png" 28 B) stands for the result.\n' in picture
+    assert '\nThis path ("binary" 28 B) stands for the result.\n' in told(block, kind="binary")
 
 
 def test_an_array_past_the_bound_is_not_counted() -> None:
-    assert "\narray 35 MB\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
+    assert "\nThis path (array 35 MB) stands for the result.\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
 
 
 def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
@@ -139,7 +142,7 @@ def test_a_json_notice_with_a_shown_value_is_one_strict_json_object(
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     shown = value if isinstance(value, str) else text
     notice = json.loads(told(text.encode("utf-8"), "json", shown=shown))
-    assert notice["memory_path"] == BASE
+    assert notice["result"] == BASE
     assert notice["content"] == value
     assert type(notice["content"]) is type(value)
     assert len(told(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
@@ -167,19 +170,19 @@ def test_the_paper_style_says_what_the_paper_says() -> None:
 
 def test_the_json_style_is_one_strict_object() -> None:
     assert json.loads(told({"grid": [[1, 2]] * 20, "n": 1}, "json", companion=COMPANION)) == {
-        "memory_path": BASE,
+        "result": BASE,
         "kind": "object",
         "size": "178 B",
         "keys": {"grid": "array[20x2] 160 B", "n": "1"},
         "text_path": COMPANION,
-        "use": "Pass path or path/key as tool argument.",
+        "use": "This path stands for the result. Use it or path/key as argument of the next tool.",
     }
 
 
 def test_an_error_is_told_with_its_beginning() -> None:
     head = f"it failed:\r\n\tat {HIDDEN}line 1\nat line 2"
     expected = "it failed:\n\tat \tline 1\nat line 2"
-    assert f"\nThe error (object 8 B) begins:\n{expected}\n" in told({"a": 1}, head=head)
+    assert f"\nThis path stands for an error (object 8 B) that begins:\n{expected}\n" in told({"a": 1}, head=head)
     assert f"\nThe output is an error that begins:\n{expected}\n" in told({"a": 1}, "paper", head=head)
     stub = json.loads(told({"a": 1}, "json", head=head))
     assert (stub["error_begins"], "keys" in stub) == (expected, False)
@@ -235,9 +238,9 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
             or style == "opaque"
         )
         if style == "json":
-            assert json.loads(notice)["memory_path"] == BASE
+            assert json.loads(notice)["result"] == BASE
         if style in ("compact", "opaque"):
-            assert notice.splitlines()[:3].count(BASE) == 1
+            assert BASE in notice.splitlines()[0]
 
 
 @given(

@@ -148,14 +148,17 @@ OTHER = f"other-{ID}"
 @pytest.mark.parametrize(
     ("text", "bases"),
     [
-        (f"Stored in memory:\n{BASE}\nobject, 5 B\nPass the path or path/key as a tool argument.", {BASE}),
-        (f"Stored in memory:\n{BASE}\n{OTHER}\nPass the path or path/key as a tool argument.", {BASE, OTHER}),
+        (f'"{BASE}"\nThis path stands for object 5 B.\nUse it as the argument of the next tool.', {BASE}),
+        (f'"{BASE}"\nThis path (5 B) stands for the result.\nUse it as the argument of the next tool.', {BASE}),
+        (f'"{BASE}"\nThis path stands for 5 B.\n{OTHER}\nUse it as the argument of the next tool.', {BASE, OTHER}),
         (f'The function f was executed with {OTHER}.\nIt is "{BASE}".\nGive it as input to another function.', {BASE}),
         (f'The function f gave "{BASE}", use it as input to another function.', {BASE}),
-        (f'{{"memory_path": "{BASE}", "use": "x"}}', {BASE}),
-        (f"See Stored in memory:\n{BASE}\nPass it as a tool argument.", set()),
-        (f"Stored in memory:\n{BASE}\nPass it on", set()),
-        ("Stored in memory: nothing that is a tool argument.", set()),
+        (f'{{"result": "{BASE}", "use": "x"}}', {BASE}),
+        (f'{{"memory_path": "{BASE}", "pruned": "x"}}', {BASE}),
+        (f'{{"result": "see {BASE}"}}', set()),
+        (f'See "{BASE}"\nThis path stands for 5 B.\nUse it as the argument of the next tool.', set()),
+        (f'"{BASE}"\nThis path stands for 5 B.\nUse it', set()),
+        (f'"{BASE}" is what I give as the argument of the next tool.', set()),
     ],
 )
 def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:

@@ -101,7 +101,7 @@ def test_what_is_shown_stays_in_the_budget_and_one_hit_at_least_is() -> None:
 def test_where_the_time_is_over_what_was_found_is_told_with_where_to_go_on(value: Any, looks: int) -> None:
     left = iter([False] * looks)
     blob = json.dumps(value).encode()
-    said = Search("hit", 0, 0, 1_000_000_000, Budget(10**9, 10**9, estimate_tokens))(blob, lambda: next(left, True))
+    said = Search("hit", 0, 0, 1_000_000_000, Budget(10**9, 10**9, len))(blob, lambda: next(left, True))
     last = said.splitlines()[-1]
     assert re.fullmatch(r"\.\.\. the time is over; next: offset=\d+", last)
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):

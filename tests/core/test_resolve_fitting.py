@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Kind, Location
-from mcp_mirror.resolve import Pointer, Resolved, find_pointers, fit, substitute
+from mcp_mirror.resolve import Pointer, Resolved, Spelled, find_pointers, find_spelled, fit, substitute
 from mcp_mirror.wire import join
 
 BASE = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -241,3 +241,46 @@ def test_a_value_is_not_copied() -> None:
 def test_very_many_pointers_are_substituted_in_one_pass() -> None:
     arguments = b'{"a":[' + b",".join([POINTER] * 20_000) + b"]}"
     assert put(arguments, b"1", "number") == b'{"a":[' + b",".join([b"1"] * 20_000) + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("types", "text", "sent"),
+    [
+        ("integer", "31", "31"),
+        ("integer", " 31\n", "31"),
+        ("integer", "1e400", "1e400"),
+        ("number", "0.10", "0.10"),
+        ("boolean", "true", "true"),
+        ("array", "[1, 2]", "[1, 2]"),
+        ("object", '{"a": "1"}', '{"a": "1"}'),
+        ("null integer", "null", "null"),
+        ("integer", "31.5", None),
+        ("integer", "thirty", None),
+        ("integer", "", None),
+        ("integer", "031", None),
+        ("boolean", "True", None),
+        ("array", "[1, 2", None),
+        ("string integer", "31", None),
+        ("", "31", None),
+    ],
+)
+def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
+    types: str, text: str, sent: str | None
+) -> None:
+    arguments = json.dumps({"number": text, "text": "31"}).encode()
+    wanted: dict[Location, frozenset[str]] = {("number",): frozenset(types.split()), ("text",): frozenset({"string"})}
+    found = find_spelled(arguments, (), wanted.__getitem__)
+    assert [str(join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
+    whole = join(substitute(arguments, found, {}, wanted.__getitem__))
+    assert whole == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
+
+
+def test_what_is_spelled_is_found_at_any_depth_and_pointers_are_left_alone() -> None:
+    path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
+    arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()
+    found = find_pointers(arguments, {"get_order"})
+    spelled = find_spelled(arguments, found, lambda _: frozenset({"integer"}))
+    in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
+    assert [type(item) for item in in_order] == [Spelled, Pointer, Spelled, Spelled]
+    sent = json.loads(join(substitute(arguments, tuple(in_order), {}, lambda _: frozenset())))
+    assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}

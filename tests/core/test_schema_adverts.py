@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -30,7 +30,7 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
     assert twin == {
         **{key: TOOL[key] for key in ("title", "annotations", "icons", "_meta", "x-unknown")},
         "name": "search_mirrored",
-        "description": "Finds things. Takes memory paths.",
+        "description": "Finds things. Reads memory paths.",
         "inputSchema": {"type": "object", "properties": {"q": TEXT}},
     }
 
@@ -39,13 +39,13 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
     ("tool", "schema", "description", "said"),
     [
         ({}, {}, None, ""),
-        ({"description": None}, {"properties": {"a": TEXT}}, None, "Takes memory paths."),
+        ({"description": None}, {"properties": {"a": TEXT}}, None, "Reads memory paths."),
         ({"description": "Old."}, {"properties": {}}, None, "Old."),
         (
             {"description": "Old."},
             {"anyOf": [{"properties": {"a": TEXT}}]},
             "New.",
-            "New. Takes memory paths.",
+            "New. Reads memory paths.",
         ),
         ({"description": "Old."}, {}, "", ""),
     ],
@@ -60,7 +60,7 @@ def test_a_description_is_not_made_longer_than_openai_takes() -> None:
     schema = {"properties": {"a": TEXT}}
     for length, hinted in ((1003, True), (1004, True), (1005, False), (1024, False), (1025, True), (5000, True)):
         said = twin_of({"description": "x" * (length - 1) + "."}, "x", schema, None)["description"]
-        assert (len(said), said.endswith("Takes memory paths.")) == (length + 20 * hinted, hinted)
+        assert (len(said), said.endswith("Reads memory paths.")) == (length + 20 * hinted, hinted)
 
 
 def described(**arguments: Schema) -> Schema:
@@ -104,27 +104,66 @@ DEFINED = {
 }
 
 
-def places(schema: Any) -> int:
-    """Arguments, items and properties that are more than a bare text."""
-    if not isinstance(schema, dict):
-        return 0
-    maps = [*schema.get("properties", {}).values(), *schema.get("prefixItems", [])]
-    below = [*maps, *([schema["items"]] if "items" in schema else [])]
-    inside = [*schema.get("anyOf", []), *schema.get("$defs", {}).values()]
-    plain = {"type", "description", "title", "default"}
-    costly = [part for part in below if not set(part) <= plain or part.get("type") != "string"]
-    return len(costly) + sum(places(part) for part in (*below, *inside))
+ExtraTokens = Callable[[Schema, Schema], tuple[int, int]]
+
+
+def advert_of(tool: Schema) -> Schema:
+    return twin_of(tool, fit_name(tool["name"], "_mirrored"), tool["inputSchema"], None)
+
+
+CORPUS: list[Schema] = json.loads((Path(__file__).parent / "corpus_of_tools.json").read_text())
+"""Tools as servers write them: by zod, by pydantic, by hand, from OpenAPI."""
+
+DEARER = {"create_view": 84, "list_issues": 47, "outline": 69, "settings": 47, "update_user": 69}
+"""Those that cost more than 10 tokens and 9 a place: by how tokens happen to be cut, or since what they refer to in
+places of their own has to stand in `$defs`, so that it means the same in the twin."""
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_a_twin_costs_few_tokens_more_than_its_tool(name: str, count_tokens: Callable[[str], int]) -> None:
-    def cost(tool: Schema) -> int:
-        return count_tokens(json.dumps(tool, separators=(",", ":")))
-
+def test_a_twin_costs_few_tokens_more_than_its_tool(name: str, extra_tokens: ExtraTokens) -> None:
     schema = TOOLS[name] | ({"$defs": DEFINED} if name == "plot" else {})
     tool = {"name": name, "description": "Does what its name says, and well.", "inputSchema": schema}
-    twin = twin_of(tool, fit_name(name, "_mirrored"), schema, None)
-    assert cost(twin) - cost(tool) <= 10 + 9 * places(schema)
+    extra, places = extra_tokens(tool, advert_of(tool))
+    assert extra <= 10 + 9 * places
+
+
+def test_twins_of_tools_as_servers_write_them_cost_few_tokens_more(extra_tokens: ExtraTokens) -> None:
+    costs = {tool["name"]: extra_tokens(tool, advert_of(tool)) for tool in CORPUS}
+    assert len(costs) > 30
+    assert costs.keys() > DEARER.keys()
+    for name, (extra, places) in costs.items():
+        assert extra <= max(10 + 9 * places, DEARER.get(name, 0)), name
+
+
+WORDS = st.sampled_from(["query", "limit", "path", "repo_path", "max_count", "branch", "tags", "include_hidden"])
+SAID = st.fixed_dictionaries(
+    {}, optional={"title": st.just("Max Count"), "description": st.sampled_from(["ISO date", "Number of results"])}
+)
+LEAF = st.sampled_from(
+    [TEXT, INTEGER, FLAG, {"type": "number", "minimum": 1}, {"type": "string", "enum": ["asc", "desc"]},
+     {"type": "string", "minLength": 1}, {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}]
+)  # fmt: skip
+
+
+@st.composite
+def arguments(draw: st.DrawFn, inner: st.SearchStrategy[Schema]) -> Schema:
+    if draw(st.booleans()):
+        return {"type": "array", "items": draw(inner)} | draw(SAID)
+    return described(**draw(st.dictionaries(WORDS, inner, max_size=5))) | draw(SAID)
+
+
+SCHEMAS = st.dictionaries(
+    WORDS, st.recursive(st.builds(lambda leaf, said: leaf | said, LEAF, SAID), arguments, max_leaves=8), max_size=6
+)
+
+
+@given(drawn=SCHEMAS)
+def test_a_twin_of_any_tool_costs_ten_tokens_and_ten_a_place_at_most(
+    extra_tokens: ExtraTokens, drawn: dict[str, Schema]
+) -> None:
+    tool = {"name": "git_log", "description": "Shows the log.", "inputSchema": described(**drawn)}
+    extra, places = extra_tokens(tool, advert_of(tool))
+    assert extra <= 10 + 10 * places
 
 
 # Names.

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,12 @@ def test_nothing_is_fetched_and_what_is_elsewhere_is_not_checked(
         compile_check({"$schema": f"{url}/dialect", "properties": {"n": {"type": "integer"}}})({"n": "x"}) is not None
     )
     assert heard == []
+
+
+def test_a_pattern_that_is_meant_to_take_for_ever_is_not_judged() -> None:
+    endless = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a|a|b)*(a|a)*(?=c)\\1"}}}
+    check = compile_check(endless)
+    began = time.monotonic()
+    assert check({"a": "a" * 100_000}) is None
+    assert time.monotonic() - began < 5
+    assert "does not match" in (check({"a": "aab"}) or "")

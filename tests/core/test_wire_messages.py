@@ -91,7 +91,10 @@ MALFORMED = {
     b'{"params":{"a":"' + b"x" * (1 << 20) + b'\xc3"}}': "not UTF-8 at byte 1,048,592.",
     b'{"params":{"a":"\xed\xa0\x80"}}': "UTF-8",
     b'{"x":"\xff"}': "UTF-8",
-    b'{"error":' + b"[" * 100_000 + b"]" * 100_000 + b"}": "too deep: 700 levels pass everywhere, and at byte 708 it",
+    b'{"error":'
+    + b"[" * 100_000
+    + b"]" * 100_000
+    + b"}": "too deep: 700 levels are taken (`limits.max_depth`), and at byte 708 it",
     b'{"params":{"a":"x\ny"}}': "invalid character",
     b'{"params":{"a":01}}': "invalid number",
     b'{"id":1} {"id":2}': "trailing",

@@ -7,6 +7,7 @@ from mcp_mirror.models import Kind, Span, media_type_of
 from mcp_mirror.policies import (
     Config,
     HttpEndpoint,
+    LocalEndpoint,
     MirrorPolicy,
     StdioEndpoint,
     StorePolicy,
@@ -61,7 +62,7 @@ def test_what_may_hold_a_secret_is_not_shown() -> None:
 
 
 def test_every_error_is_of_the_one_tree() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__]
     assert len(kinds) >= 6
     assert all(issubclass(kind, errors.MirrorError) for kind in kinds)
     assert all(kind.__doc__ for kind in kinds)
@@ -97,12 +98,19 @@ LIMITS = [
     (StdioEndpoint("python"), 7, 7),
     (HttpEndpoint("http://127.0.0.1"), None, 4 << 20),
     (HttpEndpoint("http://127.0.0.1"), 1 << 30, 1 << 30),
+    (LocalEndpoint(), None, None),
 ]
+
+
+def test_of_grouped_errors_the_first_is_told() -> None:
+    grouped = ExceptionGroup("outer", [ExceptionGroup("inner", [OSError("one"), OSError("two")]), ValueError()])
+    assert str(errors.innermost(grouped)) == "one"
+    assert str(errors.innermost(OSError("alone"))) == "alone"
 
 
 @pytest.mark.parametrize(("endpoint", "configured", "limit"), LIMITS)
 def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
-    endpoint: StdioEndpoint | HttpEndpoint, configured: int | None, limit: int | None
+    endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint, configured: int | None, limit: int | None
 ) -> None:
     assert UpstreamPolicy("up", endpoint, max_request_bytes=configured).request_limit == limit
 

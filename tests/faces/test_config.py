@@ -11,11 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.config.loading import config_json_schema, find_config, load_config
+from mcp_mirror.config import config_json_schema, find_config, load_config
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.policies import (
     Config,
+    ContextPolicy,
+    EncryptionPolicy,
     HttpEndpoint,
+    LockPolicy,
     MemoryToolsPolicy,
     MirrorPolicy,
     ServerPolicy,
@@ -30,6 +33,11 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 NO_VARIABLES: Mapping[str, str] = {}
 
 Load = Callable[..., Config]
+
+
+def default(folder: Path) -> Config:
+    """What an empty file in a folder means: its lock file is beside it."""
+    return Config(lock=LockPolicy(file=str(folder / "mirror.lock.json")))
 
 
 def only(config: Config) -> UpstreamPolicy:
@@ -73,6 +81,7 @@ mirror:
   answer_budget: 2
   error_budget: 3
   notice: paper
+  provider: anthropic
   expose_originals: yes
   capture: never
   startup_wait: 0
@@ -104,11 +113,45 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
                 endpoint=HttpEndpoint("https://example.com/mcp?key=t", {"Authorization": "Bearer t"}, legacy_sse=True),
             ),
         ),
-        mirror=MirrorPolicy("_twin", "never", 1, 2, 3, "paper", expose_originals=True, startup_wait=0),
+        mirror=MirrorPolicy(
+            "_twin", "never", 1, 2, 3, "paper", expose_originals=True, provider="anthropic", startup_wait=0
+        ),
         store=StorePolicy("disk", str(tmp_path / "kept"), max_bytes=3 << 29, ttl=7200),
         server=ServerPolicy("gate", "Be brief.", "/x/mcp", drain=0),
         limits=WirePolicy(5_000_000, 1024, 100),
+        lock=default(tmp_path).lock,
     )
+
+
+@pytest.mark.parametrize(
+    ("section", "policy"),
+    [
+        ("{}", ContextPolicy(None, 0.2)),
+        ("{window: 200000, reserve: 20 %}", ContextPolicy(200_000, 0.2)),
+        ("{window: '${W}', reserve: 7.5%}", ContextPolicy(8192, 0.075)),
+        ("{window: 1, reserve: '0 %'}", ContextPolicy(1, 0.0)),
+    ],
+)
+def test_a_context_window_and_what_is_kept_of_it_are_read(load: Load, section: str, policy: ContextPolicy) -> None:
+    assert load(f"upstreams: {{}}\ncontext: {section}", {"W": "8192"}).context == policy
+    assert in_schema(f"upstreams: {{}}\ncontext: {section}")
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{window: 0}", "context.window: wanted a number of tokens above 0"),
+        ("{window: 1.5}", "context.window: wanted a number of tokens above 0"),
+        ("{reserve: 20}", "context.reserve: wanted a part below 100 %, such as 20 %"),
+        ("{reserve: 100 %}", "context.reserve: wanted a part below 100 %"),
+        ("{windows: 5}", "context.windows: unknown key; did you mean 'window'?"),
+    ],
+)
+def test_what_a_context_window_cannot_be_is_refused(load: Load, section: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(f"upstreams: {{}}\ncontext: {section}")
+    assert said in str(caught.value)
+    assert not in_schema(f"upstreams: {{}}\ncontext: {section}")
 
 
 def test_memory_tools_are_chosen_and_their_folders_start_at_the_file(load: Load, tmp_path: Path) -> None:
@@ -163,8 +206,24 @@ def test_originals_may_be_listed_where_twins_have_a_suffix(load: Load) -> None:
         "{}",
     ],
 )
-def test_a_file_without_upstreams_has_the_defaults(load: Load, text: str) -> None:
-    assert load(text) == Config()
+def test_a_file_without_upstreams_has_the_defaults(load: Load, text: str, tmp_path: Path) -> None:
+    assert load(text) == default(tmp_path)
+
+
+def test_the_lock_file_is_beside_the_configuration_or_where_it_says(load: Load, tmp_path: Path) -> None:
+    config = load("lock: {mode: off, file: ../pins.json}\nupstreams: {a: {command: x, lock: warn}}")
+    assert (config.lock, only(config).lock) == (LockPolicy("off", str(tmp_path.parent / "pins.json")), "warn")
+    assert load("upstreams: {}", name="my.mirror.yml").lock.file == str(tmp_path / "my.mirror.lock.json")
+
+
+def test_the_keys_of_the_store_are_read_and_never_shown(load: Load) -> None:
+    given = {"NEW": "n" * 32, "OLD": "o" * 44}
+    config = load("store: {encryption: {keys: ['${NEW}', '${OLD}'], enabled: no, clear: refuse}}", given)
+    assert config.store.encryption == EncryptionPolicy(("n" * 32, "o" * 44), enabled=False, clear="refuse")
+    assert "nnn" not in repr(config)
+    assert load("store: {encryption: {keys: ['${NEW}']}}", given).store.encryption == EncryptionPolicy(("n" * 32,))
+    (told,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", given).warnings
+    assert told.endswith("encryption: values in memory are not encrypted; this is for the kinds disk and redis")
 
 
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
@@ -229,9 +288,9 @@ def test_python_is_the_running_one_unless_the_environment_says(load: Load) -> No
     assert stdio(load(text, {"PYTHON": "pypy"})).command == "pypy"
 
 
-def test_a_disabled_upstream_needs_no_variables_nor_usable_values(load: Load) -> None:
-    assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == Config()
-    assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == Config()
+def test_a_disabled_upstream_needs_no_variables_nor_usable_values(load: Load, tmp_path: Path) -> None:
+    assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == default(tmp_path)
+    assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == default(tmp_path)
 
 
 def test_folders_start_at_home_or_at_the_file(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +335,7 @@ def test_an_example_file_loads(name: str, upstreams: int, warnings: int) -> None
 def test_the_full_example_shows_the_defaults() -> None:
     config = load_config(CONFIGS / "example.yaml", NO_VARIABLES)
     assert (config.mirror, config.store, config.server) == (MirrorPolicy(), StorePolicy(), ServerPolicy())
+    assert config.context == ContextPolicy()
 
 
 def test_the_full_example_has_every_key() -> None:
@@ -315,6 +375,8 @@ def test_the_schema_admits_the_examples(name: str) -> None:
         ("store: {kind: valkey}", False),
         ("store: {max_bytes: lots}", False),
         ("mirror: {notice: nice}", False),
+        ("mirror: {provider: llama}", True),
+        ("mirror: {provider: nobody}", False),
         ("upstream: {}", False),
     ],
 )

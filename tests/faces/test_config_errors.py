@@ -41,8 +41,9 @@ TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "command, args, env, cwd, url, headers, transport, timeout, startup_timeout, max_request_bytes, scope, "
-    "repeat_read_only, progress_resets_timeout, enabled, tools, overrides"
+    "labels, accepts, zone, may_lower, command, args, env, cwd, url, headers, allow_private, auth, transport, timeout, "
+    "startup_timeout, "
+    "max_request_bytes, scope, repeat_read_only, progress_resets_timeout, lock, preview, enabled, tools, overrides"
 )
 
 BAD_KEYS = [
@@ -124,6 +125,10 @@ BAD_SECTIONS = [
         "mirror: {suffix: '', expose_originals: true}",
         "mirror.expose_originals: without a suffix twins have the originals' names; set 'suffix', or remove this",
     ),
+    (
+        "mirror: {provider: nobody}",
+        "mirror.provider: wanted one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, got text",
+    ),
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
     ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
@@ -136,7 +141,10 @@ BAD_SECTIONS = [
     ("server: {name: }", "server.name: wanted text that is not empty, got nothing"),
     (
         "server: {prot: 1}",
-        "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, drain",
+        (
+            "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, drain, "
+            "allowed_hosts, allowed_origins, log_format"
+        ),
     ),
     ("server: {drain: -1}", "server.drain: wanted a number of seconds, 0 or more, got a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
@@ -186,6 +194,17 @@ BAD_SECTIONS = [
     ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: wanted true or false, got text"),
     ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: wanted a list, got text"),
     ("mcpServers: {a: 5}", "mcpServers.a: wanted a mapping, got a whole number"),
+    ("lock: {mode: sometimes}", "lock.mode: wanted one of off, warn, block, got text"),
+    ("store: {encryption: {}}", "store.encryption: wanted a list 'keys' of one secret or more, got a mapping"),
+    ("store: {encryption: }", "store.encryption: wanted a list 'keys' of one secret or more, got nothing"),
+    (
+        "store: {encryption: {keys: []}}",
+        "store.encryption.keys: wanted a list 'keys' of one secret or more, got a list",
+    ),
+    (
+        "store: {encryption: {keys: [short]}}",
+        "store.encryption.keys.0: wanted a secret of 32 characters or more, got text",
+    ),
     (
         "upstreams: {a: {command: x, enabled: false, timeot: 1}}",
         "upstreams.a.timeot: unknown key; did you mean 'timeout'?",

@@ -40,6 +40,7 @@ def main() -> int:
     """Run the tests one after the other, so that no other competes for the processors."""
     tables = Tables()
     os.environ.setdefault("FAULTS_SAMPLES", "300")
+    os.environ.setdefault("ALL_COMBINATIONS", "1")
     code = pytest.main(["-q", "--no-header", str(Path(__file__).parent), *sys.argv[1:]], plugins=[tables])
     sys.stdout.write(f"\n{tables}")
     return int(code)

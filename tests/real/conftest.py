@@ -99,9 +99,9 @@ class Place:
 
 def path_in(notice: str) -> str:
     """The memory path in a notice of the compact style."""
-    opening, path, *_ = notice.splitlines()
-    assert opening == "Stored in memory:", notice
-    return path
+    path, told, *_ = notice.splitlines()
+    assert told.startswith("This path "), notice
+    return path.strip('"')
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +120,7 @@ def missing() -> Missing:
 def node(missing: Missing) -> str:
     """The Node 22 that comes as an npm package."""
     program = NODE_MODULES / "node" / "bin" / ("node.exe" if sys.platform == "win32" else "node")
-    packages = [PACKAGES / name for name in ("inspector", "server-everything", "server-filesystem")]
+    packages = [PACKAGES / name for name in ("inspector", "server-everything", "server-filesystem", "../ai")]
     absent = [path.name for path in (program, *packages) if not path.exists()]
     if absent:
         missing(f"Not installed: {', '.join(absent)}; `make node` installs the Node packages where npm is.")

@@ -85,7 +85,7 @@ def test_structured_content_is_stored_shown_and_brought_back_whole_and_by_key(
     assert isinstance(block, TextContent)
     assert result.structured_content is None
     assert weather["conditions"] in block.text
-    path = block.text.splitlines()[1]
+    path = block.text.splitlines()[0].strip('"')
     assert json.loads(gateway.recall(path)) == weather
     assert {key: gateway.recall(f"{path}/{key}") for key in weather} == {key: str(weather[key]) for key in weather}
 

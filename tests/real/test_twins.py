@@ -99,6 +99,18 @@ def test_what_an_original_takes_its_twin_takes_and_what_it_refuses_its_twin_refu
                 )
 
 
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_twin_costs_ten_tokens_more_than_its_tool_and_nine_for_each_place_that_takes_no_text(
+    server: str,
+    twins: Mapping[str, Tool],
+    direct: Direct,
+    extra_tokens: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[int, int]],
+) -> None:
+    for original in direct(server).tools():
+        extra, places = extra_tokens(*dump([original, twins[f"{original.name}_mirrored"]]))
+        assert extra <= 10 + 9 * places, original.name
+
+
 def test_a_second_connection_to_the_same_gateway_sees_the_same_tools_in_the_same_order(
     connect: "Connect", http_gateway: str
 ) -> None:

@@ -1,17 +1,17 @@
-"""The sixteen combinations, each started once for all tests."""
+"""The combinations of clients and upstreams, each started once for all tests."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from desk import ALL, Combination, Desk, kept, open_desk
+from desk import CHOSEN, Combination, Desk, kept, open_desk
 
 EVERYTHING = ("elicitation", "sampling", "roots")
 
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(each, id=str(each), marks=pytest.mark.xdist_group(f"relay-{each}")) for each in ALL],
+    params=[pytest.param(each, id=str(each), marks=pytest.mark.xdist_group(f"relay-{each}")) for each in CHOSEN],
 )
 def combination(request: pytest.FixtureRequest) -> Combination:
     """Which client is before which upstream."""

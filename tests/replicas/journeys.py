@@ -30,8 +30,8 @@ async def make(client: Client, name: str = "grid") -> str:
     result = await client.call_tool("make_grid_mirrored", {"size": SIZE, "name": name})
     text = result.content[0].text  # type: ignore[union-attr]
     assert not result.is_error, text
-    assert text.startswith("Stored in memory:\n"), text
-    return str(text.splitlines()[1])
+    assert "\nThis path " in text, text
+    return str(text.splitlines()[0].strip('"'))
 
 
 async def add_up(client: Client, path: str) -> float:

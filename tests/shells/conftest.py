@@ -18,6 +18,8 @@ from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, StorePolicy, Wi
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.sealing import MAGIC, sealed_size
+from mcp_mirror.tally import Tally
 from mcp_mirror.tokens import estimate_tokens
 
 MemoryOver = Callable[..., Memory]
@@ -36,6 +38,7 @@ async def memory_over(tmp_path: Path) -> AsyncIterator[MemoryOver]:
                     scanner=scanner,
                     inquirer=inquirer,
                     spool=spool,
+                    tally=Tally(store),
                     mirror=mirror or MirrorPolicy(),
                     tools=MemoryToolsPolicy(**tools),
                     limits=limits,
@@ -59,21 +62,25 @@ def _audit(folder: Path) -> set[tuple[str, str]]:
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         assert index.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         kept = index.execute(
-            "SELECT namespace, base, size, content, entries.digest, start, held FROM entries "
+            "SELECT namespace, base, substr(descriptor, 1, 1), size, content, entries.digest, start, held FROM entries "
             "LEFT JOIN blobs ON blobs.digest = entries.digest"
         ).fetchall()
         usage = {row[0]: row[1:] for row in index.execute("SELECT * FROM usage")}
         assert index.execute("SELECT * FROM doomed").fetchall() == []
         known = {(digest, start) for digest, start in index.execute("SELECT digest, start FROM blobs")}
-    for _, _, size, content, digest, start, held in kept:
+    for _, _, mark, size, content, digest, start, held in kept:
+        is_sealed = mark == MAGIC
         if digest is None:
-            assert len(content) == size
+            assert len(content) == (sealed_size(size) if is_sealed else size)
             continue
         whole = (blobs / _name_of(digest, start)).read_bytes()
         assert (len(whole), content) == (held, None)
+        if is_sealed:
+            assert (held, start) == (sealed_size(size), 0)
+            continue
         assert hashlib.sha256(whole[start : start + size]).hexdigest() == digest
     names = {namespace for namespace, *_ in kept}
-    sizes = {name: [size for namespace, _, size, *_ in kept if namespace == name] for name in names}
+    sizes = {name: [size for namespace, _, _, size, *_ in kept if namespace == name] for name in names}
     assert usage == {name: (len(of), sum(of)) for name, of in sizes.items()}
     assert known == {(digest, start) for *_, digest, start, _ in kept if digest}
     assert {path.name for path in blobs.iterdir()} == {_name_of(*place) for place in known}

@@ -3,6 +3,8 @@
     disk_writers.py FOLDER hammer NAME     write, read, share, evict and forget for a while, and say how it went
     disk_writers.py FOLDER crash CYCLES    have two of them killed, again and again
 
+Where SEALED is set in the environment, what they write is sealed.
+
 In `crash` each cycle ends with a line of JSON on standard output that names what was acknowledged; the next one begins
 with a line on standard input.
 """
@@ -21,11 +23,12 @@ from pathlib import Path
 import anyio
 
 from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.disk import DiskStore
 
-ROOMY = StorePolicy(kind="disk", max_values=10_000)
-TIGHT = StorePolicy(kind="disk", max_values=7, max_bytes=1 << 20)
+KEYS = EncryptionPolicy(("an example of a secret of 32 characters",), enabled="SEALED" in os.environ)
+ROOMY = StorePolicy(kind="disk", max_values=10_000, encryption=KEYS)
+TIGHT = StorePolicy(kind="disk", max_values=7, max_bytes=1 << 20, encryption=KEYS)
 SIZES = (10, 3000, 60_000, 66_000, 150_000, 400_000)
 LIFE = 0.05
 """Seconds that a process lives at most before it is killed."""

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,10 @@ import pytest
 
 from mcp_mirror.contents import ContentCapture
 from mcp_mirror.directory import Place
+from mcp_mirror.errors import ToolError
+from mcp_mirror.flows import Flows
 from mcp_mirror.keeper import Keeper
+from mcp_mirror.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.models import Buffer, Descriptor, Provenance, Segments
 from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -32,7 +36,8 @@ class Shelf:
         mirror = MirrorPolicy(capture_resources=capture_resources)
         self.capture = ContentCapture(keeper, mirror, WirePolicy(), uuid4)
 
-    def _count(self) -> None:
+    def _count(self, namespace: str) -> None:
+        assert namespace == "me"
         self.kept += 1
 
     async def stored(self) -> list[tuple[Descriptor, str]]:
@@ -110,7 +115,7 @@ async def test_a_large_content_is_stored_and_its_notice_names_the_path() -> None
     assert told[0] == small
     notice = json.loads(told[1])
     text = notice.pop("text")
-    assert described.base in text.splitlines()
+    assert text.splitlines()[0] == f'"{described.base}"'
     assert described.base.startswith("resource-")
     assert len(text) < 2000
     assert notice == {
@@ -162,7 +167,7 @@ async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> Non
     for raw, described in ((told[1], text), (told[2], image)):
         notice = json.loads(raw)
         assert described.base.startswith("prompt-")
-        assert described.base in notice["content"].pop("text").splitlines()
+        assert notice["content"].pop("text").splitlines()[0] == f'"{described.base}"'
         assert notice == {"role": "user", "content": {"type": "text"}, "vendor": 1}
         assert described.provenance == Provenance("docs", "greet", "")
     assert json.loads(stored) == LARGE
@@ -190,3 +195,45 @@ async def test_by_default_everything_passes() -> None:
     assert await shelf.prompt(message(type="text", text=LARGE)) == [message(type="text", text=LARGE)]
     assert MirrorPolicy().capture_resources is False
     assert await shelf.stored() == []
+
+
+async def test_of_an_upstream_without_previews_no_byte_is_in_a_resource_or_a_prompt() -> None:
+    shelf = Shelf(capture_resources=False)
+    hidden = replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
+    told: list[Mapping[str, Buffer | Segments]] = []
+    contents = [b'{"uri":"x://c4nary","mimeType":"c4nary","text":"c4nary","_meta":{"c4nary":1}}', b'{"blob":"c4nary"}']
+    told.append(await hidden.resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE))
+    told.append(await hidden.resource({"contents": b'"c4nary"'}, "me", PLACE))
+    messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
+    asked: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
+    told.append(await hidden.prompt(asked, "me", Place("docs", "greet")))
+    shown = [json.loads(join(part)) for one in told for part in one.values() if isinstance(part, tuple)]
+    assert "c4nary" not in str([bytes(join(p)) if isinstance(p, tuple) else p for one in told for p in one.values()])
+    assert [set(one) for one in told] == [{"contents"}, {"contents"}, {"messages"}]
+    assert [one["uri"] for one in shown[0]] == ["file:///a.txt", "file:///a.txt"]
+    assert [len(part) for part in shown] == [2, 0, 2]
+    assert [one["role"] for one in shown[2]] == ["user", "assistant"]
+    assert not any(descriptor.preview for descriptor, _ in await shelf.stored())
+    passed = await shelf.capture.resource({"contents": array_of(contents)}, "me", Place("other", "x://c4nary"))
+    assert items_of(passed["contents"]) == contents
+
+
+@pytest.mark.parametrize("kind", ["resource", "prompt"])
+async def test_what_is_stored_is_labelled_and_what_the_model_may_not_see_is_refused(kind: str) -> None:
+    shelf = Shelf()
+    place = PlacePolicy(integrity="trusted", confidentiality="internal")
+    bound = FlowsPolicy(model=PlacePolicy(accepts=Accepts(confidentiality="internal")))
+    shelf.capture = replace(shelf.capture, flows=Flows(bound, {"docs": place}))
+    member = "contents" if kind == "resource" else "messages"
+    item = content(LARGE) if kind == "resource" else message(type="text", text=LARGE)
+    result: dict[str, Buffer | Segments] = {member: array_of((item,))}
+    await getattr(shelf.capture, kind)(result, "me", PLACE)
+    ((stored, _),) = await shelf.stored()
+    assert stored.labels == {"sources": "docs", "integrity": "trusted", "confidentiality": "internal"}
+    result["_meta"] = b'{"ifc":{"confidentiality":"private"}}'
+    with pytest.raises(ToolError, match=r"may not be shown to the model: it is private, and `flows\.model\.accepts"):
+        await getattr(shelf.capture, kind)(result, "me", PLACE)
+    shelf.capture = replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
+    with pytest.raises(ToolError):
+        await getattr(shelf.capture, kind)(result, "me", PLACE)
+    assert shelf.kept == 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.shells.conftest import Audit
 
 WRITERS = Path(__file__).parent / "disk_writers.py"
-CYCLES = int(os.environ.get("SOAK_CYCLES", "200"))
+CYCLES = int(os.environ.get("SOAK_CYCLES", "80"))
 BOUND = 60.0
 """Seconds that anything may take."""
 
@@ -39,15 +39,21 @@ def _load() -> Any:
 writers = _load()
 
 
-async def start(folder: Path, *arguments: str) -> Process:
+async def start(folder: Path, *arguments: str, sealed: bool = False) -> Process:
+    environment = {**os.environ, "SEALED": "yes"} if sealed else None
     return await asyncio.create_subprocess_exec(
-        sys.executable, str(WRITERS), str(folder), *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        sys.executable, str(WRITERS), str(folder), *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
     )
 
 
-async def test_three_processes_hammer_one_folder_and_the_books_are_exact(tmp_path: Path, audit: Audit) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_three_processes_hammer_one_folder_and_the_books_are_exact(
+    sealed: bool,  # noqa: FBT001  # both ways
+    tmp_path: Path,
+    audit: Audit,
+) -> None:
     folder = tmp_path / "store"
-    processes = [await start(folder, "hammer", name) for name in ("one", "two", "three")]
+    processes = [await start(folder, "hammer", name, sealed=sealed) for name in ("one", "two", "three")]
     told = [await asyncio.wait_for(process.communicate(), BOUND) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], told
     assert sum(json.loads(out)["whole"] for out, _ in told) > 3 * writers.ROUNDS
@@ -75,14 +81,18 @@ async def clear(folder: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, so that there can be many")
 @pytest.mark.timeout(60 + CYCLES)
+@pytest.mark.parametrize(("cycles", "sealed"), [(CYCLES, False), (max(10, CYCLES // 20), True)])
 async def test_processes_are_killed_while_they_write_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, audit: Audit
+    cycles: int,
+    sealed: bool,  # noqa: FBT001  # both ways
+    tmp_path: Path,
+    audit: Audit,
 ) -> None:
     folder, told, empty = tmp_path / "store", 0, 0
-    crashing = await start(folder, "crash", str(CYCLES))
+    crashing = await start(folder, "crash", str(cycles), sealed=sealed)
     assert crashing.stdin
     assert crashing.stdout
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         line = await asyncio.wait_for(crashing.stdout.readline(), BOUND)
         assert line, await crashing.communicate()
         cycle = json.loads(line)
@@ -94,5 +104,5 @@ async def test_processes_are_killed_while_they_write_and_nothing_acknowledged_is
         assert audit(folder) == set()
         crashing.stdin.write(b"\n")
     assert await asyncio.wait_for(crashing.wait(), BOUND) == 0
-    assert told > CYCLES
-    assert 0 < empty < CYCLES / 2
+    assert told > cycles
+    assert 0 < empty < cycles / 2

@@ -20,7 +20,7 @@ import pytest
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.blobs import SYSTEM, SystemCalls
 from mcp_mirror.stores.disk import DiskStore
 
@@ -52,8 +52,8 @@ async def put(store: DiskStore, base: str, blob: bytes, file: FileSpan | None = 
     await store.put("me", Descriptor(base, "text", len(blob), 7, (), time.time(), 9e12, provenance), (blob,), file)
 
 
-def opened(folder: Path, calls: SystemCalls = SYSTEM) -> DiskStore:
-    return DiskStore(StorePolicy(max_values=KEPT, ttl=9e9), time.time, folder, calls)
+def opened(folder: Path, calls: SystemCalls = SYSTEM, encryption: EncryptionPolicy | None = None) -> DiskStore:
+    return DiskStore(StorePolicy(max_values=KEPT, ttl=9e9, encryption=encryption), time.time, folder, calls)
 
 
 @dataclass
@@ -95,11 +95,13 @@ class Attempts:
             self.blobs[base] = blob
 
 
-async def run_through(folder: Path, frame: Path, calls: SystemCalls) -> Attempts:
+async def run_through(
+    folder: Path, frame: Path, calls: SystemCalls, encryption: EncryptionPolicy | None = None
+) -> Attempts:
     """A store's life: values written, linked and shared, evicted and forgotten."""
     tried = Attempts()
     frame.write_bytes(b"head" + blob_of("linked"))
-    async with opened(folder, calls) as store:
+    async with opened(folder, calls, encryption) as store:
         await tried.put(store, "first", blob_of("first"))
         await tried.put(store, "linked", blob_of("linked"), FileSpan(str(frame), Span(4, SIZE)))
         await tried.put(store, "same", blob_of("first"))
@@ -115,24 +117,33 @@ async def run_through(folder: Path, frame: Path, calls: SystemCalls) -> Attempts
     return tried
 
 
-@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("name", ["open", "write", "fsync", "close", "link", "rename", "unlink", "mkdir"])
+SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
+CALLS = ("open", "write", "fsync", "close", "link", "rename", "unlink", "mkdir")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "encryption"),
+    [
+        *((name, code, None) for name in CALLS for code in ERRORS),
+        *((name, errno.ENOSPC, SEALED) for name in ("write", "fsync", "rename")),
+    ],
+)
 async def test_whichever_call_fails_nothing_acknowledged_is_lost_and_the_next_value_is_kept(
-    name: str, code: int, tmp_path: Path, audit: Audit
+    name: str, code: int, encryption: EncryptionPolicy | None, tmp_path: Path, audit: Audit
 ) -> None:
     failures = 0
     for at in range(1, 200):
         folder, fault = tmp_path / f"{at}", Fault(name, code, at)
         calls = replace(SYSTEM, **{name: fault})
         try:
-            tried = await run_through(folder, tmp_path / "frame", calls)
+            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
         except StoreError as error:  # at the start
-            tried = await run_through(folder, tmp_path / "frame", calls)
+            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
             tried.failed.append(str(error))
         failures += len(tried.failed)
         assert all(ERRORS[code] in said for said in tried.failed)
         assert len(tried.failed) <= 1
-        async with opened(folder) as store:
+        async with opened(folder, encryption=encryption) as store:
             for base, blob in tried.blobs.items():
                 assert bytes((await store.read("me", base)) or b"") == blob, (at, base)
             await put(store, "after", blob_of("after"))

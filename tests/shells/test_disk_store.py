@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import threading
@@ -228,7 +229,7 @@ PRAGMA user_version = 1;
 """
 
 
-async def test_a_store_of_format_1_becomes_one_of_format_2(folder: Path, clock: Clock, audit: Audit) -> None:
+async def test_a_store_of_format_1_becomes_one_of_the_newest(folder: Path, clock: Clock, audit: Audit) -> None:
     known = Descriptor(BASE, "text", 9, 7, (), 1.0, clock.now + TTL, Provenance("up", "grid", "0" * 64))
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
@@ -250,12 +251,13 @@ async def test_a_store_of_a_later_format_is_refused_and_left_alone(folder: Path,
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, SMALL)
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
-        index.execute("PRAGMA user_version = 3")
-    with pytest.raises(StoreError, match=r"format 3 .* up to 2\. .*`store.path`"):
+        (ours,) = index.execute("PRAGMA user_version").fetchone()
+        index.execute(f"PRAGMA user_version = {ours + 1}")
+    with pytest.raises(StoreError, match=rf"format {ours + 1} .* up to {ours}\. .*`store.path`"):
         await opened(folder, clock).__aenter__()
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         assert index.execute("SELECT count(*) FROM entries").fetchone() == (1,)
-        index.execute("PRAGMA user_version = 2")
+        index.execute(f"PRAGMA user_version = {ours}")
     async with opened(folder, clock) as store:
         assert await read(store, BASE) == SMALL
 
@@ -279,7 +281,28 @@ async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
     (aside,) = folder.glob("index.sqlite.damaged-*")
     assert aside.read_bytes()[:9000] == hurt[damage][:9000]
     aside.unlink()
+    (blobs,) = folder.glob("blobs.damaged-*")
+    assert [path.read_bytes() for path in blobs.iterdir()] == [LARGE]
+    shutil.rmtree(blobs)
     assert audit(folder) == {("me", BASE)}
+
+
+async def test_a_damaged_index_that_another_gateway_uses_is_left_alone(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    async with opened(folder, clock) as other:
+        await put(other, clock, "t-1", LARGE)
+        (folder / "damaged").touch()
+        with pytest.raises(StoreError, match=r"another gateway uses it\. Stop every gateway"):
+            await opened(folder, clock).__aenter__()
+        await put(other, clock, "t-2", LARGE)
+        assert await read(other, "t-1") == LARGE
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == ()
+    assert len(list(folder.glob("blobs.damaged-*/*"))) == 1
+    shutil.rmtree(next(folder.glob("blobs.damaged-*")))
+    next(folder.glob("index.sqlite.damaged-*")).unlink()
+    assert audit(folder) == set()
 
 
 async def test_an_index_that_proves_damaged_later_is_set_aside_at_the_next_start(folder: Path, clock: Clock) -> None:

@@ -64,7 +64,10 @@ async def test_where_nothing_is_stored_that_is_said() -> None:
     assert await answer(GRID, []) == f'No value is stored under "{GRID}". Nothing is stored yet: call a tool first.'
 
 
-NOTICE = f"Stored in memory:\n{GRID}\nobject 5 B\nThe same result's text:\n{SHEET}\nPass path as tool argument."
+NOTICE = (
+    f'"{GRID}"\nThis path stands for object 5 B.\nThe same result\'s text:\n{SHEET}\n'
+    "Use it or path/key as argument of the next tool."
+)
 
 
 async def test_a_notice_of_two_paths_is_answered_with_both() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, FileSpan, Member, Provenance, Span
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.models import Descriptor, FileSpan, Member, Provenance, Span, StoreStats, Traffic
+from mcp_mirror.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.spool import map_file
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.stores.disk import DiskStore
@@ -34,11 +34,14 @@ STORES: dict[str, Callable[[StorePolicy, Clock, Callable[[], Path]], AbstractAsy
     "memory": MemoryStore,
     "disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
     "redis": RedisStore,
+    "sealed disk": lambda policy, clock, _: DiskStore(policy, clock, Path(policy.path or "")),
+    "sealed redis": RedisStore,
 }
 NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
     "disk": lambda _, folder: {"path": str(folder / "store")},
     "redis": lambda test, folder: {"url": test.getfixturevalue("redis_server").url, "prefix": f"{folder}:"},
 }
+SEALED = {"encryption": EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")}
 """What the policy of a kind says beside what a test wants of it: where it is."""
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
@@ -52,9 +55,9 @@ def clock() -> Clock:
 @pytest.fixture(params=STORES)
 def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
     """Opens a store of each kind, empty, under the policy that is said."""
-    kind = request.param
-    needed = NEEDS[kind](request, tmp_path) if kind in NEEDS else {}
-    return lambda **policy: STORES[kind](StorePolicy(kind=kind, ttl=TTL, **needed, **policy), clock, lambda: tmp_path)
+    name, kind = request.param, request.param.rpartition(" ")[2]
+    needed = (NEEDS[kind](request, tmp_path) if kind in NEEDS else {}) | (SEALED if kind != name else {})
+    return lambda **policy: STORES[name](StorePolicy(kind=kind, ttl=TTL, **needed, **policy), clock, lambda: tmp_path)
 
 
 @pytest.fixture
@@ -75,7 +78,17 @@ def descriptor(base: str, blob: bytes, clock: Clock, **more: Any) -> Descriptor:
     members = (Member("a", Span(5, 3)),)
     provenance = Provenance("up", "tool", "0" * 64, ("other-path",))
     return Descriptor(
-        base, "object", len(blob), 7, members, clock.now, clock.now + TTL, provenance, labels={"x": "y"}, **more
+        base,
+        "object",
+        len(blob),
+        7,
+        members,
+        clock.now,
+        clock.now + TTL,
+        provenance,
+        labels={"x": "y"},
+        preview=False,
+        **more,
     )
 
 
@@ -317,6 +330,30 @@ async def test_the_labels_of_what_is_kept_or_remembered_are_told(store: Store, c
     await put(store, clock, f"grid-of{identity}", b"x" * 600)
     await put(store, clock, f"sheet{identity}", b"x" * 600, "you")
     assert await store.labels() == {"grid-of", "sheet"}
+
+
+async def test_tokens_are_counted_by_namespace_and_outlive_the_values(store: Store, clock: Clock) -> None:
+    assert await store.namespaces() == frozenset()
+    assert (await store.stats("me")).traffic == Traffic()
+    await store.count("me", Traffic(5, 1 << 40))
+    await put(store, clock, "t-1")
+    await store.count("me", Traffic(7, 1))
+    await store.count("y:o%u \u00fc", Traffic(0, 3))
+    assert await store.stats("me") == StoreStats(1, 9, Traffic(12, (1 << 40) + 1))
+    assert await store.namespaces() == {"me", "y:o%u \u00fc"}
+    clock.now += 2 * TTL
+    assert await store.stats("me") == StoreStats(0, 0, Traffic(12, (1 << 40) + 1))
+    assert await store.stats("y:o%u \u00fc") == StoreStats(0, 0, Traffic(0, 3))
+    assert (await store.stats("stranger")).traffic == Traffic()
+
+
+async def test_tokens_counted_outlive_the_store_where_its_values_do(open_store: OpenStore) -> None:
+    async with open_store() as store:
+        await store.count("me", Traffic(1, 2))
+        keeps = not isinstance(store, MemoryStore)
+    async with open_store() as store:
+        await store.count("me", Traffic(10, 20))
+        assert (await store.stats("me")).traffic == (Traffic(11, 22) if keeps else Traffic(10, 20))
 
 
 async def test_equal_values_do_not_go_with_one_another(roomy: Store, clock: Clock) -> None:

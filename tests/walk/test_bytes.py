@@ -80,7 +80,7 @@ async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
         heard = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0]["text"]
         assert f'{{"literal": {ODD}}}' in heard
         notice = await client.text("say_mirrored", {"result": DICT})
-        path = notice.splitlines()[1]
+        path = notice.splitlines()[0].strip('"')
         assert ODD in notice
         heard = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
         assert f'"a": {{"whole":{ODD},"n":1.0}}' in heard
@@ -109,7 +109,7 @@ async def test_every_form_of_http_answer_is_lifted(
         for name in upstreams:
             notice = await client.text(f"{name}_say_mirrored", {"result": DICT})
             assert ODD in notice
-            path = notice.splitlines()[1]
+            path = notice.splitlines()[0].strip('"')
             assert f'{{"x": {ODD}}}' in await client.text(f"{name}_hear_mirrored", {"x": f"{path}/whole"})
 
 
@@ -121,7 +121,7 @@ async def test_a_header_is_computed_from_the_value_behind_a_pointer(
         async with connect(config) as client:
             said = '{"content":[],"structuredContent":{"region":"Zürich, \\u00e9","more":[1]}}'
             stored = await client.call_tool("say_mirrored", {"result": said})
-            path = stored.content[0].text.splitlines()[1]  # type: ignore[union-attr]
+            path = stored.content[0].text.splitlines()[0].strip('"')  # type: ignore[union-attr]
             result = await client.call_tool("route_mirrored", {"region": f"{path}/region", "rest": path})
             heard = result.content[0].text  # type: ignore[union-attr]
             assert result.is_error is not True, heard

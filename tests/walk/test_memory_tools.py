@@ -20,8 +20,8 @@ RETRIEVE = "retrieve_final_answer_from_memory"
 
 
 def path_in(notice: str) -> str:
-    assert notice.startswith("Stored in memory:"), notice
-    return notice.splitlines()[1]
+    assert "\nThis path " in notice, notice
+    return notice.splitlines()[0].strip('"')
 
 
 async def store(client: Lines, value: Any) -> str:
@@ -38,7 +38,7 @@ async def store_text(client: Lines, text: str) -> str:
 async def hear(client: Lines, value: str) -> str:
     """What a tool receives that is given this argument, as the line that it was sent."""
     heard = await client.text("hear_mirrored", {"x": value})
-    return heard if not heard.startswith("Stored") else await client.text(RETRIEVE, {"memory_path": path_in(heard)})
+    return heard if "This path " not in heard else await client.text(RETRIEVE, {"memory_path": path_in(heard)})
 
 
 async def refused(client: Lines, tool: str, arguments: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ async def test_a_value_is_looked_into_changed_and_handed_on(configured: Configur
         described = await client.text("memory_describe", {"memory_path": f"{path}/rows"})
         assert "array, 3,000 items; the first 100 of them: object (100)" in described
         assert '"/price": number' in described
-        assert "from 'say' of 'raw'; stored 20" in described
+        assert "from \"say\" of 'raw'; stored 20" in described
         hit = await client.text("memory_grep", {"memory_path": path, "pattern": "row 2718$"})
         assert hit == f"{path}/rows/2718/name: row 2718"
         window = await client.text("memory_read", {"memory_path": f"`{path}/rows`", "offset": 2718, "limit": 1})
@@ -124,8 +124,9 @@ async def test_what_a_model_has_is_stored_and_used_by_path(configured: Configure
             path = path_in(await client.text("memory_put", {"value": value}))
             assert path.startswith("memory_put-")
             assert wanted in await hear(client, path)
-        listed = (await client.text("memory_list")).splitlines()
+        *listed, told = (await client.text("memory_list")).splitlines()
         assert len(listed) == 4
+        assert re.fullmatch(r"Sent [\d,]+ tokens; kept out 0 \(1 : 0\)\.", told)
         assert "object, " in listed[0]
 
 
@@ -136,13 +137,13 @@ async def test_values_are_listed_page_by_page_and_forgotten(configured: Configur
         bases = [await store(client, {"n": number}) for number in range(25)]
         put = path_in(await client.text("memory_put", {"value": "x"}))
         first = (await client.text("memory_list", {"tool": "say"})).splitlines()
-        assert [line.split('"')[1] for line in first[:-1]] == bases[:4:-1]
-        after = re.search(r'5 more; next: after="(.*)"', first[-1])
+        assert [line.split('"')[1] for line in first[:-2]] == bases[:4:-1]
+        after = re.search(r'5 more; next: after="(.*)"', first[-2])
         assert after
         rest = (await client.text("memory_list", {"tool": "say", "after": after[1]})).splitlines()
-        assert [line.split('"')[1] for line in rest] == bases[4::-1]
+        assert [line.split('"')[1] for line in rest[:-1]] == bases[4::-1]
         assert await client.text("memory_list", {"tool": "say", "after": bases[0]}) == "Nothing more."
-        assert "There are values of memory_put, say." in await client.text("memory_list", {"tool": "tell"})
+        assert 'There are values of "memory_put", "say".' in await client.text("memory_list", {"tool": "tell"})
         assert await client.text("memory_forget", {"memory_path": put}) == f'Forgotten: "{put}".'
         assert "No value is stored" in await refused(client, "memory_read", {"memory_path": put})
         assert "No value is stored" in await refused(client, "memory_forget", {"memory_path": put})
@@ -416,4 +417,5 @@ async def test_a_value_of_200_megabytes_is_looked_into_in_little_memory(
         path = path_in(await ask("memory_edit", patch=[{"op": "remove", "path": f"/rows/{rows - 1}"}]))
         assert (await ask("memory_read", "/rows", offset=rows - 1)).endswith('"name": "the needle"}')
         watching.cancel()
-        assert await watching - before < 100_000_000
+        # The two processes that read and look take 65 MB each to be there: Python, and what token estimates stand on.
+        assert await watching - before < 160_000_000

@@ -108,9 +108,10 @@ async def test_a_notice_is_followed_by_a_link_where_that_is_wanted(
     async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
         await client.greet()
         notice, link = json.loads(await stored(client, said))["result"]["content"]
-        assert notice["text"].startswith("Stored in memory:")
+        path, told, _ = notice["text"].splitlines()
+        assert told.startswith("This path ")
         assert link["type"] == "resource_link"
-        assert link["uri"] == f"memory://{notice['text'].splitlines()[1]}"
+        assert link["uri"] == "memory://" + path.strip('"')
         assert link["mimeType"] == "text/plain"
         small = json.loads(await stored(client, {"content": [{"type": "text", "text": "small"}]}))["result"]["content"]
         assert [block["type"] for block in small] == ["text"]

@@ -21,7 +21,7 @@ LARGE = {**VALUE, "pad": "x" * 200_000}
 
 async def store(client: Lines, value: Any) -> str:
     said = json.dumps({"content": [], "structuredContent": value})
-    return (await client.text("raw_say_mirrored", {"result": said})).splitlines()[1]
+    return (await client.text("raw_say_mirrored", {"result": said})).splitlines()[0].strip('"')
 
 
 def heard_in(line: str) -> Any:
@@ -107,7 +107,7 @@ async def test_an_expired_value_of_before_the_restart_says_so(
         await client.greet()
         gone = await client.text("raw_hear_mirrored", {"x": path})
         assert f'The value of "{path}" expired at' in gone
-        assert "tool 'say' of upstream 'raw'" in gone
+        assert "tool \"say\" of upstream 'raw'" in gone
 
 
 async def test_what_call_stores_on_the_disk_the_next_call_finds(
@@ -117,7 +117,7 @@ async def test_what_call_stores_on_the_disk_the_next_call_finds(
     said = json.dumps({"content": [], "structuredContent": VALUE})
     stored = await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")
     assert stored.code == 0, stored.err
-    path = stored.out.splitlines()[1]
+    path = stored.out.splitlines()[0].strip('"')
     found = await run("call", "--config", config, RETRIEVE, "--arg", f"memory_path={path}/name")
     assert (found.code, found.out) == (0, "yesterday's\n"), found.err
     heard = await run("call", "--config", config, "raw_hear_mirrored", "--arg", f"x={path}/name")

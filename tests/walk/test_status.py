@@ -75,7 +75,7 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     assert (ended.code, ended.out, ended.err) == (0, "QUIET\n", "")
     ended = await run("call", "--config", config, "make_grid_mirrored", "--arg", "size=3", "--arg", 'name="7"')
     assert ended.code == 0
-    assert ended.out.startswith("Stored in memory:\nmake_grid-")
+    assert ended.out.startswith('"make_grid-')
     ended = await run("call", "--config", config, "no_such")
     assert ended.code == 1
     assert "There is no tool 'no_such'." in ended.out
@@ -128,7 +128,7 @@ async def test_a_typing_mistake_on_the_command_line_is_told(configured: Configur
 
 
 async def test_every_command_has_help_with_an_example(run: Run) -> None:
-    for command in (["serve"], ["check"], ["call"], ["config", "schema"]):
+    for command in (["serve"], ["check"], ["lock"], ["call"], ["config", "schema"]):
         ended = await run(*command, "--help")
         assert ended.code == 0
         assert "Example: mcp-mirror" in ended.out

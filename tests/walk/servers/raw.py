@@ -106,6 +106,12 @@ def grow(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     result(identity, content("grown"))
 
 
+def redefine(identity: Any, arguments: dict[str, Any], _line: str) -> None:
+    tools[:] = arguments["tools"]
+    write(CHANGED)
+    result(identity, content("redefined"))
+
+
 def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Lines that are no messages, then the answer."""
     for line in ("not json", "{", "[]", "null", '{"jsonrpc":"2.0"}', "\x00", '{"id":99999,"result":{}}'):
@@ -126,7 +132,7 @@ def refuse(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 CALLS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
     "say": say, "hear": hear, "die": die, "hang": hang, "storm": storm, "grow": grow, "scream": scream,
-    "refuse": refuse,
+    "refuse": refuse, "redefine": redefine,
 }  # fmt: skip
 
 

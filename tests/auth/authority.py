@@ -1,0 +1,166 @@
+"""A small authorization server, and beside it an MCP server that wants its tokens and tells what it was sent."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+CLIENT = ("the-client", "s3cr3t-c4nary-of-the-client")
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    for name in ("hear", "slow", "quote")
+]
+
+
+@dataclass
+class Authority:
+    """What it has given out, what it was asked, and what it shall do."""
+
+    url: str = ""
+    good: set[str] = field(default_factory=set)
+    """Access tokens that the MCP server takes."""
+    refresh: set[str] = field(default_factory=set)
+    codes: dict[str, str] = field(default_factory=dict)
+    """Challenges by code."""
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """What was asked of the token endpoint: the grant, and all that was said."""
+    expires_in: int = 3600
+    status: int = 200
+    """Of the token endpoint's answers."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What is said otherwise than it is."""
+    issuer: str = ""
+    rights: str = ""
+    """Scopes that calls want and nobody has."""
+    scopes: str = ""
+    """That were asked for last."""
+    slow: int = 0
+    """Calls that are under way now; their answers come when there are as many as they say."""
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/.well-known/oauth-protected-resource/mcp", self.resource),
+            Route("/.well-known/oauth-authorization-server", self.server),
+            Route("/register", self.register, methods=["POST"]),
+            Route("/authorize", self.authorize),
+            Route("/token", self.token, methods=["POST"]),
+            Route("/mcp", self.mcp, methods=["POST", "GET", "DELETE"]),
+        ]
+
+    async def resource(self, _: Request) -> Response:
+        servers = [self.issuer or self.url]
+        return JSONResponse(
+            {"resource": f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
+        )
+
+    async def server(self, _: Request) -> Response:
+        return JSONResponse({
+            "issuer": self.url,
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+            "registration_endpoint": f"{self.url}/register",
+            "code_challenge_methods_supported": ["S256"],
+            **self.metadata,
+        })  # fmt: skip
+
+    async def register(self, request: Request) -> Response:
+        return JSONResponse({**await request.json(), "client_id": "registered", "token_endpoint_auth_method": "none"})
+
+    async def authorize(self, request: Request) -> Response:
+        asked = dict(request.query_params)
+        self.scopes = asked.get("scope", "")
+        if self.status != 200:
+            told = {"error": "access_denied", "state": asked["state"]}
+        else:
+            code = secrets.token_urlsafe(8)
+            self.codes[code] = asked["code_challenge"]
+            told = {"code": code, "state": asked["state"]}
+        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(told)}")
+
+    async def token(self, request: Request) -> Response:
+        said = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        grant = said["grant_type"]
+        self.asked.append((grant, {**said, "authorization": request.headers.get("authorization", "")}))
+        if self.status != 200 or not self._is_allowed(grant, said, request):
+            return JSONResponse({"error": "invalid_grant", "error_description": json.dumps(said)}, 400)
+        access, refresh = f"acc3ss-{secrets.token_urlsafe(24)}", f"r3fresh-{secrets.token_urlsafe(24)}"
+        self.good.add(access)
+        self.refresh.add(refresh)
+        given: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
+        return JSONResponse(given if grant == "client_credentials" else given | {"refresh_token": refresh})
+
+    def _is_allowed(self, grant: str, said: dict[str, str], request: Request) -> bool:
+        if grant == "client_credentials":
+            basic = base64.b64encode(":".join(CLIENT).encode()).decode()
+            return request.headers.get("authorization") == f"Basic {basic}"
+        if grant == "refresh_token":
+            known = said["refresh_token"] in self.refresh
+            self.refresh.discard(said["refresh_token"])
+            return known
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(said["code_verifier"].encode()).digest()).decode()
+        return self.codes.pop(said["code"], None) == challenge.rstrip("=")
+
+    async def mcp(self, request: Request) -> Response:
+        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if shown not in self.good:
+            metadata = f"{self.url}/.well-known/oauth-protected-resource/mcp"
+            return Response(status_code=401, headers={"www-authenticate": f'Bearer resource_metadata="{metadata}"'})
+        if request.method != "POST":
+            return Response(status_code=405)
+        message = json.loads(await request.body())
+        if "id" not in message:
+            return Response(status_code=202)
+        if self.rights and message["method"] == "tools/call":
+            challenge = f'Bearer error="insufficient_scope", scope="{self.rights}"'
+            return Response(status_code=403, headers={"www-authenticate": challenge})
+        result = await self._answer(message, request, shown)
+        if result is None:
+            error = {"code": -32601, "message": f"No such method. You sent {shown}."}
+            return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    async def _answer(self, message: dict[str, Any], request: Request, shown: str) -> dict[str, Any] | None:
+        if message["method"] == "initialize":
+            info = {"name": "guarded", "version": "1"}
+            return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        if message["method"] == "tools/list":
+            return {"tools": TOOLS}
+        if message["method"] != "tools/call" or message["params"]["name"] == "quote":
+            return None
+        if message["params"]["name"] == "slow":
+            self.slow += 1
+            if self.slow == message["params"]["arguments"]["enough"]:
+                self.enough.set()
+            await self.enough.wait()
+        heard = json.dumps({"headers": dict(request.headers), "params": message["params"], "shown": shown[:2]})
+        return {"content": [{"type": "text", "text": heard if message["params"]["name"] == "hear" else "slow"}]}
+
+
+@asynccontextmanager
+async def governing(authority: Authority) -> AsyncIterator[str]:
+    """Serves it; gives its URL."""
+    app = Starlette(routes=authority.routes())
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:  # noqa: ASYNC110  # another task changes it
+                await asyncio.sleep(0.01)
+        authority.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield authority.url
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,40 @@
+"""Gateways that let nobody in without a token, and clients that show one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from tests.walk.conftest import Configured, configured, raw, run
+
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.config import load_config
+
+__all__ = ["Configured", "configured", "raw", "run"]
+
+TOKENS = {name: f"mcpm_{name}-0123456789abcdef0123456789abcdef" for name in ("alice", "bob")}
+HASHES = {name: f"sha256:{hashlib.sha256(token.encode()).hexdigest()}" for name, token in TOKENS.items()}
+
+
+@dataclass
+class Served:
+    """A gateway in this process, over real HTTP."""
+
+    url: str
+    application: Application
+
+
+@asynccontextmanager
+async def serving_gateway(config: Path, host: str = "127.0.0.1") -> AsyncIterator[Served]:
+    """Start a gateway on a free port."""
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    leaving = anyio.Event()
+    async with open_application(load_config(config, {})) as application, anyio.create_task_group() as tasks:
+        tasks.start_soon(application.serve_http, host, 0, told.set_result, leaving)
+        yield Served(await told, application)
+        leaving.set()

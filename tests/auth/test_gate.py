@@ -1,0 +1,259 @@
+"""The gate before the gateway's face on HTTP: who is let in, and what the others are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx2
+import pytest
+from tests.auth.conftest import HASHES, TOKENS, serving_gateway
+from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
+from tests.walk.test_faces import BOUND, HEADERS, HELLO, open_session
+
+from mcp_mirror.app import open_application
+from mcp_mirror.config import load_config
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.faces.auth.tokens import mint_token
+from mcp_mirror.pins import Pins
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Run
+
+ISSUER = "https://login.example.com"
+RESOURCE = "https://tools.example.com/mcp"
+METADATA = "https://tools.example.com/.well-known/oauth-protected-resource/mcp"
+KEY = SigningKey("one")
+LIST = '{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
+ANYWHERE = "0.0.0.0"  # noqa: S104  # an address beyond loopback
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def session_of(url: str, shown: dict[str, str]) -> dict[str, str]:
+    async with httpx2.AsyncClient(headers=shown, timeout=BOUND) as client:
+        return await open_session(client, url)
+
+
+@pytest.fixture
+def guarded(configured: Configured, tmp_path: Path) -> Path:
+    """A gateway that takes tokens of its own and of an issuer, with a scope."""
+    (tmp_path / "jwks.json").write_text(jwks(KEY))
+    auth = {
+        "tokens": {"alice": HASHES["alice"], "bob": {"hash": HASHES["bob"], "scopes": ["other"]}},
+        "issuers": [{"issuer": ISSUER, "jwks": "jwks.json"}],
+        "scopes": ["tools"],
+        "resource": RESOURCE,
+    }
+    return configured({}, auth=auth)
+
+
+CHALLENGE = f'Bearer scope="tools", resource_metadata="{METADATA}"'
+BAD_TOKEN = (
+    'Bearer error="invalid_token", error_description="The token is unknown, has expired, or is not for this server.", '
+    f'scope="tools", resource_metadata="{METADATA}"'
+)
+NO_SCOPE = (
+    'Bearer error="insufficient_scope", error_description="The token does not have the scope that is required.", '
+    f'scope="tools", resource_metadata="{METADATA}"'
+)
+REFUSED: dict[str, tuple[dict[str, str], int, str]] = {
+    "none": ({}, 401, CHALLENGE),
+    "an empty one": ({"authorization": "Bearer"}, 401, CHALLENGE),
+    "another scheme": ({"authorization": "Basic YWxpY2U6eA=="}, 401, CHALLENGE),
+    "unknown": (bearer("mcpm_unknown"), 401, BAD_TOKEN),
+    "a hash": (bearer(HASHES["alice"]), 401, BAD_TOKEN),
+    "no text": ({"authorization": "Bearer \u00ff\u00fe"}, 401, BAD_TOKEN),
+    "expired": (bearer(KEY.sign(ISSUER, scope="tools", exp=1)), 401, BAD_TOKEN),
+    "for another": (bearer(KEY.sign(ISSUER, scope="tools", aud="x")), 401, BAD_TOKEN),
+    "without the scope": (
+        bearer(KEY.sign(ISSUER)),
+        403,
+        NO_SCOPE,
+    ),
+    "configured for another scope": (
+        bearer(TOKENS["bob"]),
+        403,
+        NO_SCOPE,
+    ),
+}
+
+
+async def test_who_shows_no_good_token_is_told_what_is_wanted(guarded: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "mcp_mirror")
+    async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        for name, (headers, status, challenge) in REFUSED.items():
+            raw_headers = [(key.encode(), value.encode("latin-1")) for key, value in (HEADERS | headers).items()]
+            for method in ("POST", "GET", "DELETE", "OPTIONS"):
+                answer = await client.request(method, served.url, headers=raw_headers, content=HELLO)
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (status, challenge), (name, method)
+        for way in ("", "/", "/other", "/../mcp"):
+            assert (await client.get(served.url.removesuffix("/mcp") + way)).status_code == 401
+        for token in (TOKENS["alice"], KEY.sign(ISSUER, scope="more tools")):
+            assert (await client.post(served.url, headers=HEADERS | bearer(token), content=HELLO)).status_code == 200
+    said = caplog.text
+    assert "A token is refused: ExpiredSignatureError" in said
+    assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in said]
+
+
+async def test_a_token_in_a_url_or_twice_is_refused_though_it_is_good(guarded: Path) -> None:
+    token = TOKENS["alice"]
+    async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        for query in (f"access_token={token}", f"Access_Token={token}", "token=x", "api_key=x&a=b"):
+            for headers in (HEADERS, HEADERS | bearer(token)):
+                answer = await client.post(f"{served.url}?{query}", headers=headers, content=HELLO)
+                assert answer.status_code == 400
+                assert 'error="invalid_request"' in answer.headers["www-authenticate"]
+        twice = [*HEADERS.items(), ("authorization", f"Bearer {token}"), ("authorization", f"Bearer {token}")]
+        assert (await client.post(served.url, headers=twice, content=HELLO)).status_code == 400
+
+
+async def test_clients_are_told_where_tokens_are_had(guarded: Path) -> None:
+    async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        answer = await client.get(served.url.removesuffix("/mcp") + "/.well-known/oauth-protected-resource/mcp")
+        assert answer.status_code == 200
+        told = answer.json()
+    assert told["resource"] == RESOURCE
+    assert told["authorization_servers"] == [ISSUER]
+    assert told["scopes_supported"] == ["tools"]
+    assert told["bearer_methods_supported"] == ["header"]
+
+
+async def test_not_a_byte_is_read_of_who_is_not_let_in(guarded: Path) -> None:
+    async with serving_gateway(guarded) as served:
+        url = httpx2.URL(served.url)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+        writer.write(f"POST /mcp HTTP/1.1\r\nhost: {url.host}:{url.port}\r\n{head}content-length: 999\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)  # though the body never comes
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
+async def test_another_principals_session_is_none(guarded: Path) -> None:
+    alice, carol = bearer(TOKENS["alice"]), bearer(KEY.sign(ISSUER, scope="tools", sub="carol"))
+    ask = LIST
+    async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND, headers=alice) as client:
+        session = await open_session(client, served.url)
+        unknown = session | {"mcp-session-id": "0" * 32}
+        for method in ("POST", "GET", "DELETE"):
+            told = [
+                await client.request(method, served.url, headers=HEADERS | carol | named, content=ask)
+                for named in (session, unknown)
+            ]
+            seen = [(one.status_code, one.content, {**one.headers, "date": ""}) for one in told]
+            assert seen[0] == seen[1]
+            assert seen[0][0] == 404
+        assert (await client.post(served.url, headers=HEADERS | session, content=ask)).status_code == 200
+        again = bearer(KEY.sign(ISSUER, scope="tools", sub="carol", exp=int(time.time()) + 900))
+        own = await session_of(served.url, carol)
+        refreshed = await client.post(served.url, headers=HEADERS | own | again, content=ask)
+        assert refreshed.status_code == 200  # a session is the principal's, whichever token shows that
+
+
+async def test_keys_that_cannot_be_had_are_the_gateways_trouble_and_not_the_clients(configured: Configured) -> None:
+    page = Page(status="500 Broken")
+    async with serving(page) as url:
+        issuers = [{"issuer": ISSUER, "jwks": url, "audience": AUDIENCE}]
+        config = configured({}, auth={"tokens": HASHES, "issuers": issuers})
+        async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+            answer = await client.post(served.url, headers=HEADERS | bearer(KEY.sign(ISSUER)), content=HELLO)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+            known = await client.post(served.url, headers=HEADERS | bearer(TOKENS["alice"]), content=HELLO)
+            assert known.status_code == 200
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(configured: Configured, tmp_path: Path) -> None:
+    (tmp_path / "jwks.json").write_text(jwks(KEY))
+    issuers = [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE, "leeway": 0}]
+    async with (
+        serving_gateway(configured({}, auth={"issuers": issuers})) as served,
+        httpx2.AsyncClient(timeout=BOUND) as client,
+    ):
+        token = bearer(KEY.sign(ISSUER, exp=int(time.time()) + 3))
+        session = await session_of(served.url, token)
+        async with client.stream("GET", served.url, headers=HEADERS | session | token) as stream:
+            assert stream.status_code == 200
+            async with asyncio.timeout(BOUND):
+                await stream.aread()
+        assert (await client.get(served.url, headers=HEADERS | session | token)).status_code == 401
+
+
+async def test_a_token_that_is_taken_out_of_the_configuration_is_good_no_more(configured: Configured) -> None:
+    config = configured({}, auth={"tokens": HASHES})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        session = await session_of(served.url, bearer(TOKENS["bob"]))
+        told = json.loads(config.read_text())
+        del told["auth"]["tokens"]["bob"]
+        config.write_text(json.dumps(told))
+        ask = HEADERS | session | bearer(TOKENS["bob"])
+        assert (await client.post(served.url, headers=ask, content=LIST)).status_code == 200
+        assert served.application.reload(load_config(config, {}), Pins()) == ()
+        assert (await client.post(served.url, headers=ask, content=LIST)).status_code == 401
+        del told["auth"]
+        config.write_text(json.dumps(told))
+        assert served.application.reload(load_config(config, {}), Pins()) == ("auth",)  # a gate is not opened meanwhile
+        known = await client.post(served.url, headers=HEADERS | bearer(TOKENS["alice"]), content=HELLO)
+        assert known.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({}, "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."),
+        ({"auth": {}}, "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."),
+        ({"auth": {"tokens": HASHES}}, "Name in 'server.allowed_hosts' the hosts under which clients reach it"),
+    ],
+)
+async def test_beyond_loopback_nobody_is_served_without_a_token_and_a_name(
+    sections: dict[str, Any], said: str, configured: Configured
+) -> None:
+    async with open_application(load_config(configured({}, **sections), {})) as application:
+        for host in (ANYWHERE, "::", "tools.example.com"):
+            with pytest.raises(MirrorError, match=re.escape(said)):
+                await application.serve_http(host, 0, print, anyio.Event())
+
+
+async def test_beyond_loopback_the_hosts_that_are_named_are_served_and_no_others(configured: Configured) -> None:
+    server = {"allowed_hosts": ["tools.example.com", "10.1.2.3:*"], "allowed_origins": "https://app.example.com"}
+    config = configured({}, auth={"tokens": HASHES}, server=server)
+    async with serving_gateway(config, ANYWHERE) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        url = served.url.replace(ANYWHERE, "127.0.0.1")
+        for headers, status in (
+            ({}, 200),
+            ({"host": "tools.example.com"}, 200),
+            ({"host": "10.1.2.3:8000"}, 200),
+            ({"host": "tools.example.com:8000"}, 421),
+            ({"host": "evil.example.com"}, 421),
+            ({"host": "tools.example.com", "origin": "https://app.example.com"}, 200),
+            ({"host": "tools.example.com", "origin": "https://evil.example.com"}, 403),
+        ):
+            answer = await client.post(url, headers=HEADERS | bearer(TOKENS["alice"]) | headers, content=HELLO)
+            assert answer.status_code == status, headers
+        for origin, shown in (("https://app.example.com", True), ("https://evil.example.com", False)):
+            asking = {"origin": origin, "access-control-request-method": "POST"}
+            asking |= {"access-control-request-headers": "authorization, mcp-session-id"}
+            preflight = await client.options(url, headers=asking)
+            assert (preflight.headers.get("access-control-allow-origin") == origin) is shown
+            answer = await client.post(url, headers=HEADERS | {"origin": origin}, content=HELLO)
+            assert answer.status_code == 401
+            assert (answer.headers.get("access-control-allow-origin") == origin) is shown
+
+
+async def test_a_minted_token_lets_its_principal_in(configured: Configured, run: Run) -> None:
+    ended = await run("token", "alice")
+    token = ended.out.strip()
+    assert token not in ended.err
+    line = ended.err.splitlines()[-1].strip()
+    assert line.startswith("alice: sha256:")
+    config = configured({}, auth={"tokens": {"alice": line.partition(": ")[2]}})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        assert (await client.post(served.url, headers=HEADERS | bearer(token), content=HELLO)).status_code == 200
+    assert mint_token()[0] != mint_token()[0]

@@ -1,0 +1,308 @@
+"""Upstreams that want OAuth: how the gateway has tokens for them, keeps them, and what comes out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx2
+import pytest
+from tests.auth.authority import CLIENT, Authority, governing
+from tests.walk.conftest import COMMAND
+
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.calls import ToolCall
+from mcp_mirror.config import load_config
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.login import sign_in
+from mcp_mirror.wire import join
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Run
+
+BOUND = 30
+HEARD = '"shown": "ac"'
+"""What the upstream says of a call that came with an access token."""
+
+
+@pytest.fixture
+async def authority() -> AsyncIterator[Authority]:
+    made = Authority()
+    async with governing(made):
+        yield made
+
+
+def wanting(authority: Authority, folder: Path, **oauth: Any) -> dict[str, Any]:
+    """An upstream with OAuth."""
+    file = str(folder / "kept" / "tokens.json")
+    return {"url": f"{authority.url}/mcp", "auth": {"oauth": {"token_file": file, **oauth}}}
+
+
+def alone(authority: Authority, folder: Path, **oauth: Any) -> dict[str, Any]:
+    """An upstream to which the gateway signs in by itself."""
+    client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": authority.url}
+    return wanting(authority, folder, grant="client_credentials", **client, **oauth)
+
+
+async def browse(url: str) -> None:
+    """Open what a person is shown."""
+    async with httpx2.AsyncClient(follow_redirects=True) as browser:
+        assert (await browser.get(url)).status_code == 200
+
+
+async def log_in(config: Path, *scopes: str) -> None:
+    """A person signs in."""
+    (policy,) = load_config(config, {}).upstreams
+    with anyio.fail_after(BOUND):
+        await sign_in(policy, scopes, browse)
+
+
+async def text(application: Application, tool: str, arguments: Any = None) -> str:
+    """What a tool answers."""
+    call = ToolCall(Silent(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
+    with anyio.fail_after(BOUND):
+        content = (await application.gateway.call_tool(call))["content"]
+    return str(json.loads(join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])
+
+
+async def state_of(config: Path) -> str:
+    """How the upstream is, once that is known."""
+    async with open_application(load_config(config, {})) as application:
+        (upstream,) = application.upstreams
+        with anyio.fail_after(BOUND):
+            await upstream.settled.wait()
+        return f"{upstream.status.state}: {upstream.status.detail}"
+
+
+def grants(authority: Authority) -> list[str]:
+    return [grant for grant, _ in authority.asked]
+
+
+async def test_the_gateway_signs_in_by_itself_once_and_keeps_the_token(
+    authority: Authority, configured: Configured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "mcp_mirror")
+    config = load_config(configured({"guarded": alone(authority, tmp_path)}), {})
+    async with open_application(config) as application:
+        assert HEARD in await text(application, "hear_mirrored")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):  # that are answered only when all are under way
+                tasks.start_soon(text, application, "slow_mirrored", {"enough": 8})
+        refused = await text(application, "quote_mirrored")
+        assert "You sent ***" in refused
+    assert grants(authority) == ["client_credentials"]
+    said = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("mcp_mirror")) + refused
+    assert not [secret for secret in (*authority.good, CLIENT[1]) if secret in said]
+    file = tmp_path / "kept" / "tokens.json"
+    assert file.read_text().count(next(iter(authority.good))) == 1
+    if sys.platform != "win32":
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert [path.name for path in file.parent.iterdir()] == ["tokens.json"]
+    async with open_application(config) as application:
+        assert HEARD in await text(application, "hear_mirrored")
+        assert grants(authority) == ["client_credentials"]  # it was kept
+        authority.good.clear()  # withdrawn
+        assert HEARD in await text(application, "hear_mirrored")
+        assert grants(authority) == ["client_credentials"] * 2
+
+
+async def test_a_person_signs_in_once_and_the_tokens_are_renewed(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.expires_in = 1
+    config = configured({"guarded": wanting(authority, tmp_path, scopes=["extra"])})
+    async with open_application(load_config(config, {})) as application:
+        (upstream,) = application.upstreams
+        with anyio.fail_after(BOUND):
+            await upstream.settled.wait()
+        assert "Run: mcp-mirror login guarded" in upstream.status.detail
+        assert "not connected now: guarded" in await text(application, "hear_mirrored")
+        await log_in(config, "more")
+        async with asyncio.timeout(BOUND):
+            while HEARD not in await text(application, "hear_mirrored"):  # noqa: ASYNC110  # the gateway connects
+                await asyncio.sleep(0.1)
+    asked = dict(authority.asked)["authorization_code"]
+    assert asked["resource"] == f"{authority.url}/mcp"
+    assert asked["client_id"] == "registered"
+    assert authority.scopes == "extra more"
+    kept = tmp_path / "kept" / "tokens.json"
+    told = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**told, "ends": 1.0}))  # long ago
+    asked_before = len(authority.asked)
+    authority.expires_in = 3600
+    async with open_application(load_config(config, {})) as application:
+        assert HEARD in await text(application, "hear_mirrored")
+        assert grants(authority)[asked_before:] == ["refresh_token"]
+        authority.good.clear()
+        authority.refresh.clear()  # the person has taken the permission back
+        for _ in range(2):
+            assert "Run: mcp-mirror login guarded" in await text(application, "hear_mirrored")
+
+
+async def test_a_person_signs_in_from_the_command_line(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, "login", "guarded", "--config", str(config), stdin=DEVNULL, stderr=PIPE
+    )
+    assert process.stderr is not None
+    said = ""
+    async with asyncio.timeout(BOUND):
+        while line := (await process.stderr.readline()).decode():
+            said += line
+            if line.startswith("http"):
+                await browse(line.strip())
+        assert await process.wait() == 0, said
+    assert "Signed in to guarded." in said
+    assert not [secret for secret in (*authority.good, *authority.refresh) if secret in said]
+
+
+async def test_a_call_that_needs_more_rights_says_what_to_run_and_nothing_that_a_server_made_up(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        for rights, told in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
+            authority.rights = rights
+            assert f"mcp-mirror login guarded{told} (" in await text(application, "hear_mirrored")
+        authority.rights = ""
+        assert HEARD in await text(application, "hear_mirrored")
+
+
+async def test_tokens_for_one_address_are_not_taken_to_another(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    other = Authority()
+    async with governing(other):
+        told = await state_of(configured({"guarded": wanting(other, tmp_path)}))
+    assert "Run: mcp-mirror login guarded" in told
+    assert other.asked == []
+
+
+async def test_a_person_who_is_not_allowed_is_not_signed_in(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.status = 400
+    with pytest.raises(MirrorError, match=r"Nobody is signed in to upstream 'guarded': .* it was not allowed"):
+        await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    assert not (tmp_path / "kept").exists()
+
+
+async def test_a_refused_sign_in_is_told_without_what_was_said(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.status = 400
+    told = await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert "its authorization server gave none (HTTP status 400, invalid_grant)" in told
+    assert CLIENT[1] not in told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"issuer": "http://login.example.com"}, "names an authorization server that is not safe to ask"),
+        ({"metadata": {"issuer": "https://evil.example.com"}}, "did not answer as it must"),
+        ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server that is not safe"),
+    ],
+)
+async def test_no_secret_goes_where_an_upstream_leads(
+    *, change: dict[str, Any], said: str, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    for name, value in change.items():
+        setattr(authority, name, value)
+    assert said in await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert authority.asked == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")
+async def test_a_token_file_that_others_can_read_or_that_is_damaged_is_not_used(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    file = tmp_path / "kept" / "tokens.json"
+    file.chmod(0o640)
+    assert f"Run: chmod 600 {file}" in await state_of(config)
+    file.chmod(0o600)
+    file.write_text(file.read_text().replace("{", "[", 1))
+    told = await state_of(config)
+    assert "cannot be read. Remove the file" in told
+    assert not [token for token in authority.good if token in told]
+
+
+async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
+    configured: Configured, tmp_path: Path
+) -> None:
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        there = elsewhere.sockets[0].getsockname()[1]
+        where = f"location: http://127.0.0.1:{there}/mcp\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        writer.write(f"HTTP/1.1 307 Temporary Redirect\r\n{where}".encode())
+        writer.close()
+
+    async with (
+        await asyncio.start_server(answer, "127.0.0.1", 0) as elsewhere,
+        await asyncio.start_server(redirect, "127.0.0.1", 0) as here,
+    ):
+        url = f"http://127.0.0.1:{here.sockets[0].getsockname()[1]}/mcp"
+        kept = {"url": url, "tokens": {"access_token": "acc3ss-c4nary", "token_type": "Bearer"}}
+        (tmp_path / "tokens.json").touch(0o600)
+        (tmp_path / "tokens.json").write_text(json.dumps(kept))
+        by_header = {"url": url, "headers": {"Authorization": "Bearer h3ader-c4nary"}}
+        by_token = {"url": url, "auth": {"oauth": {"token_file": "tokens.json"}}}
+        told = [await state_of(configured({"one": one})) for one in (by_header, by_token)]
+    assert all(one.startswith("down: ") for one in told)
+    assert seen == []
+    assert "c4nary" not in str(told)
+
+
+async def test_only_upstreams_with_a_person_to_sign_in_have_a_login(
+    authority: Authority, configured: Configured, raw: Any, tmp_path: Path, run: Run
+) -> None:
+    for upstream in (raw(), alone(authority, tmp_path)):
+        with pytest.raises(MirrorError, match="Nobody signs in to upstream 'one'"):
+            await log_in(configured({"one": upstream}))
+    ended = await run("login", "two", "--config", str(configured({"one": raw()})))
+    assert "There is no upstream 'two' in the configuration, but one." in ended.err
+
+
+async def test_what_is_no_return_of_the_browser_ends_no_sign_in(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    async def stray(url: str) -> None:
+        port = httpx2.URL(url).params["redirect_uri"].split(":")[2].split("/")[0]
+        for sent in (
+            b"\r\n\r\n",
+            b"GET /callback HTTP/1.1\r\n\r\n",
+            b"POST /callback?code=x HTTP/1.1\r\n\r\n",
+            b"x" * 20_000,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            writer.write(sent)
+            assert b" 200 " not in await reader.read()
+            writer.close()
+        await browse(url)
+
+    (policy,) = load_config(configured({"guarded": wanting(authority, tmp_path)}), {}).upstreams
+    with anyio.fail_after(BOUND):
+        assert await sign_in(policy, (), stray) == str(tmp_path / "kept" / "tokens.json")

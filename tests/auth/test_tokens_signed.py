@@ -1,0 +1,213 @@
+"""Signed tokens: what is taken, what is not, and how often an issuer is asked for its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
+
+from mcp_mirror.access import IssuerPolicy
+from mcp_mirror.faces.auth.jwts import Issuers
+from mcp_mirror.faces.auth.keys import KeysUnavailableError
+
+ISSUER = "https://login.example.com/"
+OTHER = "https://other.example.com/"
+KEY = SigningKey("one")
+STRANGER = SigningKey("one")
+STRANGER_TOKEN = SigningKey("none").sign(ISSUER)
+RSA_KEY = SigningKey("two", "RS256")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def issuers(source: str, clock: Callable[[], float] = time.monotonic, **keys: Any) -> Issuers:
+    return Issuers([IssuerPolicy(ISSUER, (AUDIENCE,), source, **keys)], clock)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    (tmp_path / "jwks.json").write_text(jwks(KEY, RSA_KEY))
+    return str(tmp_path / "jwks.json")
+
+
+async def test_a_good_token_shows_who_it_is_and_what_it_is_for(keys: str) -> None:
+    principal = await issuers(keys).find_principal(KEY.sign(ISSUER, scope="read write"))
+    assert principal
+    assert (principal.issuer, principal.name, principal.scopes) == (ISSUER, "alice", frozenset({"read", "write"}))
+    assert principal.namespace == json.dumps([ISSUER, "alice"])
+    assert await issuers(keys).find_principal(RSA_KEY.sign(ISSUER))
+
+
+def altered(token: str) -> str:
+    head, body, signature = token.split(".")
+    claims = json.loads(jwt.utils.base64url_decode(body))
+    return ".".join(
+        (head, jwt.utils.base64url_encode(json.dumps(claims | {"sub": "bob"}).encode()).decode(), signature)
+    )
+
+
+def confused(token: str) -> str:
+    """Signed with the public key as if it were a secret (RFC 8725, section 2.1)."""
+    claims = jwt.decode(token, options={"verify_signature": False})
+    head = {"alg": "HS256", "typ": "JWT", "kid": "one"}
+    signed = ".".join(jwt.utils.base64url_encode(json.dumps(part).encode()).decode() for part in (head, claims))
+    secret = jwt.get_algorithm_by_name("HS256")
+    signature = secret.sign(signed.encode(), KEY.public_pem)
+    return f"{signed}.{jwt.utils.base64url_encode(signature).decode()}"
+
+
+NOW = int(time.time())
+BAD: dict[str, str] = {
+    "of another issuer": KEY.sign(OTHER),
+    "of an issuer that is alike": KEY.sign(ISSUER.rstrip("/")),
+    "without an issuer": KEY.sign(ISSUER, iss=None),
+    "for somebody else": KEY.sign(ISSUER, aud="https://elsewhere.example.com"),
+    "for nobody": KEY.sign(ISSUER, aud=None),
+    "expired": KEY.sign(ISSUER, exp=NOW - 60),
+    "never expiring": KEY.sign(ISSUER, exp=None),
+    "not good yet": KEY.sign(ISSUER, nbf=NOW + 86_400),
+    "made in the future": KEY.sign(ISSUER, iat=NOW + 86_400),
+    "of nobody": KEY.sign(ISSUER, sub=None),
+    "of a nameless one": KEY.sign(ISSUER, sub=""),
+    "of a very long name": KEY.sign(ISSUER, sub="x" * 2000),
+    "signed by another with the key's name": STRANGER.sign(ISSUER),
+    "by a key that nobody has": SigningKey("three").sign(ISSUER),
+    "by a signature that is not allowed": SigningKey("two", "RS512").sign(ISSUER),
+    "unsigned": jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": NOW + 86_400}, "", "none"),
+    "altered": altered(KEY.sign(ISSUER)),
+    "signed with the public key": confused(KEY.sign(ISSUER)),
+    "cut": KEY.sign(ISSUER)[:-8],
+    "too long": KEY.sign(ISSUER, more="x" * 20_000),
+    "no token": "mcpm_0123456789",
+    "nothing": "..",
+    "no text": "\udcff.\udcff.\udcff",
+}
+
+
+@pytest.mark.parametrize("token", BAD.values(), ids=BAD)
+async def test_any_other_token_lets_nobody_in(keys: str, token: str) -> None:
+    assert await issuers(keys).find_principal(token) is None
+
+
+async def test_clocks_may_differ_by_the_leeway_and_no_more(keys: str) -> None:
+    lenient = issuers(keys, leeway=120.0)
+    assert await lenient.find_principal(KEY.sign(ISSUER, exp=int(time.time()) - 60))
+    assert await lenient.find_principal(KEY.sign(ISSUER, exp=int(time.time()) - 240)) is None
+
+
+async def test_the_principal_is_the_claim_that_the_configuration_names(keys: str) -> None:
+    by_mail = issuers(keys, principal="email")
+    principal = await by_mail.find_principal(KEY.sign(ISSUER, email="a@example.com"))
+    assert principal
+    assert principal.name == "a@example.com"
+    assert await by_mail.find_principal(KEY.sign(ISSUER)) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "scopes"),
+    [
+        ({"scope": "a b"}, {"a", "b"}),
+        ({"scp": ["a", "b", 3]}, {"a", "b"}),
+        ({"scp": "a"}, {"a"}),
+        ({"scope": 7}, set()),
+        ({}, set()),
+    ],
+)
+async def test_scopes_are_read_as_servers_write_them(keys: str, said: dict[str, Any], scopes: set[str]) -> None:
+    principal = await issuers(keys).find_principal(KEY.sign(ISSUER, **said))
+    assert principal
+    assert principal.scopes == scopes
+
+
+async def test_the_same_subject_of_two_issuers_is_two_principals(keys: str, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(jwks(STRANGER))
+    both = [IssuerPolicy(ISSUER, (AUDIENCE,), keys), IssuerPolicy(OTHER, (AUDIENCE,), str(tmp_path / "other.json"))]
+    known = Issuers(both, time.monotonic)
+    one, other = await known.find_principal(KEY.sign(ISSUER)), await known.find_principal(STRANGER.sign(OTHER))
+    assert one
+    assert other
+    assert one.namespace != other.namespace
+    assert await known.find_principal(STRANGER.sign(ISSUER)) is None
+    assert await known.find_principal(KEY.sign(OTHER)) is None
+
+
+async def test_keys_are_asked_for_once_and_again_for_a_new_one_but_not_by_every_stranger() -> None:
+    page, clock = Page(jwks(KEY)), Clock()
+    async with serving(page) as url:
+        known = issuers(url, clock)
+        assert all(await asyncio.gather(*(known.find_principal(KEY.sign(ISSUER)) for _ in range(20))))
+        assert page.asked == 1
+        new = SigningKey("new")
+        page.body = jwks(KEY, new)
+        for _ in range(20):
+            assert await known.find_principal(SigningKey("none").sign(ISSUER)) is None
+        assert page.asked == 1
+        clock.now += 11
+        assert not any(await asyncio.gather(*(known.find_principal(STRANGER_TOKEN) for _ in range(20))))
+        assert await known.find_principal(new.sign(ISSUER))
+        assert page.asked == 2
+        clock.now += 601
+        page.body = jwks(new)
+        assert await known.find_principal(new.sign(ISSUER))
+        assert await known.find_principal(KEY.sign(ISSUER)) is None  # withdrawn
+        assert page.asked == 3
+
+
+BROKEN = {
+    "fails": Page(jwks(KEY), status="500 Internal Server Error"),
+    "leads elsewhere": Page(jwks(KEY), status="302 Found", headers={"location": "https://evil.example.com/"}),
+    "says something else": Page("[]"),
+    "says nothing": Page(""),
+    "says no JSON": Page("{"),
+    "says too much": Page(" " * (1 << 19) + jwks(KEY)),
+    "has keys of no form": Page('{"keys": 5}'),
+}
+
+
+@pytest.mark.parametrize("page", BROKEN.values(), ids=BROKEN)
+async def test_keys_that_cannot_be_had_let_nobody_in_and_old_ones_serve_for_a_day(page: Page) -> None:
+    clock = Clock()
+    async with serving(page) as url:
+        with pytest.raises(KeysUnavailableError):
+            await issuers(url, clock).find_principal(KEY.sign(ISSUER))
+    good = Page(jwks(KEY))
+    async with serving(good) as url:
+        known = issuers(url, clock)
+        assert await known.find_principal(KEY.sign(ISSUER))
+        good.body, good.status, good.headers = page.body, page.status, page.headers
+        clock.now += 601
+        assert await known.find_principal(KEY.sign(ISSUER))
+        clock.now += 86_400
+        with pytest.raises(KeysUnavailableError):
+            await known.find_principal(KEY.sign(ISSUER))
+
+
+async def test_of_several_keys_without_names_none_is_guessed(tmp_path: Path) -> None:
+    bare = [{name: value for name, value in key.public.items() if name != "kid"} for key in (KEY, STRANGER)]
+    token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")
+    for keys, admitted in (
+        (bare[:1], True),
+        (bare, False),
+        ([*bare[:1], {"kty": "oct", "k": "AA"}, {"kty": "X"}, 5], True),
+    ):
+        (tmp_path / "jwks.json").write_text(json.dumps({"keys": keys}))
+        assert bool(await issuers(str(tmp_path / "jwks.json")).find_principal(token)) is admitted
+
+
+@pytest.mark.parametrize("change", [{"use": "enc"}, {"alg": "ES384"}, {"crv": "P-384"}, {"x": "AA"}])
+async def test_a_key_that_is_for_something_else_is_none(tmp_path: Path, change: dict[str, str]) -> None:
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY.public | change]}))
+    assert await issuers(str(tmp_path / "jwks.json")).find_principal(KEY.sign(ISSUER)) is None

@@ -1,0 +1,187 @@
+"""Nobody sees a byte of another's memory, and another's path is like one that never was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import sys
+import time
+import uuid
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.auth.conftest import HASHES, serving_gateway
+from tests.auth.strangers import Visitor, furnish, try_all, visiting
+
+from mcp_mirror.callers import LOCAL
+
+if TYPE_CHECKING:
+    from redis_process import RedisProcess
+    from tests.walk.conftest import Configured
+
+ATTEMPTS = int(os.environ.get("STRANGER_ATTEMPTS", "160"))
+"""For each store. 34,000 make 100,000 over three."""
+PAIRS = int(os.environ.get("STRANGER_PAIRS", "0"))
+"""Of requests whose times are compared; 0: none are."""
+SEED = int(os.environ.get("STRANGER_SEED", "20261120"))
+RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
+
+STORES = ["memory", "disk", "redis"]
+own_store = pytest.mark.parametrize("store", STORES)
+
+
+@pytest.fixture
+def guarded(store: str, configured: Configured, raw: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A gateway with two principals, with every tool of ours, on each store."""
+    chosen: dict[str, Any] = {"kind": store, "path": str(tmp_path / "store") if store == "disk" else None}
+    if store == "redis":
+        server: RedisProcess = request.getfixturevalue("redis_server")
+        chosen |= {"url": server.url, "prefix": f"{uuid.uuid4()}:"}
+    (tmp_path / "exchange").mkdir()
+    tools = {"roots": [str(tmp_path / "exchange")]}
+    return configured(
+        {"raw": raw()}, store=chosen, auth={"tokens": HASHES}, memory_tools=tools, limits={"calls_per_minute": "none"}
+    )
+
+
+@own_store
+async def test_a_stranger_sees_nothing_whatever_they_try(guarded: Path, store: str) -> None:
+    rng = random.Random(f"{SEED} {store}")  # noqa: S311  # so that it can be tried again
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(guarded))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        owned = await furnish(alice, rng, 24)
+        assert await try_all(bob, owned, rng.getrandbits(64), ATTEMPTS) == []
+        listed = await alice.call("memory_list")
+        for path in (*owned.told, *owned.hidden)[:8]:  # nor was anything harmed
+            assert "c4nary" in await alice.call("memory_read", memory_path=path)
+        assert owned.seen_in(listed)
+        assert not owned.seen_in(await bob.call("memory_list"))
+
+
+TOOLS: list[tuple[str, dict[str, Any]]] = [
+    ("retrieve_final_answer_from_memory", {"memory_path": "{}"}),
+    ("retrieve_final_answer_from_memory", {"memory_path": "{}/private"}),
+    ("memory_describe", {"memory_path": "{}"}),
+    ("memory_read", {"memory_path": "{}/rows"}),
+    ("memory_grep", {"memory_path": "{}", "pattern": "x"}),
+    ("memory_query", {"memory_path": "{}", "expression": "@"}),
+    ("memory_edit", {"memory_path": "{}", "merge": {"a": 1}}),
+    ("memory_forget", {"memory_path": "{}"}),
+    ("memory_export", {"memory_path": "{}", "file": "x.json"}),
+    ("memory_list", {"after": "{}"}),
+    ("hear_mirrored", {"x": "{}"}),
+    ("hear_mirrored", {"x": ["{}/private/0", "{}"]}),
+]
+
+
+async def answers_of(visitor: Visitor, path: str) -> list[str]:
+    """What every tool and resource of ours, and a twin, says of a path, the path itself left out."""
+    told = [await visitor.call(tool, **json.loads(json.dumps(given).replace("{}", path))) for tool, given in TOOLS]
+    told += [await visitor.ask("resources/read", {"uri": f"memory://{path}{more}"}) for more in ("", "/private")]
+    told += [await visitor.ask("resources/list", {"cursor": path})]
+    told += [await visitor.ask("resources/read", {"uri": f"memory://{path}"}, modern=True)]
+    return [
+        answer.replace(path, "PATH").partition("data: ")[2].partition('"id":')[2].partition(",")[2] for answer in told
+    ]
+
+
+@own_store
+async def test_anothers_an_expired_ones_and_an_unknown_path_are_answered_alike(guarded: Path) -> None:
+    told = json.loads(guarded.read_text())
+    told["store"]["ttl"] = 2
+    guarded.write_text(json.dumps(told))
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(guarded))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        owned = await furnish(alice, random.Random(SEED), 2)  # noqa: S311  # as above
+        (foreign,) = owned.told
+        unknown = f"say-{uuid.uuid4()}"
+        assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
+        async with asyncio.timeout(30):
+            while "expired at" not in await alice.call("memory_describe", memory_path=owned.hidden[0]):  # noqa: ASYNC110  # time ends it
+                await asyncio.sleep(2.2)  # each look puts the end off
+        assert "expired at" in await alice.call("memory_describe", memory_path=foreign)
+        assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
+
+
+async def test_anothers_question_cannot_be_answered(configured: Configured) -> None:
+    upstream = {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
+    keys = ["k" * 32]  # as replicas have them, so that a restart would not help either
+    config = configured({"up": upstream}, auth={"tokens": HASHES}, server={"state_keys": keys})
+    able: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+    asking = {"name": "interview_mirrored", "arguments": {"rounds": "form"}, "_meta": able}
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        asked = json.loads(await alice.ask("tools/call", asking, modern=True))["result"]
+        assert asked["resultType"] == "input_required"
+        (key,) = asked["inputRequests"]
+        answer = {key: {"action": "accept", "content": {"name": "Ada"}}}
+        answered = {**asking, "inputResponses": answer, "requestState": asked["requestState"]}
+        stolen = json.loads(await bob.ask("tools/call", answered, modern=True))
+        forged = json.loads(await bob.ask("tools/call", {**answered, "requestState": "v1.AAAA"}, modern=True))
+        assert stolen["error"] == forged["error"]
+        assert stolen["error"]["data"] == {"reason": "invalid_request_state"}
+        own = json.loads(await alice.ask("tools/call", answered, modern=True))["result"]
+        assert "Ada" in json.dumps(own)
+
+
+async def test_what_principals_show_of_themselves_stays_with_the_gateway(configured: Configured, raw: Any) -> None:
+    canary = "c00kie-c4nary-0123456789"
+    config = configured({"raw": raw()}, auth={"tokens": HASHES}, mirror={"capture": "never"})
+    shown = {"cookie": f"session={canary}", "x-api-key": canary, "x-custom": canary, "proxy-authorization": canary}
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        token = alice.http.headers["authorization"].removeprefix("Bearer ")
+        meta = {
+            "authorization": "Bearer other", "example.com/Authorization": "x", "cookie": "a=b",
+            "nested": {"deep": [f"Bearer {token}"]}, "copied": canary, "example.com/kept": "kept",
+        }  # fmt: skip
+        for modern in (False, True):
+            call = {"name": "hear_mirrored", "arguments": {"said": "this"}, "_meta": meta}
+            heard = await alice.ask("tools/call", call, modern=modern, **shown)
+            assert "kept" in heard
+            assert not [word for word in (token, canary, "uthorization", "cookie", "nested") if word in heard]
+
+
+@own_store
+@pytest.mark.skipif(not PAIRS, reason="measured by `make soak`")
+@pytest.mark.timeout(1800)
+async def test_the_time_of_an_answer_does_not_tell_anothers_path_from_an_unknown_one(guarded: Path) -> None:
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(guarded))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        owned = await furnish(alice, random.Random(SEED), 24)  # noqa: S311  # as above
+        times: tuple[list[float], list[float]] = ([], [])
+        rng = random.Random(SEED)  # noqa: S311  # as above
+        for _ in range(PAIRS):
+            paths = [rng.choice(owned.told), f"say-{uuid.UUID(int=rng.getrandbits(128), version=4)}"]
+            for which in rng.sample((0, 1), 2):
+                began = time.perf_counter()
+                await bob.call("memory_describe", memory_path=paths[which])
+                times[which].append(time.perf_counter() - began)
+        assert abs(mann_whitney(*times)) < 3.29, [statistics.median(one) for one in times]  # p = 0.001
+
+
+def mann_whitney(one: list[float], other: list[float]) -> float:
+    """The normal deviate of U (ties are too few to matter)."""
+    ranked = sorted([(value, 0) for value in one] + [(value, 1) for value in other])
+    ranks = sum(rank for rank, (_, of) in enumerate(ranked, 1) if of == 0)
+    n, m = len(one), len(other)
+    u = ranks - n * (n + 1) / 2
+    return float((u - n * m / 2) / (n * m * (n + m + 1) / 12) ** 0.5)
+
+
+def test_the_local_users_memory_is_no_principals() -> None:
+    assert LOCAL not in {json.dumps(["token", name]) for name in (*HASHES, LOCAL)}

@@ -1,0 +1,129 @@
+"""What stands in an audit log: every text bounded and in ASCII, and never a whole memory path."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.audit import SILENT, Audit, AuditRecord, line_of
+from mcp_mirror.policies import AuditPolicy
+from mcp_mirror.shorthand import Shorthand
+
+BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+SHORT = Shorthand(b"k" * 32)
+TIME = "2026-01-02T03:04:05.678Z"
+
+
+def line(record: AuditRecord) -> str:
+    return line_of(record, TIME, SHORT).decode("ascii")
+
+
+def test_a_record_is_one_line_of_json() -> None:
+    labels = {"integrity": "untrusted", "sources": ["web", "files"]}
+    record = AuditRecord(
+        "call", "local", "say", "stored", f"{BASE}/a", labels, 7, {"rule": "x"}, "web", 1.26, correlation="c1"
+    )
+    assert json.loads(line(record)) == {
+        "time": TIME,
+        "event": "call",
+        "principal": "local",
+        "tool": "say",
+        "upstream": "web",
+        "outcome": "stored",
+        "path": SHORT.of(f"{BASE}/a"),
+        "labels": {"integrity": "untrusted", "sources": ["files", "web"]},
+        "bytes": 7,
+        "milliseconds": 1.3,
+        "correlation": "c1",
+        "rule": "x",
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    told = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
+    assert set(told) == {"time", "event", "principal", "tool", "outcome", "bytes"}
+
+
+@given(st.text(), st.text(), st.integers(0, 400), st.sampled_from(["", "/k", "/a b/~1", "/\u202e"]))
+def test_no_text_is_long_or_hidden_and_no_path_whole(before: str, behind: str, times: int, below: str) -> None:
+    text = f"{before * times}'{BASE}{below}'{behind}"
+    many = {f"{at}{text}": text for at in range(99)}
+    said = line(AuditRecord("refusal", text, text, text, text, {**many, "all": [text] * 99}, detail=many))
+    assert said.endswith("\n")
+    assert said.count("\n") == 1
+    assert BASE not in said
+    assert BASE[7:] not in said
+    assert len(said) < 200_000
+    json.loads(said)
+
+
+def test_a_path_below_another_is_told_as_such_and_another_key_tells_it_otherwise() -> None:
+    base, below = SHORT.of(BASE), SHORT.of(f"{BASE}/a/b")
+    assert below.startswith(f"{base}/")
+    assert (len(base), len(below)) == (16, 33)
+    assert Shorthand(b"other").of(BASE) != base
+    assert "k" * 8 not in repr(SHORT)
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("nothing here", "nothing here"),
+        (f'"{BASE}/a b" is', f'"{BASE}/a b" is'),
+        (f"memory://{BASE}/a.", f"{BASE}/a."),
+        (f"({BASE})", BASE),
+        (f"{BASE}/x, {BASE}", f"{BASE}/x"),
+    ],
+)
+def test_a_path_in_a_text_is_hidden_as_far_as_it_goes(text: str, hidden: str) -> None:
+    said = SHORT.hide(text)
+    assert BASE not in said
+    assert (said == text) is (BASE not in hidden)
+    if BASE in hidden:
+        path = hidden.strip('"').removesuffix('" is')
+        assert f"(path {SHORT.of(path)})" in said
+
+
+async def test_without_a_sink_all_is_admitted_and_nothing_written() -> None:
+    record = AuditRecord("call", "local", "say", "ok")
+    SILENT.write(record)
+    assert await SILENT.admit(record)
+    assert "c4nary" not in repr(AuditPolicy(key="c4nary"))
+
+
+class Witness:
+    """Keeps records."""
+
+    def __init__(self, *, works: bool = True) -> None:
+        self.records: list[AuditRecord] = []
+        self.works = works
+
+    def put(self, record: AuditRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"written": len(self.records), "lost": 0}
+
+    async def keep(self, record: AuditRecord) -> bool:
+        self.put(record)
+        return self.works
+
+
+@pytest.mark.parametrize(
+    ("required", "works", "admitted"), [(False, False, True), (True, False, False), (True, True, True)]
+)
+async def test_what_must_be_written_down_is_before_it_is_done(*, required: bool, works: bool, admitted: bool) -> None:
+    witness = Witness(works=works)
+    assert await Audit(witness, required).admit(AuditRecord("call", "local", "say", "begun")) is admitted
+    assert len(witness.records) == required
+
+
+def test_what_comes_of_one_call_has_one_correlation() -> None:
+    witness = Witness()
+    audit = Audit(witness).within("c1")
+    audit.write(AuditRecord("read", "local", "memory_read", "ok"))
+    audit.write(AuditRecord("call", "local", "memory_read", "ok", correlation="c2"))
+    assert [record.correlation for record in witness.records] == ["c1", "c2"]
+    assert (audit.counts, SILENT.counts) == ({"written": 2, "lost": 0}, {})

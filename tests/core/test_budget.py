@@ -1,0 +1,170 @@
+"""Answers never overflow what is theirs of a window, whatever the calls, their sizes and their order."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.budget import (
+    LEAST,
+    NOTICE,
+    SHARE,
+    Account,
+    capacity_of,
+    cost_of,
+    lowered,
+    media_cost,
+    wanted_by,
+)
+from mcp_mirror.models import Buffer, Traffic
+from mcp_mirror.policies import ContextPolicy, MirrorPolicy
+
+TOKENS = st.integers(0, 300_000)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "end", "give up"]), TOKENS, TOKENS, st.integers(0, 9)), max_size=60
+)
+
+
+@given(st.integers(1, 300_000), TOKENS, STEPS)
+def test_what_is_sent_and_held_never_exceeds_the_capacity(
+    capacity: int, before: int, steps: list[tuple[str, int, int, int]]
+) -> None:
+    account, open_calls = Account(capacity, before), list[int]()
+    most = max(capacity, before)
+    for step, wanted, cost, which in steps:
+        if step == "begin":
+            held = account.share(wanted)
+            account = account.hold(held)
+            open_calls.append(held)
+        elif open_calls:
+            held = open_calls.pop(which % len(open_calls))
+            more = min(max(cost - held, 0), account.room) if step == "end" else 0
+            account = account.hold(more)
+            account = account.settle(held + more, min(cost, held + more) if step == "end" else 0)
+        assert account.sent + account.held <= most
+        assert account.held == sum(open_calls)
+        assert account.room == max(capacity - account.sent - account.held, 0)
+
+
+@given(st.integers(0, 300_000), TOKENS)
+def test_a_call_gets_what_it_wants_up_to_a_share_of_the_room_and_a_path_as_long_as_one_fits(
+    capacity: int, wanted: int
+) -> None:
+    account = Account(capacity)
+    held = account.share(wanted)
+    assert held <= min(wanted, account.room)
+    assert held == wanted or held >= min(account.room // SHARE, wanted)
+    assert held >= min(wanted, account.room, LEAST)
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=400))
+def test_calls_made_at_once_share_the_room_and_the_last_gets_a_path_still(wanted: list[int]) -> None:
+    account = Account(160_000)
+    for one in wanted:
+        account = account.hold(account.share(one))
+    assert account.held <= 160_000
+    if len(wanted) < 30:
+        assert account.room >= LEAST
+
+
+@pytest.mark.parametrize(
+    ("policy", "capacity"),
+    [
+        (ContextPolicy(), None),
+        (ContextPolicy(200_000), 160_000),
+        (ContextPolicy(1001, 0.5), 500),
+        (ContextPolicy(1, 0.99), 0),
+        (ContextPolicy(10, 0.0), 10),
+    ],
+)
+def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: int | None) -> None:
+    assert capacity_of(policy) == capacity
+
+
+@pytest.mark.parametrize(
+    ("held", "inline", "error", "read", "answer", "notice"),
+    [
+        (100_000, 800, 2000, 2500, 20_000, "compact"),
+        (2600, 800, 2000, 2275, 2600, "compact"),
+        (NOTICE, NOTICE, NOTICE, 525, NOTICE, "compact"),
+        (NOTICE - 1, 599, 599, 525, 599, "opaque"),
+        (LEAST, 128, 128, 112, 128, "opaque"),
+    ],
+)
+def test_every_budget_falls_with_what_a_call_holds(  # the columns of the table
+    held: int, inline: int, error: int, read: int, answer: int, notice: str
+) -> None:
+    low = lowered(MirrorPolicy(), held)
+    budgets = (low.inline_budget, low.error_budget, low.read_budget, low.answer_budget, low.notice)
+    assert budgets == (inline, error, read, answer, notice)
+    assert lowered(low, 10 * held).inline_budget == inline
+
+
+@given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))
+def test_no_budget_falls_where_a_call_holds_all_that_it_wants(inline: int, error: int, read: int) -> None:
+    mirror = MirrorPolicy(inline_budget=inline, error_budget=error, read_budget=read, answer_budget=0)
+    assert lowered(mirror, wanted_by(mirror, 0, brings_back=False)) == mirror
+    assert lowered(MirrorPolicy(answer_budget=read), max(read, LEAST)).answer_budget == read
+
+
+def test_a_call_wants_the_largest_of_the_budgets_that_it_is_under() -> None:
+    mirror = MirrorPolicy()
+    assert wanted_by(mirror, 800, brings_back=False) == 2500 + NOTICE
+    assert wanted_by(mirror, 9000, brings_back=False) == 9000 + NOTICE
+    assert wanted_by(mirror, 9000, brings_back=True) == 20_000
+    assert wanted_by(MirrorPolicy(answer_budget=0), 0, brings_back=True) == LEAST
+
+
+def size(text: Buffer) -> int:
+    return len(text)
+
+
+def text(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+PICTURE = base64.b64encode(bytes(600_000)).decode()
+LINK = {"type": "resource_link", "uri": "file:///x", "name": "x"}
+RESULTS: dict[str, tuple[dict[str, Any], int]] = {
+    "nothing": ({}, 0),
+    "no blocks": ({"content": []}, 0),
+    "an empty text": ({"content": [text("")]}, 0),
+    "a text": ({"content": [text("abc")]}, 3),
+    "a text as it is read": ({"content": [text('"\n\u00e9', annotations={})]}, 4),
+    "two texts": ({"content": [text("abc"), text("de")]}, 5),
+    "structured content that is shorter": ({"content": [text("abcdefghij")], "structuredContent": {"a": 1}}, 10),
+    "structured content that is longer": ({"content": [text("abc")], "structuredContent": {"a": 1}}, 8),
+    "a picture": ({"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}, 4800),
+    "a recording": ({"content": [{"type": "audio", "data": PICTURE, "mimeType": "audio/ogg"}]}, 12_500),
+    "a file": ({"content": [{"type": "resource", "resource": {"uri": "x:y", "blob": "AAAA"}}]}, 4800),
+    "a link": ({"content": [LINK]}, len(json.dumps(LINK))),
+    "a text that is none": ({"content": [{"type": "text", "text": 5}]}, 27),
+    "a block that is none": ({"content": [7]}, 1),
+    "a long text as it is written": ({"content": [text("\n" * (1 << 20))]}, (1 << 21) + 2),
+    "a question to the user": ({"resultType": "input_required", "inputRequests": [1, 2, 3]}, 0),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_costs_what_a_model_reads_of_it(name: str) -> None:
+    result, cost = RESULTS[name]
+    members: Mapping[str, Buffer] = {
+        key: json.dumps(value, separators=(", ", ": ")).encode() for key, value in result.items()
+    }
+    assert cost_of(members, size) == cost
+    cut = {key: (memoryview(raw)[:1], memoryview(raw)[1:]) for key, raw in members.items()}
+    assert cost_of(cut, size) == cost_of(members, size)
+
+
+def test_media_cost_what_the_dearest_provider_takes_and_long_recordings_more() -> None:
+    assert media_cost(0) == media_cost(300_000) == 4800
+    assert media_cost(6_400_000) == 100_000
+
+
+@pytest.mark.parametrize(("sent", "kept_out", "ratio"), [(1234, 5_678_901, 4602), (0, 0, 0), (0, 7, 7), (10, 4, 0)])
+def test_the_ratio_is_tokens_kept_out_for_each_that_was_sent(sent: int, kept_out: int, ratio: int) -> None:
+    assert Traffic().plus(sent, kept_out).ratio == ratio

@@ -1,0 +1,76 @@
+"""One text for one JSON value."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.canonical import canonical, digest_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [  # RFC 8785, appendix B, and what lies beside its edges
+        (0.0, "0"), (-0.0, "0"), (5e-324, "5e-324"), (-5e-324, "-5e-324"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"), (-1.7976931348623157e308, "-1.7976931348623157e+308"),
+        (9007199254740992.0, "9007199254740992"), (295147905179352830000.0, "295147905179352825856"),
+        (1e21, "1e+21"), (9.999999999999997e22, "9.999999999999997e+22"), (1e23, "1e+23"),
+        (1.0000000000000001e23, "1.0000000000000001e+23"), (0.000001, "0.000001"),
+        (9.999999999999997e-7, "9.999999999999997e-7"), (333333333.3333332, "333333333.3333332"),
+        (-0.0000033333333333333333, "-0.0000033333333333333333"), (1424953923781206.2, "1424953923781206.2"),
+        (1.5, "1.5"), (0.1, "0.1"), (1e-7, "1e-7"), (1.25e-9, "1.25e-9"), (4.50, "4.5"), (2e-3, "0.002"),
+        (float("nan"), "null"), (float("inf"), "null"), (2**70, "1180591620717411303424"), (True, "true"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_the_rule_says(number: float, text: str) -> None:
+    assert canonical(number) == text
+
+
+def test_keys_stand_in_the_order_of_their_utf_16() -> None:
+    given = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}  # RFC 8785, 3.2.3
+    assert list(json.loads(canonical(given)).values()) == [2, 4, 6, 7, 1, 5, 3]
+    assert canonical({"b": [1, {"d": '\u00e9\u2028\n"\x01', "c": None}], "a": False}) == (
+        '{"a":false,"b":[1,{"c":null,"d":"\u00e9\u2028\\n\\"\\u0001"}]}'
+    )  # fmt: skip
+
+
+@given(JSON)
+def test_a_value_has_the_text_of_what_that_text_says_and_the_digest_of_no_other(value: Any) -> None:
+    text = canonical(value)
+    assert canonical(json.loads(text)) == text
+    assert len(digest_of(value)) == 64
+    assert digest_of([value]) != digest_of(value)
+
+
+def _shuffled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shuffled(each) for key, each in reversed(value.items())}
+    return [_shuffled(each) for each in value] if isinstance(value, list) else value
+
+
+@given(JSON)
+def test_the_order_of_keys_does_not_matter(value: Any) -> None:
+    assert canonical(_shuffled(value)) == canonical(value)
+
+
+@pytest.mark.parametrize("other", [1, "true", None, [True], {"a": True}, 0])
+def test_what_python_takes_for_equal_is_not(other: Any) -> None:
+    assert canonical(other) != canonical(True)  # noqa: FBT003  # the value
+
+
+@pytest.mark.parametrize("nest", [lambda inner: [inner], lambda inner: {"a": inner}])
+def test_what_is_nested_too_deep_is_said_to_be(nest: Callable[[Any], Any]) -> None:
+    value: Any = 1
+    for _ in range(5000):
+        value = nest(value)
+    with pytest.raises(RecursionError):
+        digest_of(value)

@@ -1,0 +1,127 @@
+"""No twin shadows another's or one of our own tools, whatever upstreams call theirs."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.naming import Origin
+from mcp_mirror.pins import Lock, Pins, pin_upstream
+from mcp_mirror.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.schema import fit_name
+from mcp_mirror.tools import TOOLS
+
+UPSTREAMS = ("a", "A", "b", "a_b", "mem\u00f6ry", "b.c")
+PLAIN = (
+    "x", "X", "\uff58", "\u0445", "x\u200b", "x_mirrored", "X_Mirrored", "x_mirrored_mirrored", "x2", "x.y", "x/y",
+    "x y", "x_y", "a_x", "b_x", "a_b_x", "A_x", "a_x2", "a_x_mirrored", "memory_read", "Memory_Read",
+    "memory_re\u0430d", "memory_read_mirrored", "memory read", "a_memory_read", "retrieve_final_answer_from_memory",
+    " ", "-", "_", "9",
+    *("n" * length for length in (35, 36, 37, 44, 45, 46, 54, 55, 63, 64, 65, 200)),
+)  # fmt: skip
+FORGED = tuple(
+    fit_name(name, suffix, prefix)
+    for name in ("n" * 200, "n" * 46, "\u0445", "x y" * 30, "memory_read")
+    for prefix in ("", "a", "b")
+    for suffix in ("", "_mirrored")
+)
+"""Names as we make them."""
+NAMES = st.sampled_from((*PLAIN, *FORGED, *(name.removesuffix("_mirrored") for name in FORGED))) | st.text(max_size=5)
+LISTING = st.lists(NAMES, max_size=8)
+WORLD = st.fixed_dictionaries({}, optional=dict.fromkeys(UPSTREAMS, LISTING))
+MIRRORS = [
+    MirrorPolicy(),
+    MirrorPolicy(expose_originals=True),
+    MirrorPolicy(suffix=""),
+    MirrorPolicy(suffix="_" * 32),
+    MirrorPolicy(suffix="_Mirrored", expose_originals=True),
+]
+World = Mapping[str, Sequence[str]]
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}}
+
+
+def build(world: World, mirror: MirrorPolicy, **more: Any) -> Catalog:
+    listings = [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world]
+    return build_catalog(listings, mirror, TOOLS, **more)
+
+
+def origins(world: World) -> set[Origin]:
+    return {(one, name) for one in world for name in world[one] if name}
+
+
+@pytest.mark.parametrize("mirror", MIRRORS)
+@settings(max_examples=60)
+@given(world=WORLD)
+def test_every_tool_has_a_name_of_its_own_and_none_has_one_of_ours(mirror: MirrorPolicy, world: World) -> None:
+    entries = build(world, mirror).entries
+    names = [*entries, *TOOLS]
+    assert len({name.casefold() for name in names}) == len(names)
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in entries)
+    assert all(entry.advert["name"] == entry.name == name for name, entry in entries.items())
+    for kind in {entry.mirrored for entry in entries.values()}:
+        served = [(one.upstream, one.tool) for one in entries.values() if one.mirrored is kind]
+        assert (len(served), set(served)) == (len(set(served)), origins(world))
+
+
+@given(world=WORLD)
+def test_a_transparent_catalog_gives_no_name_twice_either(world: World) -> None:
+    catalog = build_catalog(
+        [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world],
+        MirrorPolicy(suffix="", capture="never"),
+        (),
+        transparent=True,
+    )
+    served = [(one.upstream, one.tool) for one in catalog.entries.values()]
+    assert (len(served), set(served)) == (len(set(served)), origins(world))
+
+
+def locked(world: World) -> Lock:
+    pinned = {one: [tool(name) for name in world[one]] for one in world}
+    return Lock(1, {one: pin_upstream(UpstreamPolicy(one, StdioEndpoint("x")), None, pinned[one], []) for one in world})
+
+
+@pytest.mark.parametrize("mode", ["warn", "block"])
+@pytest.mark.parametrize("transparent", [False, True])
+@settings(max_examples=25)
+@given(pinned=WORLD, world=WORLD)
+def test_what_is_not_pinned_changes_no_name_of_what_is(
+    mode: LockMode,
+    transparent: bool,  # noqa: FBT001  # both ways
+    pinned: World,
+    world: World,
+) -> None:
+    mirror = MirrorPolicy(suffix="" if transparent else "_mirrored")
+    pins = Pins(locked(pinned), mode)
+    everybody = dict.fromkeys(UPSTREAMS, ()) | dict(pinned)
+    alone = build(everybody, mirror, pins=pins, transparent=transparent)
+    more = {one: [*world.get(one, ()), *pinned.get(one, ())] for one in UPSTREAMS}
+    beside = build(more, mirror, pins=pins, transparent=transparent)
+    assert {name: beside.origins[name] for name in alone.origins} == alone.origins
+    assert {name: entry.tool for name, entry in alone.entries.items()}.items() <= {
+        name: entry.tool for name, entry in beside.entries.items()
+    }.items()
+    new = origins(more) - origins(pinned)
+    assert {(one.change.upstream, one.change.tool) for one in beside.findings} == new
+    served = {(entry.upstream, entry.tool) for entry in beside.entries.values()}
+    assert served & new == (new if mode == "warn" else set())
+    gone = build(dict.fromkeys(UPSTREAMS, ()) | dict(world), mirror, pins=pins, transparent=transparent)
+    assert all(alone.origins.get(name, one) == one for name, one in gone.origins.items())
+
+
+@pytest.mark.parametrize("mirror", MIRRORS[:3])
+@settings(max_examples=40)
+@given(worlds=st.lists(WORLD, min_size=2, max_size=4))
+def test_a_name_that_was_one_tools_is_never_anothers(mirror: MirrorPolicy, worlds: list[World]) -> None:
+    held: dict[str, Origin] = {}
+    for world in worlds:
+        given = build(world, mirror, held=held).origins
+        assert all(held.get(name, origin) == origin for name, origin in given.items())
+        assert set(given.values()) == origins(world)
+        held |= given

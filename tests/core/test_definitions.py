@@ -1,0 +1,38 @@
+"""Tools in the words of each provider's API."""
+
+from typing import Any
+
+import pytest
+
+from mcp_mirror.definitions import define
+from mcp_mirror.errors import MirrorError
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+ADVERT = {"name": "load_mirrored", "description": "A table.", "inputSchema": SCHEMA, "annotations": {"title": "Load"}}
+NAMED = {"name": "load_mirrored", "description": "A table."}
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("openai", {"type": "function", "function": {**NAMED, "parameters": SCHEMA}}),
+        ("openai-responses", {"type": "function", **NAMED, "parameters": SCHEMA, "strict": False}),
+        ("anthropic", {**NAMED, "input_schema": SCHEMA}),
+        ("mcp", ADVERT),
+    ],
+)
+def test_each_api_has_its_own_form(form: str, expected: dict[str, Any]) -> None:
+    assert define(ADVERT, form) == expected
+
+
+@pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "mcp"])
+def test_a_definition_is_the_callers_own(form: str) -> None:
+    found = define(ADVERT, form)
+    held = found.get("function", found)
+    next(held[key] for key in ("parameters", "input_schema", "inputSchema") if key in held)["properties"].clear()
+    assert SCHEMA["properties"]
+
+
+def test_another_form_is_refused_with_those_there_are() -> None:
+    with pytest.raises(MirrorError, match=r"no format 'gemini' of tools\. Take one of openai, openai-responses, anthr"):
+        define(ADVERT, "gemini")

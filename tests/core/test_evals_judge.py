@@ -1,0 +1,254 @@
+"""What calls, files and answers say against a case, and how paths were written."""
+
+from typing import Any
+
+import pytest
+
+from mcp_mirror.evals.cases import Answer, Case, ExpectedCall, Files, ResultOf
+from mcp_mirror.evals.conversation import Call, End, Made, Result, Transcript, Witnessed
+from mcp_mirror.evals.judge import Run, Verdict, judge
+from mcp_mirror.evals.pointers import given_by, judge_pointer, value_at
+
+UUID = "9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+GET = f"get-{UUID}"
+OTHER = f"other-{UUID}"
+NOTICE = f'"{GET}"\nThis path stands for object 9 kB.\nUse it or path/key as argument of the next tool.'
+TEXT = "word " * 9
+VALUE = {"rows": [{"a": 1}], "text": TEXT}
+
+
+def made(name: str, text: str, arguments: dict[str, Any] | None = None, *seen: Witnessed, fails: bool = False) -> Made:
+    return Made(Result(Call("c", f"{name}_mirrored", arguments or {}), text, is_error=fails), seen)
+
+
+def got(value: Any = VALUE) -> Made:
+    return made("get", NOTICE, {"number": 1}, Witnessed("get", {"number": 1}, value))
+
+
+def sent(written: Any, received: Any, *, fails: bool = False) -> Made:
+    seen = () if fails else (Witnessed("send", {"text": received}, "sent"),)
+    return made("send", "no such path" if fails else "sent", {"text": written}, *seen, fails=fails)
+
+
+def own_name(name: str) -> str:
+    return name.removesuffix("_mirrored")
+
+
+def verdict(case: Case, *calls: Made, answer: str = "Done.", end: End = "answered", **more: Any) -> Verdict:
+    run = {"files": {}, "gateway": True, **more}
+    return judge(case, Run(Transcript((), calls, end, answer, "why"), name_of=own_name, **run))
+
+
+def case(**keys: Any) -> Case:
+    return Case(title="T", servers={}, prompt="P", **keys)
+
+
+def failed(found: Verdict) -> dict[str, str]:
+    return {check.name: check.reason for check in found.checks if not check.passed}
+
+
+GET_CALL = ExpectedCall(tool=("get",))
+SEND_CALL = ExpectedCall(tool=("send",), pointer_input={"text": "get/rows"})
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [
+        (f"{GET}/rows", "exact"),
+        (f"`{GET}/rows`", "forgiven"),
+        (f"memory://{GET}/rows", "forgiven"),
+        (f"see {GET}/rows", "wrong"),
+        (f"{OTHER}/rows", "wrong"),
+        (f"{GET[:-1]}0/rows", "wrong"),
+        (f"{GET}/row", "wrong"),
+        (GET, "wrong"),
+        ([{"a": 1}], "wrong"),
+        ("x" * 500, "wrong"),
+    ],
+)
+def test_a_path_is_exact_forgiven_or_wrong(value: Any, form: str) -> None:
+    written = judge_pointer(value, {GET, OTHER}, "get/rows")
+    assert written.form == form
+    assert (written.path is None) == (form == "wrong")
+    assert bool(written.reason) == (form != "exact")
+    assert len(written.reason) < 200
+
+
+def test_a_whole_notice_is_a_forgiven_path_and_one_that_names_two_is_none() -> None:
+    assert judge_pointer(NOTICE, {GET}, "get").form == "forgiven"
+    assert judge_pointer(NOTICE.replace("object", OTHER), {GET, OTHER}, "").form == "wrong"
+
+
+def test_anyone_s_path_will_do_where_no_source_is_named() -> None:
+    assert judge_pointer(f"{OTHER}/x", {GET, OTHER}, "").form == "exact"
+    assert judge_pointer(OTHER, {GET}, "").form == "wrong"
+
+
+def test_what_is_given_is_what_results_add_to_their_calls() -> None:
+    assert given_by([got(), made("read", f"{GET} holds text", {"path": GET})]) == {GET}
+    assert given_by([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]) == {GET}
+
+
+def test_a_value_is_found_by_a_pointer() -> None:
+    assert value_at(VALUE, ["rows", "0", "a"]) == 1
+    for tokens in (["rows", "x"], ["rows", "7"], ["gone"], ["text", "0"]):
+        with pytest.raises(LookupError):
+            value_at(VALUE, tokens)
+
+
+PASS_ON = case(calls=(GET_CALL, SEND_CALL))
+
+
+@pytest.mark.parametrize(
+    ("written", "received", "exact", "arrived", "passed"),
+    [
+        (f"{GET}/rows", '[{"a": 1}]', True, True, True),
+        (f'"{GET}/rows"', [{"a": 1}], False, True, True),
+        (f"{GET}/rows", "something else", True, False, True),
+        ("[]", "[]", False, False, False),
+        ('[{"a": 1}]', '[{"a": 1}]', False, True, False),
+        (None, None, False, False, False),
+    ],
+)
+def test_what_was_written_and_what_arrived_are_two_things(
+    *, written: Any, received: Any, exact: bool, arrived: bool, passed: bool
+) -> None:
+    found = verdict(PASS_ON, got(), sent(written, received))
+    assert (found.exact, found.received, found.passed) == (exact, arrived, passed)
+
+
+def test_without_a_witness_a_path_that_was_taken_counts_as_received() -> None:
+    calls = (made("get", NOTICE), made("send", "sent", {"text": f"{GET}/rows"}))
+    assert verdict(PASS_ON, *calls).received is True
+    assert verdict(PASS_ON, calls[0], made("send", "sent", {"text": "rows"})).received is False
+
+
+def test_of_several_tries_the_last_that_went_well_counts() -> None:
+    found = verdict(PASS_ON, got(), sent("rows", None, fails=True), sent(f"{GET}/rows", [{"a": 1}]))
+    assert (found.passed, found.exact, found.received) == (True, True, True)
+    found = verdict(PASS_ON, got(), sent(f"{GET}/rows", None, fails=True))
+    assert (found.exact, found.received) == (True, False)
+    assert failed(found) == {"calls send": "called well 0 times, wanted 1; 1 failed: 'no such path'"}
+
+
+def test_where_no_source_is_named_the_path_s_own_value_must_arrive() -> None:
+    anyone = case(calls=(ExpectedCall(tool=("send",), pointer_input=("text",)),))
+    assert verdict(anyone, got(), sent(f"{GET}/text", TEXT)).received is True
+    assert verdict(anyone, got(), sent(f"{GET}/text", "word")).received is False
+    assert verdict(anyone, got(), sent("word", "word")).received is False
+
+
+def test_a_path_can_be_known_from_before() -> None:
+    pass_on = case(calls=(SEND_CALL,))
+    call = sent(f"{GET}/rows", [{"a": 1}])
+    assert verdict(pass_on, call, earlier=(got(),), told=frozenset({GET})).exact is True
+    assert failed(verdict(pass_on, call, earlier=(got(),))) == {
+        "path for send.text": f"a path that was never given: '{GET}/rows'"
+    }
+
+
+def test_a_call_that_was_not_made_is_missed_with_all_that_hangs_on_it() -> None:
+    stored = case(calls=(GET_CALL, SEND_CALL.model_copy(update={"pointer_result": False})))
+    found = verdict(stored, got())
+    assert failed(found) == {
+        "calls send": "called well 0 times, wanted 1",
+        "path for send.text": "the call was not made",
+        "send is not stored": "the call was not made",
+    }
+    assert (found.exact, found.received) == (False, False)
+    assert failed(verdict(PASS_ON, got(), made("send", "sent")))["path for send.text"] == "the argument was not given"
+
+
+@pytest.mark.parametrize(
+    ("expected", "times", "reason"),
+    [
+        ({}, 1, None),
+        ({}, 2, "called well 2 times, wanted 1"),
+        ({"allow_multiple": True}, 2, None),
+        ({"allow_multiple": True, "count": 2}, 1, "called well 1 times, wanted at least 2"),
+        ({"count": 0}, 0, None),
+        ({"arguments": {"number": 1}}, 1, None),
+        ({"arguments": {"number": 2}}, 1, "called well 0 times, wanted 1; it was called with '{\"number\": 1}'"),
+    ],
+)
+def test_calls_are_counted(expected: dict[str, Any], times: int, reason: str | None) -> None:
+    found = verdict(case(calls=(ExpectedCall(tool=("get",), **expected),)), *[got()] * times)
+    assert list(failed(found).values()) == ([reason] if reason else [])
+
+
+def test_one_of_several_tools_will_do() -> None:
+    either = case(calls=(ExpectedCall(tool=("take", "get")),))
+    assert verdict(either, got()).passed
+    assert failed(verdict(either)) == {"calls take or get": "called well 0 times, wanted 1"}
+
+
+def test_the_order_matters_unless_it_does_not() -> None:
+    calls = (made("send", "sent"), got())
+    both = (GET_CALL, ExpectedCall(tool=("send",)))
+    assert failed(verdict(case(calls=both), *calls)) == {"order": "send came before get"}
+    assert verdict(case(calls=both), *calls[::-1]).passed
+    assert verdict(case(calls=both, order=False), *calls).passed
+
+
+@pytest.mark.parametrize(("wanted", "text", "passed"), [(True, NOTICE, True), (False, "9", True), (True, "9", False)])
+def test_a_result_is_stored_or_not(*, wanted: bool, text: str, passed: bool) -> None:
+    expected = case(calls=(ExpectedCall(tool=("get",), pointer_result=wanted),))
+    assert verdict(expected, made("get", text)).passed is passed
+
+
+def test_forbidden_tools_are_named() -> None:
+    assert failed(verdict(case(forbid=("memory_*", "get*")), made("memory_read", ""), got())) == {
+        "no memory_*": "called memory_read",
+        "no get*": "called get",
+    }
+
+
+def test_an_answer_is_compared_without_case_and_space() -> None:
+    wanted = Answer(
+        contains=(("the  Sky",), ("blue", "azure")), any_of=("today", "now"), excludes=("red",), max_tokens=30
+    )
+    assert verdict(case(answer=wanted), answer="Now the\nsky is AZURE").passed
+    assert list(failed(verdict(case(answer=wanted), answer="red " * 99))) == [
+        "answer has the  Sky",
+        "answer has blue or azure",
+        "answer has today or now",
+        "answer has no red",
+        "answer of 30 tokens",
+    ]
+
+
+def test_a_conversation_that_did_not_end_with_an_answer_fails() -> None:
+    assert failed(verdict(case(), end="calls")) == {"answered": "ended by calls why"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "reason"),
+    [
+        ("abc", b"abc", None),
+        ("abc", b"abc\n", "it holds 'abc\\n'"),
+        ("abc", None, "it is not there"),
+        (ResultOf(result_of="get", at="/text"), TEXT.encode(), None),
+        (ResultOf(result_of="get", at="/text"), b"word", "it holds 'word'"),
+        (ResultOf(result_of="get", at="/rows"), b'[{"a":1}]', None),
+        (ResultOf(result_of="get", at="/rows"), b"[{", "it holds '[{'"),
+        (
+            ResultOf(result_of="get", at="/text", replace={"word": "work"}),
+            TEXT.replace("d", "k").encode(),
+            None,
+        ),
+        (ResultOf(result_of="get", at="/rows", replace={"a": "b"}), b'[{"a":1}]', None),
+        (ResultOf(result_of="get", arguments={"number": 2}), b"{}", "the tool whose result should be in it gave none"),
+        (ResultOf(result_of="get", at="/gone"), b"{}", "the tool whose result should be in it gave none"),
+    ],
+)
+def test_a_file_holds_what_it_must(wanted: str | ResultOf, held: bytes | None, reason: str | None) -> None:
+    found = verdict(case(files=Files(expected={"a": wanted})), got(), files={"a": held})
+    assert failed(found) == ({"file a": reason} if reason else {})
+
+
+def test_without_the_gateway_nothing_is_asked_of_paths() -> None:
+    ours, stored = ExpectedCall(tool=("memory_read",)), GET_CALL.model_copy(update={"pointer_result": True})
+    expected = case(calls=(stored, ours, SEND_CALL))
+    found = verdict(expected, got(), sent([{"a": 1}], [{"a": 1}]), gateway=False)
+    assert (found.passed, found.exact, found.received) == (True, None, True)
+    assert verdict(case(), gateway=False).received is None

@@ -1,0 +1,146 @@
+"""The matrix of runs with their keys, and the table that comes of them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.evals.cases import Case, Spoken
+from mcp_mirror.evals.matrix import Matrix, Model, check_style, merged
+from mcp_mirror.evals.report import as_json, as_markdown, as_table, rows_of, wilson
+
+PLAIN = Case(title="P", servers={"mirror": {"suffix": "_m"}}, name="plain", prompt="P", digest="1")
+TOLD = PLAIN.model_copy(update={"name": "told", "digest": "2", "few_shot": (Spoken(user="Go."),)})
+BOUND = PLAIN.model_copy(update={"name": "bound", "digest": "3", "gateway": "required"})
+MODEL = Model("one", "http://a/v1")
+
+
+def test_all_is_combined_and_what_makes_no_sense_is_left_out() -> None:
+    matrix = Matrix(
+        cases=(PLAIN, TOLD, BOUND),
+        models=(MODEL,),
+        styles=("compact", "json"),
+        variants={"-": {}, "terse": {"server": {"instructions": "Be terse."}}},
+        few_shot=(False, True),
+        gateway=(True, False),
+        repeats=2,
+    )
+    settings = list(matrix.settings())
+    told = [(one.case.name, one.style, one.variant, one.few_shot, one.gateway) for one in settings if one.repeat == 0]
+    with_gateway = [
+        (case, style, variant, few, True)
+        for style in ("compact", "json")
+        for variant in ("-", "terse")
+        for case, few in (("plain", False), ("told", False), ("bound", False), ("told", True))
+    ]
+    assert told == [
+        *with_gateway,
+        *[(case, "-", "-", few, False) for case, few in (("plain", False), ("told", False), ("told", True))],
+    ]
+    assert [one.seed for one in settings] == sorted(one.seed for one in settings)
+    assert len({one.key for one in settings}) == len(settings) == 38
+
+
+def test_a_configuration_is_the_case_s_with_style_and_variant() -> None:
+    matrix = Matrix((PLAIN,), (MODEL,), ("json",), {"v": {"mirror": {"suffix": ""}}}, gateway=(True, False))
+    ours, direct = matrix.settings()
+    assert ours.config == {"store": {"kind": "memory"}, "mirror": {"suffix": "", "notice": "json"}}
+    assert direct.config == {"store": {"kind": "memory"}, "mirror": {"suffix": "_m"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"case": PLAIN.model_copy(update={"digest": "9"})},
+        {"model": replace(MODEL, temperature=0.1)},
+        {"model": replace(MODEL, extra={"top_k": 1})},
+        {"model": replace(MODEL, harness="another")},
+        {"style": "json"},
+        {"changes": {"server": {"name": "a"}}},
+        {"few_shot": True},
+        {"gateway": False},
+        {"repeat": 1},
+        {"seed": 2},
+    ],
+)
+def test_whatever_changes_what_is_measured_changes_the_key(change: dict[str, Any]) -> None:
+    (setting,) = Matrix((PLAIN,), (MODEL,)).settings()
+    assert replace(setting, **change).key != setting.key
+    assert replace(setting, model=replace(MODEL, base_url="http://b/v1", timeout=1)).key == setting.key
+
+
+def test_an_unknown_style_is_told_with_those_there_are() -> None:
+    assert check_style("paper") == "paper"
+    with pytest.raises(ConfigError, match=r"no style 'loud'\. There are compact, paper, json"):
+        check_style("loud")
+
+
+def test_mappings_merge_and_all_else_is_replaced() -> None:
+    assert merged({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {"e": 1}}) == {
+        "a": {"b": 1, "c": [2]},
+        "d": {"e": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("good", "runs", "low", "high"), [(0, 0, 0, 1), (0, 10, 0, 0.2775), (20, 20, 0.8389, 1), (15, 20, 0.5313, 0.8881)]
+)
+def test_the_interval_is_wilson_s(good: int, runs: int, low: float, high: float) -> None:
+    assert wilson(good, runs) == pytest.approx((low, high), abs=5e-4)
+
+
+def record(**keys: Any) -> dict[str, Any]:
+    return {
+        "key": "k", "case": "a", "model": "m", "notice": "compact", "variant": "-", "few_shot": False, "gateway": True,
+        "end": "answered", "success": True, "exact": True, "received": None, "prompt_tokens": 1000,
+        "completion_tokens": 234, "estimated_tokens": {"conversation": 99}, "seconds": 1.5, "calls": 2,
+        "failed_calls": 0, **keys,
+    }  # fmt: skip
+
+
+RECORDS = [
+    record(),
+    record(success=False, exact=False, seconds=2.5),
+    record(case="b", exact=None, received=True),
+    record(case="b", end="error", success=False, exact=None, estimated_tokens={}),
+    record(notice="json", gateway=False, end="error", success=False, exact=None),
+]
+
+
+def test_runs_are_grouped_and_void_ones_count_for_nothing() -> None:
+    rows = rows_of(RECORDS, "both")
+    told = [
+        (row.labels["case"], row.labels["notice"], row.success, row.runs, row.void, row.exact, row.received)
+        for row in rows
+    ]
+    assert told == [
+        ("a", "compact", 1, 2, 0, (1, 2), (0, 0)),
+        ("b", "compact", 1, 1, 1, (0, 0), (1, 1)),
+        ("a", "json", 0, 0, 1, (0, 0), (0, 0)),
+        ("all", "compact", 2, 3, 1, (1, 2), (1, 1)),
+        ("all", "json", 0, 0, 1, (0, 0), (0, 0)),
+    ]
+    assert rows[0].means == {"tokens": 1234, "conversation": 99, "seconds": 2.0, "calls": 2, "failed_calls": 0}
+    assert [row.labels["case"] for row in rows_of(RECORDS, "setting")] == ["all", "all"]
+    assert [row.labels["case"] for row in rows_of(RECORDS, "case")] == ["a", "b", "a"]
+
+
+def test_the_table_leaves_out_what_is_the_same_in_every_row() -> None:
+    rows = rows_of(RECORDS[:3], "case")
+    assert as_markdown(rows).splitlines() == [
+        "| case | success | 95 % | copied exactly | received | tokens | conversation | seconds | calls | failed |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| a | 1/2 | 9% to 91% | 1/2 | - | 1,234 | 99 | 2.0 | 2.0 | 0.0 |",
+        "| b | 1/1 | 21% to 100% | - | 1/1 | 1,234 | 99 | 1.5 | 2.0 | 0.0 |",
+    ]
+    table = as_table(rows_of(RECORDS, "both"))
+    assert [column.header for column in table.columns][:4] == ["case", "notice", "gateway", "success"]
+    assert table.row_count == 5
+
+
+def test_as_json_a_row_is_for_programs() -> None:
+    (row,) = json.loads(as_json(rows_of(RECORDS[:2], "setting")))
+    assert (row["case"], row["runs"], row["success"], row["exact"], row["seconds"]) == ("all", 2, 1, [1, 2], 2.0)
+    assert row["success_interval"] == [0.0945, 0.9055]

@@ -1,0 +1,45 @@
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.tokens import lexicon
+from mcp_mirror.tokens.lexicon import Known, Lexicon
+
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+def lexicon_of(numbers: dict[str, int]) -> Lexicon:
+    ordered = sorted(numbers)
+    rows = array("H", range(len(ordered)))
+    return Lexicon("\0".join(ordered).encode(), rows, [numbers[name] for name in ordered])
+
+
+@given(st.dictionaries(names, st.integers(), max_size=200), names)
+def test_it_holds_what_a_dict_holds(numbers: dict[str, int], other: str) -> None:
+    held = lexicon_of(numbers)
+    assert dict(held) == numbers
+    assert held.get(other) == numbers.get(other)
+
+
+def test_blocks_of_many_names_lose_none() -> None:
+    numbers = {f"{number:x}" * (number % 7 + 1): number for number in range(5000)} | {"\u00e9" * 700: -1}
+    held = lexicon_of(numbers)
+    assert all(held[name] == number for name, number in numbers.items())
+    assert len(held) == len(numbers)
+
+
+@pytest.mark.parametrize("absent", ["", "a", "b\0c", "bc", "zz", "\0", "\ud800"])
+def test_what_is_not_a_name_is_not_found(absent: str) -> None:
+    held = lexicon_of({"b": 1, "c": 2, "z": 3})
+    assert absent not in held
+    assert Known(held)[absent] == 0
+
+
+def test_what_was_asked_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "_KEPT", 3)
+    known = Known(lexicon_of({"b": 1, "c": 2}))
+    for _ in range(2):
+        assert [known[name] for name in ("b", "c", "d", "e", "b")] == [1, 2, 0, 0, 1]
+        assert len(known) <= 3

@@ -1,0 +1,67 @@
+"""What notices cost, in tokens of a real tokenizer, against the paper's way of wording them.
+
+Paths cost from 22 to 40 tokens by how their digits happen to be cut, so costs are means over many.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mcp_mirror.models import Kind
+from mcp_mirror.notice import Stored, write_notice
+from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.spans import members, trim
+
+PATHS = 60
+PAPER = 213
+"""Tokens of the paper's own notice of the grid."""
+
+ROW = [round(number / 7, 3) for number in range(128)]
+GRID = {"raw_grid": [[ROW] * 128] * 128, "shape": [128, 128, 128]}
+TEXT = "Brightwell GC-40 Glass and Surface Cleaner\n" * 140
+TRACE: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "grid": ("generate_molecule_grid", {"molecule_description": "caffeine"}, GRID),
+    "text": ("tika", {"pdf_path": "safety_data_sheet.pdf"}, TEXT),
+}
+"""The results of both workflows of the paper that are stored and not shown: tool, arguments, value."""
+
+
+@pytest.fixture(scope="module")
+def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], float]:
+    """The mean tokens of the notice of a result of the trace."""
+
+    def mean(name: str, style: NoticeStyle) -> float:
+        tool, arguments, value = TRACE[name]
+        blob = json.dumps(value).encode()
+        kind: Kind = "object" if isinstance(value, dict) else "text"
+        known = members(blob, trim(blob)) if kind == "object" else ()
+        stored = Stored("PATH", tool, json.dumps(arguments).encode(), blob, kind, 1, known)
+        notice, chance = write_notice(stored, style), random.Random(5)  # noqa: S311  # the same paths on every run
+        bases = (f"{tool}-{UUID(int=chance.getrandbits(128), version=4)}" for _ in range(PATHS))
+        return sum(count_tokens(notice.replace("PATH", base)) for base in bases) / PATHS
+
+    return mean
+
+
+@pytest.mark.parametrize(("name", "most"), [("grid", 0.46), ("text", 0.72)])
+def test_our_notices_cost_a_part_of_those_in_the_papers_manner(
+    name: str, most: float, cost: Callable[[str, NoticeStyle], float]
+) -> None:
+    assert cost(name, "compact") <= most * cost(name, "paper")
+
+
+def test_our_notice_of_the_grid_costs_little_more_than_a_third_of_the_papers_own(
+    cost: Callable[[str, NoticeStyle], float],
+) -> None:
+    assert cost("grid", "compact") <= 0.345 * PAPER
+
+
+@pytest.mark.parametrize("name", TRACE)
+def test_a_path_alone_costs_a_third_of_a_notice_in_the_papers_manner_at_most(
+    name: str, cost: Callable[[str, NoticeStyle], float]
+) -> None:
+    assert cost(name, "opaque") <= 0.34 * cost(name, "paper")

@@ -1,0 +1,577 @@
+"""What is pruned, in which order, and what stands in its place: case by case."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_mirror.paths import is_whole_notice, noticed_bases, parse_path
+from mcp_mirror.prune import ChatFormat, Pruned, prune_messages, pruned_paths, restore_messages
+
+Message = dict[str, Any]
+
+LONG = "word " * 200
+ROWS = json.dumps({"rows": list(range(300))}, indent=1) + "\n"
+
+
+def count(message: Message) -> int:
+    return len(json.dumps(message))
+
+
+def prune(messages: list[Message], budget: int, provider: ChatFormat = "openai") -> Pruned:
+    return prune_messages(messages, budget, provider, estimate=count)
+
+
+def kept(messages: list[Message], provider: ChatFormat) -> tuple[Pruned, dict[str, bytes]]:
+    """All that can be pruned, pruned into a memory."""
+    memory: dict[str, bytes] = {}
+    pruned = prune_messages(messages, 0, provider, memory, estimate=count)
+    assert json.dumps(restore_messages(pruned.messages, memory.get, provider)) == json.dumps(messages)
+    return pruned, memory
+
+
+def asked(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def said(text: str | None, *calls: tuple[str, str]) -> Message:
+    made = [
+        {"id": identity, "type": "function", "function": {"name": "look", "arguments": given}}
+        for identity, given in calls
+    ]
+    return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
+
+
+def found(identity: str, text: Any) -> Message:
+    return {"role": "tool", "tool_call_id": identity, "content": text}
+
+
+ARGUMENTS = json.dumps({"query": LONG})
+CHAT = [
+    {"role": "system", "content": LONG},
+    asked(LONG),
+    said(LONG, ("a", ARGUMENTS)),
+    found("a", LONG),
+    said(LONG),
+    asked(LONG),
+    said(None, ("b", ARGUMENTS)),
+    found("b", LONG),
+    said(LONG),
+    asked(LONG),
+]
+
+
+def test_each_phase_stops_as_soon_as_the_budget_holds() -> None:
+    places = []
+    budget = prune(CHAT, 1 << 30).tokens
+    while (pruned := prune(CHAT, budget - 1)).fits:
+        budget = pruned.tokens
+        places.append([(cut.phase, cut.message) for cut in pruned.cuts])
+    whole = [
+        ("tool results", 3),
+        ("tool inputs", 2),
+        ("tool inputs", 6),
+        ("last tool result", 7),
+        ("assistant text", 2),
+        ("assistant text", 4),
+        ("user text", 5),
+    ]
+    assert [cut for cut in places if cut == whole[: len(cut)]] == [whole[: n + 1] for n in range(len(whole))]
+    assert [(cut.phase, cut.message) for cut in pruned.cuts] == whole
+
+
+def test_inputs_of_the_latest_assistant_message_are_never_pruned() -> None:
+    pruned = prune(CHAT[:8], 0)
+    assert [cut.message for cut in pruned.cuts if cut.phase == "tool inputs"] == [2]
+
+
+def test_of_the_responses_api_the_latest_assistant_message_is_all_that_the_model_made_at_once() -> None:
+    def call(identity: str) -> Message:
+        return {"type": "function_call", "call_id": identity, "name": "look", "arguments": ARGUMENTS}
+
+    text = {"type": "output_text", "text": LONG, "annotations": []}
+    message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [text]}
+    thought = {"type": "reasoning", "id": "r", "summary": []}
+    done = [{"type": "function_call_output", "call_id": name, "output": "ok"} for name in ("b", "c")]
+    early = [call("a"), {"type": "function_call_output", "call_id": "a", "output": "ok"}]
+    for latest in (
+        [thought, message, call("b"), call("c")],
+        [call("b"), message, call("c")],
+        [call("b"), call("c"), message],
+    ):
+        pruned = prune([asked("x"), *early, *latest, *done], 0, "openai-responses")
+        assert [cut.message for cut in pruned.cuts] == [1]
+    assert prune([call("a"), call("b")], 0, "openai-responses").cuts == ()
+
+
+def results(*texts: str) -> list[Message]:
+    """A result of each text, all of them read; the last is small."""
+    names = [f"c{number}" for number in range(len(texts))]
+    calls = [said(None, (name, "{}")) for name in names]
+    pairs = zip(calls, map(found, names, texts), strict=True)
+    return [asked("x"), *(message for pair in pairs for message in pair), *CHAT_END]
+
+
+CHAT_END = [said(None, ("z", "{}")), found("z", "ok"), said("done")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order"),
+    [
+        ((100, 100, 100), (0, 1, 2)),  # of one size, the oldest first
+        ((100, 120, 90), (0, 1, 2)),  # about one size is one size
+        ((100, 2000, 100), (1, 0, 2)),  # much larger ones go first
+        ((100, 30000, 2000), (1, 2, 0)),
+    ],
+)
+def test_large_results_go_first_and_of_one_size_the_oldest(sizes: tuple[int, ...], order: tuple[int, ...]) -> None:
+    messages = results(*("word " * size for size in sizes))
+    gone: list[int] = []
+    budget = prune(messages, 1 << 30).tokens
+    while (pruned := prune(messages, budget - 1)).cuts and len(gone) < len(sizes):
+        gone += [cut.message // 2 - 1 for cut in pruned.cuts if cut.message // 2 - 1 not in gone]
+        budget = pruned.tokens
+    assert tuple(gone) == order
+
+
+def test_results_that_no_model_has_read_yet_go_last() -> None:
+    both = said(None, ("a", "{}"), ("b", "{}"))
+    messages = [asked("x"), said(None, ("o", "{}")), found("o", LONG), both, found("a", LONG * 9), found("b", LONG)]
+    assert [cut.message for cut in prune(messages, count_all(messages) - 1).cuts] == [2]
+    read = [*messages, said("done")]
+    assert [cut.message for cut in prune(read, count_all(read) - 1).cuts] == [4]
+
+
+def count_all(messages: list[Message]) -> int:
+    return sum(map(count, messages))
+
+
+def test_what_fits_again_is_put_back() -> None:
+    messages = results("word " * 40, "word " * 4000)
+    large, small = prune(messages, 0).cuts[:2]
+    assert (large.message, small.message) == (4, 2)
+    messages = results("word " * 30, "word " * 40)  # both are of one size: the older goes first
+    both = prune(messages, 0).cuts
+    pruned = prune(messages, count_all(messages) - both[0].tokens - 1)
+    assert [cut.message for cut in pruned.cuts] == [4]
+
+
+def test_an_estimate_that_is_not_additive_is_met_all_the_same() -> None:
+    blocks = [{"type": "tool_use", "id": f"c{n}", "name": "look", "input": {"n": n}} for n in range(9)]
+    answers = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": LONG} for n in range(9)]
+    messages: list[Message] = [
+        asked("x"),
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": answers},
+        {"role": "assistant", "content": "done"},
+    ]
+
+    def estimate(message: Message) -> int:
+        """Every part beyond the first costs more."""
+        parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
+        return sum(len(json.dumps(part)) for part in parts) + len(parts) ** 3
+
+    whole = sum(map(estimate, messages))
+    for budget in range(whole, 0, -97):
+        pruned = prune_messages(messages, budget, "anthropic", estimate=estimate)
+        assert pruned.tokens == sum(map(estimate, pruned.messages))
+        assert pruned.fits == (pruned.tokens <= budget)
+
+
+def test_a_part_alone_may_save_more_than_it_adds_to_its_message() -> None:
+    """A part is put back only if the whole message says that it fits."""
+    answers = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": LONG} for n in range(3)]
+    messages: list[Message] = [{"role": "user", "content": answers}, {"role": "assistant", "content": "done"}]
+
+    def estimate(message: Message) -> int:
+        size = len(json.dumps(message))
+        return size - 12 * (len(message["content"]) if isinstance(message["content"], list) else 0)
+
+    exact = [prune_messages(messages, budget, "anthropic", estimate=estimate) for budget in range(300, 3200, 5)]
+    assert all(pruned.tokens == sum(map(estimate, pruned.messages)) for pruned in exact)
+    for pruned, budget in zip(exact, range(300, 3200, 5), strict=True):
+        assert pruned.fits == (pruned.tokens <= budget)
+
+
+@pytest.mark.parametrize("budget", [-1, 0])
+def test_no_messages_and_no_budget(budget: int) -> None:
+    assert prune([], budget) == Pruned([], 0, 0, fits=budget >= 0, cuts=())
+
+
+def test_what_would_not_get_smaller_stays() -> None:
+    messages = results("some words", "a little more than that")
+    assert prune(messages, 0) == Pruned(messages, count_all(messages), count_all(messages), fits=False, cuts=())
+
+
+def test_a_part_has_the_same_stub_each_time() -> None:
+    first, memory = kept(CHAT, "openai")
+    later, more = kept([*CHAT, said("more"), asked("and?"), said("yes")], "openai")
+    assert first.messages[:8] == later.messages[:8]
+    assert memory.items() <= more.items()
+    twins = [asked("x"), said(None, ("a", "{}"), ("b", "{}")), found("a", LONG), found("b", LONG), said("done")]
+    assert len(kept(twins, "openai")[1]) == 2
+
+
+def test_stubs_say_what_they_stand_for_and_where_it_is() -> None:
+    pruned, memory = kept(CHAT, "openai")
+    text = pruned.messages[3]["content"]
+    path = pruned.cuts[0].path
+    assert path is not None
+    assert text == (
+        f'"{path}"\nThis path stands for what was pruned: 1,002 bytes of tool result.\n'
+        "Use it as the argument of the next tool."
+    )
+    assert is_whole_notice(text)
+    assert noticed_bases(text) == {path}
+    arguments = json.loads(pruned.messages[2]["tool_calls"][0]["function"]["arguments"])
+    assert arguments == {"memory_path": pruned.cuts[1].path, "pruned": "1,013 bytes of tool input"}
+    assert noticed_bases(json.dumps(arguments)) == {arguments["memory_path"]}
+    assert all(parse_path(path) for path in memory)
+    assert prune(CHAT, 0).messages[3]["content"] == "Pruned: 1,002 bytes of tool result."
+    assert set(pruned_paths(pruned.messages, "openai")) == set(memory)
+    assert pruned_paths(prune(CHAT, 0).messages, "openai") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "blob"),
+    [
+        (LONG, json.dumps(LONG)),
+        (ROWS, ROWS),  # to the byte, so that its keys have paths
+        ("  " + ROWS, "  " + ROWS),
+        (f"[{LONG}", json.dumps(f"[{LONG}")),
+        (json.dumps(LONG), json.dumps(json.dumps(LONG))),
+        ("1" * 300, json.dumps("1" * 300)),
+        ("\u00e4\u0000\U0001f600" * 80, None),
+        ("[1e400, 12345678901234567890.50]" + " " * 200, "[1e400, 12345678901234567890.50]" + " " * 200),
+        ("{" + " " * 300 + "}", "{" + " " * 300 + "}"),
+        ("[NaN]" + " " * 200, json.dumps("[NaN]" + " " * 200)),
+        ("[" * 3000, json.dumps("[" * 3000)),
+    ],
+)
+def test_a_text_is_kept_as_the_json_that_it_is_else_as_a_string(text: str, blob: str | None) -> None:
+    messages = [asked("x"), said(None, ("a", "{}")), found("a", text), said("done")]
+    _, memory = kept(messages, "openai")
+    assert len(memory) == 1
+    assert blob is None or [str(value, "utf-8") for value in memory.values()] == [blob]
+
+
+NOTICE = (
+    '"fetch-03381d7c-ea34-408f-8c2d-16e7326f8d9b"\nThis path stands for object: "/'
+    + "x" * 300
+    + '" 19.8 MB.\nUse it as the argument of the next tool.'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\ud800" * 300, NOTICE],
+    ids=["half a surrogate pair", "a notice of ours"],
+)
+def test_texts_that_are_left(text: str) -> None:
+    messages = [asked("x"), said(None, ("a", text)), found("a", text), said(None, ("b", "{}")), found("b", "ok")]
+    assert all(cut.message != 2 for cut in prune(messages, 0).cuts)
+
+
+def test_what_only_begins_and_ends_as_a_notice_is_pruned() -> None:
+    messages = [asked("x"), said(None, ("a", "{}")), found("a", NOTICE.replace("x", "x" * 9)), said("done")]
+    assert len(kept(messages, "openai")[1]) == 1
+
+
+SPOOFED_PATH = "pruned-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_stub"),
+    [
+        ({"memory_path": SPOOFED_PATH, "pruned": "9,000 bytes of tool input"}, True),
+        ({"pruned": "9,000 bytes of tool input"}, True),
+        ({"pruned": "9,000 bytes of tool input", "memory_path": None}, False),
+        ({"pruned": "9,000 bytes of tool input", "memory_path": "elsewhere"}, False),
+        ({"pruned": "9,000 bytes of something"}, False),
+        ({"pruned": 1}, False),
+        ({"memory_path": SPOOFED_PATH}, False),
+        ({"pruned": "9,000 bytes of tool input", "why": ""}, False),
+        ([1], False),
+        ("pruned", False),
+    ],
+)
+def test_a_json_stub_is_recognized_to_the_letter(given: Any, is_stub: bool) -> None:  # noqa: FBT001  # a table
+    messages = [asked("x"), said(None, ("a", json.dumps(given))), found("a", "ok"), said("done")]
+    has_path = is_stub and "memory_path" in given
+    assert pruned_paths(messages, "openai") == ((SPOOFED_PATH,) if has_path else ())
+    padded = [asked("x"), said(None, ("a", json.dumps(given).ljust(190))), found("a", "ok"), said("done")]
+    assert bool(prune(padded, 0).cuts) != is_stub
+
+
+def test_a_stub_whose_value_is_gone_or_anothers_stays() -> None:
+    pruned, memory = kept(CHAT, "openai")
+    assert restore_messages(pruned.messages, lambda _: None, "openai") is pruned.messages
+    first = pruned.cuts[0].path
+    assert first is not None
+    partly = restore_messages(pruned.messages, {first: memory[first]}.get, "openai")
+    assert partly[3] == CHAT[3]
+    assert first not in pruned_paths(partly, "openai")
+    others = dict.fromkeys(memory, b'"something else"')
+    assert restore_messages(pruned.messages, lambda path: others[path], "openai") is pruned.messages
+    views = {path: memoryview(blob) for path, blob in memory.items()}
+    assert restore_messages(pruned.messages, lambda path: views[path], "openai") == CHAT
+
+
+def test_what_was_added_since_stays() -> None:
+    pruned, memory = kept(CHAT, "openai")
+    more = [*pruned.messages, said("and now"), asked(pruned.messages[3]["content"])]
+    assert restore_messages(more, memory.get, "openai") == [*CHAT, *more[len(CHAT) :]]
+
+
+def test_legacy_functions_and_custom_tools_of_chat_completions() -> None:
+    messages: list[Message] = [
+        asked("x"),
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": ARGUMENTS}},
+        {"role": "function", "name": "look", "content": LONG},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "run", "input": LONG}}],
+        },
+        found("c", [{"type": "text", "text": LONG}, {"type": "text", "text": "more"}]),
+        said("done"),
+    ]
+    pruned, memory = kept(messages, "openai")
+    assert [cut.message for cut in pruned.cuts] == [2, 1, 3, 4]
+    assert json.loads(list(memory.values())[-1]) == [LONG, "more"]
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 90}}
+
+
+def answered(content: Any, **more: Any) -> list[Message]:
+    """An Anthropic conversation with one result."""
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": content, **more}
+    return [
+        asked("x"),
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+        {"role": "assistant", "content": "done"},
+    ]
+
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "blob"),
+    [
+        (ROWS, ROWS),
+        ([{"type": "text", "text": ROWS}], ROWS),
+        ([{"type": "text", "text": LONG, **CACHED}], json.dumps(LONG)),
+        ([{"type": "text", "text": LONG}, {"type": "text", "text": "b"}], json.dumps([LONG, "b"])),
+        ([{"type": "text", "text": "a"}, IMAGE], json.dumps(["a", IMAGE])),
+        ([IMAGE], json.dumps([IMAGE])),
+        ([{"text": LONG, "type": "text"}, IMAGE], json.dumps([{"text": LONG, "type": "text"}, IMAGE])),
+        (
+            [IMAGE, {"type": "text", "text": LONG, **CACHED}],
+            json.dumps([IMAGE, {"type": "text", "text": LONG, **CACHED}]),
+        ),
+    ],
+)
+def test_a_result_in_blocks_is_kept_as_its_text_or_the_array_of_its_texts(content: Any, blob: str) -> None:
+    messages = answered(content, is_error=True, **CACHED)
+    pruned, memory = kept(messages, "anthropic")
+    [value] = memory.values()
+    assert value.replace(b" ", b"") == blob.encode().replace(b" ", b"")
+    result = pruned.messages[2]["content"][0]
+    assert {key: result[key] for key in ("type", "tool_use_id", "is_error", "cache_control")} == {
+        key: messages[2]["content"][0][key] for key in ("type", "tool_use_id", "is_error", "cache_control")
+    }
+    if isinstance(content, list):
+        [block] = result["content"]
+        assert block["type"] == "text"
+        assert ("cache_control" in block) == any("cache_control" in given for given in content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        None,
+        [LONG],
+        [{"type": "tool_reference", "tool_name": LONG}, {"type": "text", "text": LONG}],
+        [{"type": "text", "text": [LONG]}],
+        [{"type": "text", "text": [LONG]}, {"type": "text", "text": "a"}],
+        [{**IMAGE, "source": float("nan")}, {"type": "text", "text": LONG}],
+        [{**IMAGE, "source": (LONG,)}],
+        [{**IMAGE, "source": {1: LONG}}],
+        [{**IMAGE, "source": object()}],
+        [{"type": "text", "text": NOTICE}],
+    ],
+)
+def test_results_that_could_not_be_rebuilt_or_are_not_known_are_left(content: Any) -> None:
+    messages = answered(content)
+    pruned = prune_messages(messages, 0, "anthropic", {}, estimate=lambda message: len(str(message)))
+    assert pruned.messages is messages
+
+
+def test_a_value_nested_too_deep_is_left() -> None:
+    deep: Any = LONG
+    for _ in range(100_000):
+        deep = [deep]
+    messages = answered([{**IMAGE, "source": deep}])
+    assert prune_messages(messages, 0, "anthropic", {}, estimate=lambda _: 9).cuts == ()
+    while isinstance(deep, list):  # let go of it level by level
+        deep = deep.pop()
+
+
+SIGNED: dict[ChatFormat, Message] = {
+    "anthropic": {"role": "assistant", "content": [{"type": "text", "text": LONG, "citations": [{"type": "x"}]}]},
+    "vercel": {
+        "role": "assistant",
+        "content": [
+            {
+                "type": "tool-call",
+                "toolCallId": "t",
+                "toolName": "look",
+                "input": {"query": LONG},
+                "providerOptions": {"google": {"thoughtSignature": "s"}},
+            },
+            {"type": "tool-call", "toolCallId": "u", "toolName": "web", "input": {"q": LONG}, "providerExecuted": True},
+            {"type": "text", "text": LONG, "providerMetadata": {"google": {"thoughtSignature": "s"}}},
+            {"type": "reasoning", "text": LONG},
+        ],
+    },
+    "openai": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "t",
+                "type": "function",
+                "function": {"name": "look", "arguments": ARGUMENTS},
+                "extra_content": {"google": {"thought_signature": "s"}},
+            }
+        ],
+    },
+    "openai-responses": {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": LONG, "annotations": [{"type": "url_citation"}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("provider", SIGNED)
+def test_what_is_signed_cited_or_the_providers_own_is_left(provider: ChatFormat) -> None:
+    messages = [asked("x"), SIGNED[provider], asked("y"), said("done")]
+    assert prune(messages, 0, provider).messages is messages
+
+
+def test_text_with_unsigned_metadata_is_pruned() -> None:
+    part = {"type": "text", "text": LONG, "providerOptions": {"google": {"thoughtSignature": ""}, "x": 1}}
+    messages = [asked("x"), {"role": "assistant", "content": [part]}, said("done")]
+    pruned, _ = kept(messages, "vercel")
+    assert pruned.messages[1]["content"][0]["providerOptions"] is part["providerOptions"]
+
+
+def vercel(**result: Any) -> list[Message]:
+    named = {"type": "tool-result", "toolCallId": "t", "toolName": "look"}
+    call = {"type": "tool-call", "toolCallId": "t", "toolName": "look", "input": {}}
+    return [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": [call]},
+        {"role": "tool", "content": [{**named, **result}]},
+        {"role": "assistant", "content": "done"},
+    ]
+
+
+WORDS = "1,002 bytes of tool result"
+
+
+@pytest.mark.parametrize(
+    ("result", "stub"),
+    [
+        ({"output": {"type": "text", "value": LONG}}, {"output": {"type": "text", "value": f"Pruned: {WORDS}."}}),
+        (
+            {"output": {"type": "error-text", "value": LONG}},
+            {"output": {"type": "error-text", "value": f"Pruned: {WORDS}."}},
+        ),
+        ({"output": {"type": "json", "value": LONG}}, {"output": {"type": "json", "value": {"pruned": WORDS}}}),
+        (
+            {"output": {"type": "error-json", "value": [LONG[2:-2]]}},
+            {"output": {"type": "error-json", "value": {"pruned": "1,000 bytes of tool result"}}},
+        ),
+        (
+            {"output": {"type": "content", "value": [{"type": "text", "text": LONG}]}},
+            {"output": {"type": "content", "value": [{"type": "text", "text": f"Pruned: {WORDS}."}]}},
+        ),
+        ({"result": LONG, "isError": True}, {"result": {"pruned": WORDS}, "isError": True}),
+        ({"output": {"type": "execution-denied", "reason": LONG}}, None),
+        ({"output": {"type": "content", "value": [{"type": "custom", "x": LONG}]}}, None),
+        ({"output": {"type": "json", "value": NOTICE}}, None),
+        ({"output": LONG}, None),
+        ({"result": LONG, "experimental_content": [{"type": "text", "text": LONG}]}, None),
+    ],
+)
+def test_results_of_the_ai_sdk(result: Message, stub: Message | None) -> None:
+    messages = vercel(**result)
+    part = prune(messages, 0, "vercel").messages[2]["content"][0]
+    assert {key: part[key] for key in result} == (stub or result)
+    kept(messages, "vercel")
+
+
+def test_calls_of_the_ai_sdk_in_both_its_spellings() -> None:
+    for name in ("input", "args"):
+        messages = [*vercel(result="ok"), *vercel(result="ok")[1:]]
+        call = {"type": "tool-call", "toolCallId": "t", "toolName": "look", name: {"query": LONG}}
+        messages[1] = {"role": "assistant", "content": [call]}
+        pruned, _ = kept(messages, "vercel")
+        assert pruned.messages[1]["content"][0][name]["pruned"] == "1,012 bytes of tool input"
+
+
+def test_arguments_that_are_no_json_are_no_stub() -> None:
+    messages = [asked("x"), said(None, ("a", "{" * 150)), found("a", "ok"), said("done")]
+    assert [cut.message for cut in prune(messages, 0).cuts] == [1]
+
+
+def test_an_empty_text_is_not_the_latest() -> None:
+    messages = [asked("x"), said(LONG), asked("y"), said("", ("a", "{}")), found("a", "ok")]
+    assert prune(messages, 0).cuts == ()
+    assert [cut.message for cut in prune([*messages, said("done")], 0).cuts] == [1]
+
+
+def test_shapes_that_no_format_has_are_left() -> None:
+    odd: list[Message] = [
+        {"role": "assistant", "content": LONG, "tool_calls": [LONG, {"function": LONG}]},
+        {"role": "tool", "content": 1},
+        {"role": ["user"], "content": LONG},
+        {"content": LONG},
+        {"role": "user", "content": [LONG, {"type": "text"}]},
+        {"role": "user", "content": {"text": LONG}},
+    ]
+    for provider in SIGNED:
+        assert prune(odd, 0, provider).messages is odd
+
+
+def test_a_wrong_format_or_message_is_told() -> None:
+    with pytest.raises(ValueError, match=r"^There is no format 'gemini'\. Give one of openai, .*vercel\.$"):
+        prune_messages([], 0, "gemini")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^Message 1 is of type str\. Give plain dicts"):
+        prune_messages([asked("x"), "y"], 0, "openai")
+    with pytest.raises(ValueError, match="no format"):
+        restore_messages([], {}.get, "gemini")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Message 0"):
+        pruned_paths(["y"], "openai")
+
+
+def test_the_usual_estimate_takes_what_is_no_json() -> None:
+    messages = [asked("x"), {"role": "user", "content": [{"type": "image", "image": object()}]}]
+    assert prune_messages(messages, 1 << 20, "vercel").fits
+
+
+def test_the_example_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "prune_messages" in block]
+    exec(example, {})  # noqa: S102  # it is ours
+    printed = [line.removeprefix("# ") for line in example.splitlines() if line.startswith("# ")]
+    assert capsys.readouterr().out.splitlines() == printed

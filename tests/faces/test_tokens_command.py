@@ -1,0 +1,54 @@
+"""`mcp-mirror tokens`: estimates, exact counts, and what it says where it cannot count."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mcp_mirror.cli import app
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.exact import count_tokens
+from mcp_mirror.policies import TokenProvider
+from mcp_mirror.tokens import estimate_tokens
+
+TEXT = "The gateway keeps large results out of the model's context.\n" * 40
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for name, text in (("a.txt", TEXT), ("b.txt", ""), ("c.txt", TEXT * 3)):
+        (tmp_path / name).write_text(text)
+    return [str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")]
+
+
+def test_files_are_estimated_one_by_one_and_together(files: list[str]) -> None:
+    ran = CliRunner().invoke(app, ["tokens", "--provider", "openai", *files])
+    costs = [estimate_tokens(text, "openai") for text in (TEXT, "", TEXT * 3)]
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    assert lines == [[f"{cost:,}", name] for cost, name in zip([*costs, sum(costs)], [*files, "total"], strict=True)]
+
+
+def test_standard_input_is_read_where_no_file_is_named() -> None:
+    assert CliRunner().invoke(app, ["tokens"], input=TEXT).stdout == f"{estimate_tokens(TEXT):,}\n"
+
+
+def test_an_exact_count_is_the_tokenizers(files: list[str]) -> None:
+    ran = CliRunner().invoke(app, ["tokens", "--exact", "--provider", "openai", files[0]])
+    assert ran.stdout.split()[0] == f"{count_tokens(TEXT, 'openai'):,}"
+    assert count_tokens(TEXT, "openai") <= estimate_tokens(TEXT, "openai") <= 1.2 * count_tokens(TEXT, "openai")
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [("default", "--provider"), ("google", "--tokenizer"), ("llama", "--tokenizer"), ("anthropic", "ctok")],
+)
+def test_what_cannot_be_counted_is_said(provider: TokenProvider, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        count_tokens("a", provider)
+
+
+@pytest.mark.parametrize("arguments", [["--provider", "nobody"], ["no such file"], ["--tokenizer", "none.json"]])
+def test_what_is_wrong_is_said_on_standard_error(arguments: list[str]) -> None:
+    ran = CliRunner().invoke(app, ["tokens", *arguments], input="a")
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr

@@ -1,0 +1,51 @@
+"""Fuzz both faces of a running gateway: `make soak`, or `python -m tests.fuzz.fuzz_faces [SECONDS] [FACE ...]`.
+
+The seconds are shared by the faces. An input that does harm is kept in `.fuzz/`, and told with the seed that made it.
+"""
+
+import asyncio
+import itertools
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz.faces import FACES, attempts_on, corpus_of, mutations_of, open_stage
+
+SECONDS = 600.0
+KEPT = Path(".fuzz")
+
+
+async def fuzz(face: str, seconds: float) -> int:
+    """How many inputs a face has taken."""
+    seed, until, count = secrets.randbits(32), time.monotonic() + seconds, 0
+    corpus = corpus_of(face)
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_stage(Path(folder)) as stage, attempts_on(stage, face) as attempt:
+            for data in itertools.chain(corpus, mutations_of(corpus, seed)):
+                if time.monotonic() > until:
+                    break
+                try:
+                    await attempt(data)
+                except BaseException as error:
+                    kept = KEPT / f"{face}-{seed}-{count}"
+                    KEPT.mkdir(exist_ok=True)
+                    kept.write_bytes(data)
+                    error.add_note(f"The input is in {kept}.")
+                    raise
+                count += 1
+    return count
+
+
+def main() -> None:
+    """Each face in turn."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    faces = sys.argv[2:] or FACES
+    for face in faces:
+        count = asyncio.run(fuzz(face, seconds / len(faces)))
+        sys.stdout.write(f"{face}: {count:,} inputs, each answered or refused, and no value changed\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Strangers' bytes on both faces: the stored inputs, and some that are made of them, the same each time.
+
+`make soak` lets a fuzzer look for more, for ten minutes.
+"""
+
+import itertools
+import re
+import time
+from pathlib import Path
+
+import pytest
+from tests.fuzz.faces import FACES, HERE, attempts_on, corpus_of, mutations_of, open_stage
+
+SECONDS = 4.0
+"""That a face is tried for at the most, beyond its stored inputs."""
+MUTATIONS = 120
+
+
+ANSWERED: dict[str, dict[str, str]] = {
+    "client-stdio": {"list": '"name":"calm_steady_mirrored"', "steady": '"text": "x"', "bytes": "not UTF-8"},
+    "client-http": {"list": '"name":"calm_steady_mirrored"', "steady": '"text": "x"', "encoded": "HTTP/1.1 415"},
+    "upstream-stdio": {"text": "^parrot$", "error": "'stdio' refused 'parrot': no", "none": "^true$"},
+    "upstream-http": {"json-text": "^parrot$", "events-text": "^parrot$", "raw-redirect": "'http' "},
+}
+"""What some stored inputs must have for an answer: else they would try nothing."""
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_bytes_of_strangers_get_an_answer_or_a_closed_connection_and_change_no_value(
+    tmp_path: Path, face: str
+) -> None:
+    corpus = corpus_of(face)
+    assert len(corpus) > 10
+    async with open_stage(tmp_path) as stage, attempts_on(stage, face) as attempt:
+        said: dict[bytes, str] = {}
+        until = time.monotonic() + SECONDS
+        for count, data in enumerate(itertools.chain(corpus, itertools.islice(mutations_of(corpus, 7), MUTATIONS))):
+            if count >= len(corpus) and time.monotonic() > until:
+                break
+            try:
+                said[data] = await attempt(data)
+            except BaseException as error:
+                error.add_note(f"The input: {data!r}")
+                raise
+        for name, wanted in ANSWERED[face].items():
+            its_own = said[(HERE / f"corpus-{face}" / name).read_bytes()]  # on one connection answers come as they can
+            assert re.search(wanted, "".join(said.values()) if face == "client-stdio" else its_own), name

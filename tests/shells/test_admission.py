@@ -1,0 +1,120 @@
+"""Who goes on, who waits and who is turned away."""
+
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from mcp_mirror.admission import Admission, Bound, Door, Meter, Queue
+from mcp_mirror.errors import BusyError
+
+BOUND = 5.0
+
+
+def door(most: int, waiting: int = 10, seconds: float = BOUND) -> Door:
+    return Door(Bound("calls_per_upstream", most), Queue(Bound("queued_calls", waiting), seconds), "Upstream 'x'")
+
+
+async def until_waiting(one: Door, count: int) -> None:
+    with anyio.fail_after(BOUND):
+        while sum(map(len, one._waiting.values())) != count:  # noqa: SLF001  # nothing else tells
+            await checkpoint()
+
+
+async def test_those_who_wait_go_on_in_turn_however_many_one_has() -> None:
+    one, order = door(1), list[str]()
+
+    async def call(who: str) -> None:
+        async with one.entered(who):
+            order.append(who)
+
+    async with anyio.create_task_group() as tasks, one.entered("first"):
+        for count, who in enumerate(("greedy", "greedy", "greedy", "modest", "other"), 1):
+            tasks.start_soon(call, who)
+            await until_waiting(one, count)
+    assert order == ["greedy", "modest", "other", "greedy", "greedy"]
+    assert one.is_idle
+
+
+async def test_one_too_many_is_turned_away_at_once_and_one_who_waits_too_long_too() -> None:
+    one = door(1, waiting=1, seconds=0.05)
+    async with one.entered("a"), anyio.create_task_group() as tasks:
+
+        async def late() -> None:
+            with pytest.raises(BusyError, match=r"no place has become free for 0.05 s \(`limits.queue_timeout`\)"):
+                async with one.entered("b"):
+                    pytest.fail("it was let in")
+
+        tasks.start_soon(late)
+        await until_waiting(one, 1)
+        told = (
+            r"Upstream 'x' is busy: `limits.calls_per_upstream` \(1\) calls are under way, and `limits.queued_calls` "
+            r"\(1\) wait already. Try again in 1 s."
+        )
+        with pytest.raises(BusyError, match=told):
+            async with one.entered("c"):
+                pytest.fail("it was let in")
+    assert one.is_idle
+
+
+async def test_who_is_cancelled_leaves_no_place_taken() -> None:
+    one = door(1)
+    async with anyio.create_task_group() as tasks:
+        async with AsyncExitStack() as inside:
+            await inside.enter_async_context(one.entered("a"))
+            scopes = [anyio.CancelScope(), anyio.CancelScope()]
+
+            async def call(scope: anyio.CancelScope) -> None:
+                with scope:
+                    async with one.entered("b"):
+                        await anyio.sleep_forever()
+
+            for count, scope in enumerate(scopes, 1):
+                tasks.start_soon(call, scope)
+                await until_waiting(one, count)
+            scopes[0].cancel()  # while it waits
+            await until_waiting(one, 1)
+        scopes[1].cancel()  # as it gets its place
+    assert one.is_idle
+    async with one.entered("c"):
+        assert not one.is_idle
+
+
+async def test_a_minutes_worth_passes_at_once_then_each_as_its_time_comes() -> None:
+    now = [100.0]
+    meter = Meter(Bound("calls_per_minute", 3), "This client", lambda: now[0])
+    for _ in range(3):
+        meter.pass_one()
+    with pytest.raises(BusyError, match=r"has had `limits.calls_per_minute` \(3\) calls in a minute") as refused:
+        meter.pass_one()
+    assert refused.value.wait == 20
+    now[0] += 20
+    meter.pass_one()
+    now[0] += 600
+    assert meter.is_idle
+    for _ in range(3):
+        meter.pass_one()
+    with pytest.raises(BusyError):
+        meter.pass_one()
+
+
+async def test_each_principal_has_a_bound_of_its_own_and_who_is_idle_is_forgotten() -> None:
+    now = [0.0]
+    queue = Queue(Bound("queued_calls", 0), 1.0)
+    admission = Admission(Bound("calls_per_principal", 1), Bound("calls_per_minute", 2), queue, lambda: now[0])
+
+    async def call(who: str) -> None:
+        async with admission.admitted(who, who, "This client"):
+            await checkpoint()
+
+    async with admission.admitted("ann", "ann", "This client"):
+        await call("bob")
+        with pytest.raises(BusyError, match="calls_per_principal"):
+            await call("ann")
+    with pytest.raises(BusyError, match="calls_per_minute"):
+        await call("ann")
+    for index in range(1500):
+        now[0] += 1
+        await call(f"one-{index}")
+    assert len(admission) <= 1001

@@ -1,0 +1,152 @@
+"""What a client brings back for a flow that it was asked about: a clear yes lets it pass, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcp_mirror.callers import Caller, Silent
+from mcp_mirror.calls import ToolCall
+from mcp_mirror.consent import Consent, Spent, ask_consent, read_consent, with_consent
+from mcp_mirror.errors import FlowError, RefusedError
+from mcp_mirror.rounds import read_round
+from mcp_mirror.upstreams.questions import Asked, Round
+from mcp_mirror.wire import join, object_of
+
+if TYPE_CHECKING:
+    from mcp_mirror.answers import Reply
+
+REFUSED = FlowError("No.", "f10w", "May it?")
+FORMS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+YES = {"action": "accept", "content": {"allow": True}}
+ARGUMENTS = b'{"x": 1}'
+
+
+def modern(capabilities: dict[str, Any]) -> Silent:
+    return Silent(Caller("me", capabilities=capabilities))
+
+
+async def refuse_once(consent: Consent) -> Reply:
+    if consent.flow != "f10w":
+        raise REFUSED
+    return {"content": b"[]"}
+
+
+async def asked_in_2026() -> dict[str, Any]:
+    """The question, parsed."""
+    call = ToolCall(modern(FORMS), "t", ARGUMENTS)
+    reply = await with_consent(call, Spent(), may_ask=True, serve=refuse_once)
+    parsed: dict[str, Any] = json.loads(join(object_of(reply)))
+    assert call.course.rule == ""
+    return parsed
+
+
+async def test_the_question_is_a_form_of_one_yes_or_no() -> None:
+    asked = await asked_in_2026()
+    (question,) = asked["inputRequests"].values()
+    assert question["method"] == "elicitation/create"
+    assert question["params"]["message"] == "May it?"
+    assert question["params"]["requestedSchema"]["required"] == ["allow"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed"),
+    [
+        (YES, True),
+        ({"action": "accept", "content": {"allow": False}}, False),
+        ({"action": "accept", "content": {"allow": "true"}}, False),
+        ({"action": "accept", "content": {"allow": 1}}, False),
+        ({"action": "accept", "content": None}, False),
+        ({"action": "accept"}, False),
+        ({"action": "decline", "content": {"allow": True}}, False),
+        ({"action": "cancel"}, False),
+        ("yes", False),
+        (None, False),
+    ],
+)
+async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bool) -> None:  # noqa: FBT001  # a table
+    asked = await asked_in_2026()
+    answers = {} if answer is None else dict.fromkeys(asked["inputRequests"], answer)
+    again = read_round(json.dumps(answers).encode(), asked["requestState"])
+    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
+    if allowed:
+        assert await with_consent(call, Spent(), may_ask=True, serve=refuse_once) == {"content": b"[]"}
+        return
+    with pytest.raises(FlowError, match=r"No\. The user was asked, and does not allow it\."):
+        await with_consent(call, Spent(), may_ask=True, serve=refuse_once)
+    assert call.course.rule == "flow"
+
+
+@pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null"])
+def test_answers_that_cannot_be_read_are_no_yes(answers: bytes) -> None:
+    assert read_consent(Round(answers, {"flow_asked": "f10w", "flow_once": "1"}), Spent()) == Consent(declined="f10w")
+
+
+async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
+    asked = await asked_in_2026()
+    again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
+    other = ToolCall(modern(FORMS), "t", b'{"x": 2}', again=again)
+    with pytest.raises(RefusedError):
+        await with_consent(other, Spent(), may_ask=True, serve=refuse_once)
+
+    async def refuse_another(consent: Consent) -> Reply:
+        assert consent.flow == "f10w"
+        raise FlowError("Not this.", "0ther", "And this?")
+
+    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
+    reply = json.loads(join(object_of(await with_consent(call, Spent(), may_ask=True, serve=refuse_another))))
+    assert "And this?" in json.dumps(reply["inputRequests"])
+    with pytest.raises(FlowError):
+        await with_consent(call, Spent(), may_ask=False, serve=refuse_another)
+
+
+def test_what_was_allowed_goes_with_an_upstreams_questions_and_is_not_passed_on_to_it() -> None:
+    questions = Asked({"a": {"method": "roots/list"}}, {"state": "s"})
+    assert Consent().carried(questions) is questions
+    carried = Consent(flow="f10w").carried(questions).state
+    assert carried is not None
+    assert {**carried, "flow_once": ""} == {"state": "s", "flow_allowed": "f10w", "flow_once": ""}
+    alone = Consent(flow="f10w").carried(Asked({}, None)).state
+    assert alone is not None
+    assert alone.keys() == {"flow_allowed", "flow_once"}
+    assert read_consent(Round(b"{}", carried), Spent()) == Consent(flow="f10w", again=Round(b"{}", {"state": "s"}))
+    plain = Round(b"{}", {"state": "s"})
+    assert read_consent(plain, Spent()) == Consent(again=plain)
+    assert read_consent(None, Spent()) == Consent()
+
+
+async def test_one_answer_lets_one_call_pass() -> None:
+    asked, spent = await asked_in_2026(), Spent()
+    again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
+    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
+    assert await with_consent(call, spent, may_ask=True, serve=refuse_once) == {"content": b"[]"}
+    asked_anew = await with_consent(call, spent, may_ask=True, serve=refuse_once)
+    assert "inputRequests" in asked_anew
+    round_ = Round(b"{}", Consent(flow="f10w").carried(Asked({}, {"state": "s"})).state or {})
+    assert read_consent(round_, spent).flow == "f10w"
+    assert read_consent(round_, spent) == Consent()
+    assert read_consent(Round(b"{}", {"flow_allowed": "f10w"}), spent) == Consent()
+
+
+def test_of_the_answers_that_were_taken_the_last_are_remembered() -> None:
+    spent = Spent()
+    assert all(spent.take(str(number)) for number in range(10_001))
+    assert not spent.take("1")
+    assert spent.take("0")
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}, {"elicitation": None}, {"sampling": {}}])
+async def test_who_shows_no_forms_is_not_asked(capabilities: dict[str, Any]) -> None:
+    with pytest.raises(FlowError, match=r"No\.$"):
+        await ask_consent(REFUSED, modern(capabilities))
+
+
+async def test_who_says_nothing_of_modes_shows_forms() -> None:
+    assert isinstance(await ask_consent(REFUSED, modern({"elicitation": {}})), Asked)
+
+
+async def test_a_client_that_answers_with_an_error_has_not_said_yes() -> None:
+    with pytest.raises(FlowError, match=r"No\.$"):
+        await ask_consent(REFUSED, Silent(Caller("me", modern=False, capabilities=FORMS)))

@@ -1,0 +1,185 @@
+"""Accounts of conversations: whose they are, how they begin anew, and that they are bounded and never overdrawn."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_mirror.budget import LEAST
+from mcp_mirror.conversations import CONVERSATION, Conversation, Conversations, Hold, read_conversation
+from mcp_mirror.errors import ToolError
+from mcp_mirror.policies import ContextPolicy
+
+POLICY = ContextPolicy(10_000, 0.2)
+CHAT = Conversation(("harness", "chat"))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def kept(policy: ContextPolicy = POLICY, clock: Clock | None = None) -> Conversations:
+    return Conversations(policy, clock or Clock())
+
+
+def spend(conversations: Conversations, conversation: Conversation | None, cost: int, namespace: str = "me") -> int:
+    """Make a call that sends so much, if it may; what could be sent before it."""
+    with conversations.hold(namespace, conversation, 1000, lambda: 100) as hold:
+        left = hold.left
+        if hold.widen(cost):
+            hold.settle(cost)
+        return left
+
+
+@pytest.mark.parametrize(
+    ("said", "connection", "read"),
+    [
+        (None, None, None),
+        (None, "s-1", Conversation(("connection", "s-1"))),
+        ("c-1", None, Conversation(("harness", "c-1"))),
+        ("c-1", "s-1", Conversation(("harness", "c-1"))),
+        ({"id": "c-1", "tokens": 0}, None, Conversation(("harness", "c-1"), 0)),
+        ({"tokens": 5}, "s-1", Conversation(("connection", "s-1"), 5)),
+        ({"tokens": 5}, None, None),
+        ({"reset": True}, "s-1", Conversation(("connection", "s-1"), None, begins_anew=True)),
+        ({"reset": False}, "s-1", Conversation(("connection", "s-1"))),
+    ],
+)
+def test_a_conversation_is_what_the_harness_calls_it_else_its_connection(
+    said: Any, connection: str | None, read: Conversation | None
+) -> None:
+    assert read_conversation({} if said is None else {CONVERSATION: said}, connection) == read
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "x" * 201, 7, ["c"], {"id": 7}, {"id": ""}, {"tokens": -1}, {"tokens": 1.5}, {"tokens": True},
+     {"reset": "yes"}, {"token": 5}],
+)  # fmt: skip
+def test_what_names_no_conversation_is_answered_with_what_is_wanted(said: Any) -> None:
+    with pytest.raises(ToolError, match="wants an id of up to 200 characters, or an object with any of"):
+        read_conversation({CONVERSATION: said}, "s-1")
+
+
+def test_without_a_window_or_a_conversation_anything_may_be_sent() -> None:
+    for conversations, conversation in ((kept(ContextPolicy()), CHAT), (kept(), None)):
+        with conversations.hold("me", conversation, 10, lambda: 100) as hold:
+            assert hold.tokens is None
+            assert not hold.is_spent
+            assert hold.widen(10**9)
+            hold.settle(10**9)
+
+
+def test_a_conversation_begins_with_the_definitions_and_others_do_not_see_it() -> None:
+    conversations = kept()
+    assert spend(conversations, CHAT, 700) == 7900
+    assert spend(conversations, CHAT, 0) == 7200
+    assert spend(conversations, Conversation(("connection", "chat")), 0) == 7900
+    assert spend(conversations, CHAT, 0, "you") == 7900
+
+
+def test_a_harness_says_what_is_in_a_conversation_now_or_that_it_begins_anew() -> None:
+    conversations = kept()
+    spend(conversations, CHAT, 7000)
+    assert spend(conversations, Conversation(CHAT.key, 2000), 0) == 900
+    assert spend(conversations, Conversation(CHAT.key, 7500), 0) == 500
+    assert spend(conversations, Conversation(CHAT.key, 2000, begins_anew=True), 50) == 6000
+    assert spend(conversations, CHAT, 0) == 5950
+    assert spend(conversations, Conversation(CHAT.key, begins_anew=True), 0) == 7900
+    assert spend(conversations, Conversation(CHAT.key, 20_000), 0) == 0
+    assert spend(conversations, Conversation(CHAT.key, 8000 - LEAST + 1, begins_anew=True), 0) == LEAST - 1
+    assert spend(conversations, Conversation(CHAT.key, 5, begins_anew=True).going_on, 0) == LEAST - 1
+    assert spend(conversations, Conversation(("harness", "new"), 20), 0) == 7900
+    assert spend(conversations, Conversation(("harness", "newer"), 3000, begins_anew=True), 0) == 5000
+
+
+def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
+    conversations = kept()
+    with pytest.raises(KeyError), conversations.hold("me", CHAT, 1000, lambda: 100):
+        raise KeyError
+    assert spend(conversations, CHAT, 0) == 7900
+
+
+def test_a_call_under_way_keeps_its_share_when_the_conversation_begins_anew() -> None:
+    conversations = kept()
+    with conversations.hold("me", CHAT, 1000, lambda: 100) as hold:
+        assert spend(conversations, Conversation(CHAT.key, 0, begins_anew=True), 0) == 7000
+        hold.settle(400)
+    assert spend(conversations, CHAT, 0) == 7600
+
+
+def test_another_window_holds_for_conversations_that_go_on() -> None:
+    conversations = kept()
+    spend(conversations, CHAT, 900)
+    conversations.policy = ContextPolicy(2000, 0.25)
+    assert spend(conversations, CHAT, 0) == 500
+
+
+def test_a_call_without_room_for_a_path_is_not_to_be_made() -> None:
+    conversations = kept()
+    for tokens, spent in ((8000 - LEAST, False), (8000 - LEAST + 1, True), (8000, True)):
+        with conversations.hold("me", Conversation(CHAT.key, tokens, begins_anew=True), 1000, lambda: 100) as hold:
+            assert hold.is_spent is spent
+
+
+def test_an_operator_hears_of_a_window_that_the_definitions_fill(caplog: pytest.LogCaptureFixture) -> None:
+    assert spend(kept(ContextPolicy(280, 0.2)), CHAT, 0) == 124
+    assert "The definitions of the tools alone take 100 tokens, and `context` leaves 224" in caplog.text
+    caplog.clear()
+    assert spend(kept(ContextPolicy(285, 0.2)), CHAT, 0) == 128
+    assert caplog.text == ""
+
+
+def test_conversations_are_forgotten_when_idle_and_when_there_are_too_many() -> None:
+    clock = Clock()
+    conversations = kept(clock=clock)
+    spend(conversations, CHAT, 700)
+    for number in range(4095):
+        spend(conversations, Conversation(("harness", str(number))), 0)
+    assert spend(conversations, CHAT, 0) == 7200
+    spend(conversations, Conversation(("harness", "more")), 100)
+    assert spend(conversations, Conversation(("harness", "0")), 0) == 7900
+    assert spend(conversations, CHAT, 0) == 7200
+    clock.now += 86_401
+    assert spend(conversations, Conversation(("harness", "x")), 0, "you") == 7900
+    assert spend(conversations, CHAT, 0) == 7900
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "end", "fail"]),
+        st.sampled_from(["a", "b"]),
+        st.integers(0, 6000),
+        st.integers(0, 9),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(200, 12_000), CALLS)
+def test_whatever_is_called_at_once_and_however_large_no_conversation_is_sent_more_than_is_its_own(
+    window: int, calls: list[tuple[str, str, int, int]]
+) -> None:
+    conversations = kept(ContextPolicy(window, 0.2))
+    sent = {"a": 100, "b": 100}
+    under_way: list[tuple[str, Hold, ExitStack]] = []
+    for step, name, cost, which in calls:
+        if step == "begin":
+            stack = ExitStack()
+            held = conversations.hold("me", Conversation(("harness", name)), cost, lambda: 100)
+            under_way.append((name, stack.enter_context(held), stack))
+        elif under_way:
+            of, hold, stack = under_way.pop(which % len(under_way))
+            if step == "end" and hold.widen(cost):
+                hold.settle(cost)
+                sent[of] += cost
+            stack.close()
+        assert max(sent.values()) <= max(window - window // 5, 100)
+    for _, _, stack in under_way:
+        stack.close()

@@ -1,0 +1,72 @@
+"""What an upstream says whose words models may not see: numbers of progress and questions to a person go on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from mcp_mirror.callers import LOCAL, Caller, Exchange
+from mcp_mirror.errors import RefusedError
+from mcp_mirror.upstreams.muting import Muted, check_questions, unsaid
+
+CANARY = "c4nary"
+
+
+class Client:
+    """Keeps what it is told."""
+
+    caller = Caller(LOCAL)
+    log_level: str | None = "debug"
+    wants_progress = True
+    is_waiting = True
+
+    def __init__(self, home: Exchange | None = None) -> None:
+        self.home = home
+        self.told: list[tuple[str, Mapping[str, Any]]] = []
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        self.told.append((method, params))
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        await self.tell(method, params)
+        return {"action": "accept"}
+
+
+async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
+    client = Client(Client())
+    muted = Muted(client)
+    await muted.tell("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
+    await muted.tell("notifications/message", {"level": "error", "data": CANARY})
+    await muted.tell("notifications/resources/updated", {"uri": "x://y"})
+    assert client.told == [
+        ("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3}),
+        ("notifications/resources/updated", {"uri": "x://y"}),
+    ]
+    assert (muted.caller, muted.log_level, muted.wants_progress, muted.is_waiting) == (client.caller, None, True, True)
+    assert isinstance(muted.home, Muted)
+    assert Muted(Client()).home is None
+
+
+async def test_a_person_is_asked_and_the_model_is_not() -> None:
+    client = Client()
+    assert await Muted(client).ask("elicitation/create", {"message": "Which one?"}) == {"action": "accept"}
+    with pytest.raises(RefusedError, match="asks the client's model"):
+        await Muted(client).ask("sampling/createMessage", {"messages": CANARY})
+    assert len(client.told) == 1
+    with pytest.raises(RefusedError):
+        check_questions([{"method": "roots/list"}, {"method": "sampling/createMessage"}])
+
+
+def test_an_error_is_told_by_its_code_and_what_a_client_acts_on_stays() -> None:
+    data: dict[str, list[str]] = {"elicitations": []}
+    refused = unsaid("one", "'say'", types.URL_ELICITATION_REQUIRED, data)
+    assert (refused.data, unsaid("one", "'say'", -1, {"x": CANARY}).data) == (data, None)
+    assert (
+        refused.said
+        == str(refused)
+        == (
+            f"Upstream 'one' refused 'say' (error {types.URL_ELICITATION_REQUIRED}). "
+            "Its words are not shown (`preview: false`)."
+        )
+    )

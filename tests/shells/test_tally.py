@@ -1,0 +1,69 @@
+"""Tokens are counted without waiting for the store, and reach it in the end, each once."""
+
+import asyncio
+
+import anyio
+import pytest
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.models import Traffic
+from mcp_mirror.policies import StorePolicy
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.tally import Tally
+
+
+class Fickle(MemoryStore):
+    """A store that may be away."""
+
+    away = False
+    counted = 0
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        self.counted += 1
+        if self.away:
+            raise StoreError("It is away.")
+        await super().count(namespace, traffic)
+
+
+@pytest.fixture
+def store() -> Fickle:
+    return Fickle(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
+
+
+async def test_what_is_counted_is_told_at_once_and_delivered_later(store: Fickle) -> None:
+    tally = Tally(store)
+    tally.add("me", 10, 500)
+    tally.add("me", 5, 0)
+    tally.add("you", 1, 0)
+    assert store.counted == 0
+    assert (await tally.stats("me")).traffic == Traffic(15, 500)
+    await tally.deliver()
+    assert store.counted == 2
+    await tally.deliver()
+    assert store.counted == 2
+    assert (await store.stats("me")).traffic == (await tally.stats("me")).traffic == Traffic(15, 500)
+    assert (await tally.stats("stranger")).traffic == Traffic()
+
+
+async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(store: Fickle) -> None:
+    tally = Tally(store)
+    tally.add("me", 10, 500)
+    store.away = True
+    await tally.deliver()
+    tally.add("me", 1, 1)
+    assert (await tally.stats("me")).traffic == Traffic(11, 501)
+    store.away = False
+    await tally.deliver()
+    assert (await store.stats("me")).traffic == Traffic(11, 501)
+    assert (await tally.stats("me")).traffic == Traffic(11, 501)
+
+
+async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> None:
+    tally = Tally(store, pause=0.001)
+    async with asyncio.timeout(10), anyio.create_task_group() as tasks:
+        tasks.start_soon(tally.follow)
+        for total in (1, 2):
+            tally.add("me", 1, 0)
+            while (await store.stats("me")).traffic.sent < total:  # the tally goes on
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,111 @@
+"""The last net before the log: what no line may hold, whoever put it there; and what a line is."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mcp_mirror.config import load_config
+from mcp_mirror.policies import Config
+from mcp_mirror.shorthand import Shorthand
+from mcp_mirror.telemetry import Net, set_up_logging, tell_operator
+
+BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+KEYS = {name: f"c4nary-{name}-{'x' * 32}" for name in ("state", "store", "audit", "redis", "env", "head", "query")}
+CONFIG = """
+upstreams:
+  one: {command: x, env: {SECRET: "${env}"}}
+  two: {url: "https://u:us3rpass@example.com/mcp?key=${query}", headers: {Authorization: "Bearer ${head}"}}
+server: {state_keys: ["${state}"], log_format: FORMAT}
+store: {kind: redis, url: "redis://u:${redis}@h/0", encryption: {keys: ["${store}"]}}
+audit: {key: "${audit}"}
+"""
+
+Log = Callable[..., list[str]]
+
+
+def config(tmp_path: Path, style: str) -> Config:
+    path = tmp_path / "mirror.yaml"
+    path.write_text(CONFIG.replace("FORMAT", style))
+    return load_config(path, KEYS)
+
+
+@pytest.fixture
+def log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Log]:
+    """Logs messages of ours; gives the lines."""
+    root, ours = logging.getLogger(), logging.getLogger("mcp_mirror")
+    before = (root.handlers[:], root.level, ours.level)
+
+    def write(*messages: str, style: str = "text") -> list[str]:
+        set_up_logging(2, config(tmp_path, style))
+        for message in messages:
+            logging.getLogger("mcp_mirror.x").warning("%s", message)
+        return capsys.readouterr().err.splitlines()
+
+    yield write
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("name", KEYS)
+def test_no_secret_of_the_configuration_comes_into_the_log(log: Log, name: str, style: str) -> None:
+    (line,) = log(f"it said '{KEYS[name]}' and {json.dumps(KEYS[name])}", style=style)
+    assert "c4nary" not in line
+    assert line.count("***") == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
+        ("token mcpm_abc-def_123 is", "token *** is"),
+        ("at http://me:pw@host.example/x?key=1", "at http://***@host.example/x?***"),
+        ("redis://:pw@h/0", "redis://***@h/0"),
+        ("a\nforged line\u202e\x1b[31m", "a\\u000aforged line\\u202e\\u001b[31m"),
+        ("nothing to hide, /a/b?c", "nothing to hide, /a/b?c"),
+    ],
+)
+def test_what_looks_like_a_credential_or_another_line_is_none(log: Log, said: str, told: str) -> None:
+    (line,) = log(said)
+    assert line.endswith(f"Z warning mcp_mirror.x: {told}")
+
+
+def test_a_memory_path_is_told_by_the_hash_that_the_audit_log_has(log: Log) -> None:
+    (line,) = log(f'under "{BASE}/secret key" there is')
+    short = Shorthand(KEYS["audit"].encode()).of(f"{BASE}/secret key")
+    assert line.endswith(f": under (path {short}) there is")
+
+
+def test_a_message_is_bounded() -> None:
+    assert len(Net(Shorthand(b"k")).clean("x" * 100_000)) == 4000
+
+
+def test_a_line_may_be_an_object(log: Log) -> None:
+    (line,) = log('with "quotes"', style="json")
+    told = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
+    assert told == {"level": "warning", "logger": "mcp_mirror.x", "message": 'with "quotes"'}
+
+
+def test_of_an_error_kind_and_place_are_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    log()
+    try:
+        int("c4nary")
+    except ValueError:
+        logging.getLogger("mcp_mirror.x").exception("it failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it failed (ValueError at test_telemetry.py:" in line
+    assert "c4nary" not in line
+
+
+def test_what_an_operator_is_told_has_the_form_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for style in ("text", "json"):
+        tell_operator(config(tmp_path, style), "mcp-mirror: it is taken.")
+    text, line = capsys.readouterr().err.splitlines()
+    assert text == "mcp-mirror: it is taken."
+    assert json.loads(line)["message"] == "it is taken."

@@ -1,0 +1,109 @@
+"""The audit log of a real gateway: one line for each call, read and refusal, and none of what they were about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Speak
+
+SAID = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def told(path: Path) -> list[tuple[str, str, str]]:
+    return [(one["event"], one["tool"], one["outcome"]) for one in lines(path)]
+
+
+async def test_calls_reads_and_refusals_are_written_down_without_what_they_hold(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with speak(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
+        await client.greet()
+        stored = (await client.text("say_mirrored", SAID)).splitlines()[0].strip('"')
+        await client.text("memory_read", {"memory_path": f"{stored}/key-c4nary"})
+        await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"}))
+        await client.text("hear_mirrored", {"c4nary": stored[:-2] + "00"})
+        await client.text("retrieve_final_answer_from_memory", {"memory_path": stored[:-2] + "00"})
+        await client.text("c4nary", {"c4nary": 1})
+        await client.text("refuse_mirrored", {"c4nary": 1})
+    assert told(path) == [
+        ("call", "say_mirrored", "stored"),
+        ("read", "memory_read", "ok"),
+        ("call", "memory_read", "ok"),
+        ("read", "resources/read", "ok"),
+        ("refusal", "hear_mirrored", "unknown path"),
+        ("refusal", "retrieve_final_answer_from_memory", "unknown path"),
+        ("call", "retrieve_final_answer_from_memory", "error"),
+        ("refusal", "(unknown)", "unknown tool"),
+        ("call", "refuse_mirrored", "error"),
+    ]
+    made, read, read_call, resource, *_ = lines(path)
+    assert {one["principal"] for one in lines(path)} == {"local"}
+    assert (made["upstream"], read["path"].split("/")[0], resource["path"]) == ("one", made["path"], made["path"])
+    assert read["correlation"] == read_call["correlation"] != made["correlation"]
+    assert read["bytes"] > 10_000 > read_call["bytes"] > 0
+    assert made["milliseconds"] > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", made["time"])
+    assert not [hidden for hidden in ("c4nary", stored, stored[-36:]) if hidden in path.read_text()]
+
+
+async def test_a_hangup_goes_on_in_a_new_file(configured: Configured, speak: Speak, raw: Any, tmp_path: Path) -> None:
+    path, old = tmp_path / "audit.jsonl", tmp_path / "audit.1"
+    async with speak(configured({"one": raw()}, audit={"path": str(path)})) as client:
+        await client.greet()
+        await client.text("hear_mirrored")
+        async with asyncio.timeout(20):
+            while not path.read_text():  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.01)
+        path.rename(old)
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(20):
+            while not path.exists():  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.01)
+        await client.text("memory_list")
+    assert (told(old), told(path)) == ([("call", "hear_mirrored", "stored")], [("call", "memory_list", "ok")])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("required", [False, True])
+async def test_a_call_that_cannot_be_written_down_is_made_unless_that_is_required(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path, *, required: bool
+) -> None:
+    upstream = raw("ok", "--log", str(tmp_path / "log"))
+    config = configured({"one": upstream}, audit={"path": "/dev/full", "required": required})
+    async with speak(config) as client:
+        await client.greet()
+        said = await client.text("hear_mirrored")
+        status = json.loads(
+            json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))["result"][
+                "contents"
+            ][0]["text"]
+        )
+    assert said.startswith("The gateway's audit log cannot be written") is required
+    assert ("tools/call" in (tmp_path / "log").read_text()) is not required
+    assert status["audit"]["lost"] >= 1
+    assert b"loses records: No space left on device" in b"".join(client.stderr)
+
+
+async def test_what_must_be_written_down_is_before_and_after_the_call(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with speak(configured({"one": raw()}, audit={"path": str(path), "required": True})) as client:
+        await client.greet()
+        await client.text("hear_mirrored")
+    begun, done = lines(path)
+    assert (begun["outcome"], done["outcome"]) == ("begun", "stored")
+    assert begun["correlation"] == done["correlation"]

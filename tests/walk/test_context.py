@@ -1,0 +1,206 @@
+"""A conversation whose window fills: what the gateway sends it stays within what is its own, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp_types import CallToolResult, ImageContent, TextContent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp import Client
+    from tests.walk.conftest import Configured, Connect, Lines, Speak
+
+RETRIEVE = "retrieve_final_answer_from_memory"
+CONVERSATION = "mcp-mirror/conversation"
+WINDOW = {"window": 15_000, "reserve": "20 %"}
+OURS = 12_000
+"""What is left of the window for answers."""
+PATH = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+LENGTHS = (40, 2500, 90_000, 700, 1500, 3, 12_000)
+"""Characters of results: most are shown in an empty window."""
+MOST = 240
+"""Calls that are enough to fill the window."""
+BOUND = 20.0
+
+
+class Chat:
+    """A client that remembers what it read in one conversation."""
+
+    def __init__(self, client: Client, name: str | None) -> None:
+        self.client = client
+        self.name = name
+        self.read: list[str] = []
+        self.told: dict[str, Any] = {}
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        named = {"id": self.name} if self.name else {}
+        said, self.told = {**named, **self.told}, {}
+        result = await self.client.call_tool(tool, arguments, meta={CONVERSATION: said} if said else None)  # type: ignore[arg-type]
+        structured = result.structured_content
+        texts = [block.text for block in result.content if isinstance(block, TextContent)]
+        self.read.append("\n".join(texts) if structured is None else json.dumps(structured))
+        return result
+
+    async def text(self, tool: str, arguments: dict[str, Any]) -> str:
+        await self.call(tool, arguments)
+        return self.read[-1]
+
+    async def say(self, text: str, *, is_error: bool = False) -> str:
+        """Have a tool answer with a text."""
+        result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+        return await self.text("say_mirrored", {"result": json.dumps(result)})
+
+
+def line(number: int, length: int) -> str:
+    """A text like no other."""
+    return "".join(f"{number}: the {word}th word\n" for word in range(length // 16 + 1))[:length]
+
+
+async def definitions(client: Client) -> str:
+    return json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in (await client.list_tools()).tools])
+
+
+async def whole(chat: Chat, path: str) -> str:
+    """A stored text in parts, each of them in a window that the harness has made room in."""
+    parts = list[str]()
+    while True:
+        chat.told = {"reset": True, "tokens": OURS - 2000}
+        at = sum(map(len, parts))
+        window = await chat.text("memory_read", {"memory_path": path, "by": "chars", "offset": at})
+        part, _, more = window.partition(
+            f"\n... next: by=chars, offset={at + len(window.partition(chr(10) + '... next')[0])}"
+        )
+        parts.append(part)
+        if not more and "... next: by=chars" not in window:
+            return "".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("face", "mode", "name"),
+    [("stdio", "auto", None), ("stdio", "legacy", "c-1"), ("http", "auto", "c-1"), ("http", "legacy", None)],
+)
+async def test_many_results_do_not_overflow_a_conversation_and_each_can_be_brought_back(  # noqa: PLR0917  # fixtures
+    face: str, mode: str, name: str | None, configured: Configured, connect: Connect, raw: Any, chemist: Any,
+    count_tokens: Callable[[str], int],
+) -> None:  # fmt: skip
+    upstreams = {"raw": raw(), **({"chemist": chemist} if face == "http" else {})}
+    async with connect(configured(upstreams, context=WINDOW), face, mode=mode) as client:
+        chat = Chat(client, name)
+        chat.read.append(await definitions(client))
+        given, answers = dict[int, str](), dict[int, str]()
+        while (
+            not all("context is full" in answer or not answer for answer in list(answers.values())[-6:]) or not answers
+        ):
+            batch = range(len(given), len(given) + 6)
+            assert len(given) < MOST
+            given |= {number: line(number, LENGTHS[number % len(LENGTHS)]) for number in batch}
+            said = await asyncio.gather(*(chat.say(given[number]) for number in batch))
+            answers |= dict(zip(batch, said, strict=True))
+            if face == "http":
+                await chat.text("make_grid_mirrored", {"size": 3, "name": "grid"})
+            await chat.text("memory_list", {})
+        assert sum(map(count_tokens, given.values())) > 5 * OURS
+        assert sum(map(count_tokens, chat.read)) <= OURS
+        shown = [number for number, answer in answers.items() if answer == given[number]]
+        refused = [number for number, answer in answers.items() if "context is full" in answer or not answer]
+        stored = {number: answer for number, answer in answers.items() if number not in (*shown, *refused)}
+        assert min(len(shown), len(refused), len(stored)) > 4
+        for number, answer in list(stored.items())[:: len(stored) // 3]:
+            found = PATH.search(answer)
+            assert found, answer
+            assert await whole(chat, found[0]) == given[number]
+
+
+async def test_each_conversation_has_a_window_of_its_own_and_is_between_the_harness_and_us(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    text = line(7, 600)
+    async with connect(configured({"raw": raw()}, context=WINDOW), "http") as client:
+        full, other, nameless = Chat(client, "full"), Chat(client, "other"), Chat(client, None)
+        full.told = {"reset": True, "tokens": OURS}
+        assert await full.say(text) == ""
+        full.told = {"reset": True, "tokens": OURS - 100}
+        assert "context is full: 100 tokens are left for tools' answers. Nothing was called." in await full.say(text)
+        full.told = {"reset": True, "tokens": OURS - 150}
+        assert PATH.fullmatch((await full.say(text)).strip())
+        assert await other.say(text) == text
+        for _ in range(12):  # of a client without a session or a name nothing is known
+            assert await nameless.say(text) == text
+        full.told = {"reset": True, "tokens": 3000}
+        assert await full.say(text) == text
+        full.told = {"reset": True, "tokens": OURS}
+        assert await full.say(text) == ""
+        full.told = {"reset": True}
+        assert await full.say(text) == text
+        full.told = {"tokens": "many"}
+        assert "`tokens` (how many are in it now)" in await full.say(text)
+        meta: Any = {CONVERSATION: "c-1", "example.com/other": 7}
+        heard = await client.call_tool("hear_mirrored", {"x": "1"}, meta=meta)
+        assert isinstance(heard.content[0], TextContent)
+        assert CONVERSATION not in heard.content[0].text
+        assert '"example.com/other":7' in heard.content[0].text.replace(" ", "")
+
+
+async def test_what_does_not_fit_is_stored_as_what_it_is_or_where_it_must_not_be_told_of(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    picture = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
+    config = configured(
+        {"raw": raw(overrides={"hear": {"capture": "never"}})}, context=WINDOW, mirror={"expose_originals": True}
+    )
+    async with connect(config, "http") as client:
+        chat = Chat(client, "c")
+        assert "x" * 6000 in await chat.text("hear_mirrored", {"x": "x" * 6000})
+        told = await chat.text("hear_mirrored", {"x": line(1, 100_000)})
+        assert re.match(r"Tool 'hear' was called\. Its result, about [\d,]+ tokens, does not fit the [\d,]+ ", told)
+        original = await chat.text(
+            "say", {"result": json.dumps({"content": [{"type": "text", "text": "x " * 50_000}]})}
+        )
+        assert original.startswith("Tool 'say' was called.")
+        assert await chat.text("memory_list", {}) == "Nothing is stored yet."
+
+        chat.told = {"reset": True, "tokens": OURS - 1000}
+        path = (await chat.text("say_mirrored", {"result": json.dumps({"content": [picture]})})).strip()
+        assert PATH.fullmatch(path)
+        chat.told = {"reset": True, "tokens": OURS - 1000}
+        failed = await chat.call("say_mirrored", {"result": json.dumps({"content": [picture], "isError": True})})
+        assert failed.is_error
+        assert PATH.fullmatch(chat.read[-1].strip())
+        chat.told = {"reset": True, "tokens": 0}
+        back = await chat.call(RETRIEVE, {"memory_path": path})
+        assert [block.data for block in back.content if isinstance(block, ImageContent)] == [picture["data"]]
+        chat.told = {"reset": True, "tokens": OURS - 1000}
+        assert "takes about 4,800 tokens; 1,000 are left" in await chat.text(RETRIEVE, {"memory_path": path})
+
+        chat.told = {"reset": True, "tokens": OURS - 500}
+        path = (await chat.text("memory_put", {"value": {"key": line(1, 3000)}})).strip()
+        assert PATH.fullmatch(path)
+        chat.told = {"reset": True, "tokens": OURS - 600}
+        assert "answers are limited to 150" in await chat.text(RETRIEVE, {"memory_path": f"{path}/key"})
+        chat.told = {"reset": True, "tokens": 0}
+        assert await chat.text(RETRIEVE, {"memory_path": f"{path}/key"}) == line(1, 3000)
+
+
+async def shown(client: Lines, length: int) -> str:
+    result = {"content": [{"type": "text", "text": "a " * (length // 2)}]}
+    return await client.text("say_mirrored", {"result": json.dumps(result)})
+
+
+async def test_a_window_is_taken_from_a_changed_configuration(configured: Configured, speak: Speak, raw: Any) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        assert await shown(client, 800) == "a " * 400
+        configured({"raw": raw()}, context={"window": 100})
+        client.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(BOUND):
+            while b"configuration is taken" not in b"".join(client.stderr):  # noqa: ASYNC110  # another process changes it
+                await asyncio.sleep(0.01)
+        answer = json.loads(await client.call("say_mirrored", '{"result": "{}"}'))["result"]
+        assert answer == {"content": [], "isError": True}

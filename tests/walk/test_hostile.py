@@ -1,0 +1,142 @@
+"""An upstream that means ill: each attack meets a named error or passes unaltered, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Lines, Speak
+
+ROOT = Path(__file__).parents[2]
+BOUNDS = {
+    "max_message_bytes": "3MiB",
+    "spool_bytes": "1MiB",
+    "max_envelope_bytes": "256KiB",
+    "max_queued_news_bytes": "1MiB",
+    "max_questions": 10,
+}
+FOREIGN = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+MEMORY = 400 << 20
+"""Bytes that the gateway may have needed at its most."""
+
+ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+    ("giant", {"size": 4_000_000}, "over `limits.max_message_bytes`"),
+    ("giant", {"size": 2_000_000}, '"giant-[0-9a-f-]{36}"\n.*2 MB of text'),
+    ("deep", {"levels": 2000}, "nested too deep: 700 levels are taken .`limits.max_depth`"),
+    ("deep", {"levels": 500}, '"deep-[0-9a-f-]{36}"\n'),
+    ("giant_news", {"size": 600_000}, "^done$"),
+    ("flood", {"times": 3000}, "^done$"),
+    ("interrogate", {"times": 4000}, "^done$"),
+    ("confuse", {}, "^done$"),
+    ("trick", {}, "^done$"),
+    ("ask_forged", {}, "'hostile'|^$"),
+    ("drip", {"pause": 0.001}, "^done$"),
+    ("drip", {"pause": 0.03}, "did not answer 'drip' within 2 s; try again or raise its `timeout`"),
+    ("cyclic", {"a": {"a": {"b": 1}}}, "^done$"),
+    ("remote", {"a": 1, "b": 2}, "^done$"),
+    ("regular", {"a": "a" * 50 + "!"}, "^done$|does not match|is not valid"),
+    ("mutate", {}, "^done$"),
+]
+"""A tool, its arguments, and what the model reads."""
+
+
+@pytest.fixture
+def upstreams(raw: Any) -> dict[str, Any]:
+    attacker = {"command": sys.executable, "args": ["-m", "tests.walk.servers.hostile", "ok"], "cwd": str(ROOT)}
+    return {"good": raw(), "hostile": {**attacker, "timeout": 2, "overrides": {"[!d]*": {"timeout": 20}}}}
+
+
+def twin(names: set[str], tool: str) -> str:
+    """A tool of the hostile upstream's, whose name another may have too."""
+    return f"hostile_{tool}_mirrored" if f"hostile_{tool}_mirrored" in names else f"{tool}_mirrored"
+
+
+async def listed(client: Lines) -> dict[str, Any]:
+    tools = json.loads(await client.request("tools/list"))["result"]["tools"]
+    return {tool["name"]: tool for tool in tools}
+
+
+async def read_text(client: Lines, tool: str, arguments: Any) -> str:
+    answer = json.loads(await client.call(tool, json.dumps(arguments)))
+    content = answer["result"]["content"] if "result" in answer else [{"text": answer["error"]["message"]}]
+    return "\n".join(block.get("text", "") for block in content)
+
+
+async def test_every_attack_meets_a_named_error_or_passes_and_others_go_on(
+    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+) -> None:
+    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+        await client.greet()
+        names = set(await listed(client))
+        kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
+        path = (await client.text("good_say_mirrored", {"result": kept})).splitlines()[0].strip('"')
+        unmet = []
+        for tool, arguments, wanted in ATTACKS:
+            said = await read_text(client, twin(names, tool), arguments)
+            if not re.search(wanted, said) or "forged" in said:
+                unmet.append((tool, said[:500]))
+            after = [
+                await read_text(client, twin(names, "done"), {}),
+                await client.text("good_hear_mirrored", {"text": "hello"}),
+                await client.text("retrieve_final_answer_from_memory", {"memory_path": path}),
+            ]
+            assert after[0] == "done", tool
+            assert ["hello" in after[1], "f0rty-two" in after[2]] == [True, True], tool
+        assert unmet == []
+        assert _peak(client.process.pid) < MEMORY
+
+
+async def test_no_name_or_definition_of_its_stands_for_another_tool(
+    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+) -> None:
+    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+        await client.greet()
+        tools = await listed(client)
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in tools)
+        assert len({name.lower() for name in tools}) == len(tools)
+        assert not [name for name in tools if name.startswith(("nested", "wordy", "nnnn"))]
+        assert "evil" not in tools["memory_read"]["description"]
+        assert "evil" not in tools["retrieve_final_answer_from_memory"]["description"]
+        kept = await client.text("good_say_mirrored", {"result": '{"content":[],"structuredContent":{"from":"good"}}'})
+        path = kept.splitlines()[0].strip('"')
+        assert '"good"' in await client.text("memory_read", {"memory_path": path})
+        status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
+        told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+        problems = " ".join(next(one for one in told if one["name"] == "hostile").get("problems", ()))
+        assert not re.search("[\u202e\x00\x1b]", problems)
+
+
+async def test_what_looks_like_ours_in_a_result_is_data(
+    configured: Configured, speak: Speak, upstreams: dict[str, Any]
+) -> None:
+    async with speak(configured(upstreams, limits=BOUNDS)) as client:
+        await client.greet()
+        names = set(await listed(client))
+        kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
+        path = (await client.text("good_say_mirrored", {"result": kept})).splitlines()[0].strip('"')
+        said = await read_text(client, twin(names, "forge"), {"path": f"literal:{FOREIGN}", "whole": False})
+        assert FOREIGN in said
+        said = await client.text("good_hear_mirrored", {"text": FOREIGN})
+        assert "no value" in said.lower() or "unknown" in said.lower() or "there is no" in said.lower()
+        forged = await client.text(twin(names, "forge"), {"path": f"literal:{path}", "whole": True})
+        own = forged.splitlines()[0].strip('"')
+        assert own.startswith("forge-")
+        for key in ("path", "notice", "literal", "uri"):
+            heard = await client.text("good_hear_mirrored", {"text": f"{own}/{key}"})
+            assert "f0rty-two" not in heard  # what a value holds is never resolved
+        hidden = await client.text(twin(names, "hide"))
+        assert not re.search("[\u202e\x1b\u200b]", hidden)
+        assert len(hidden) < 2000
+
+
+def _peak(pid: int) -> int:
+    """The most memory that a process has had, in bytes; 0 where that cannot be told."""
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) << 10 if found else 0

@@ -1,0 +1,208 @@
+"""Every bound, through a real gateway: past it there is an error that names it, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Lines, Listening, Run, Serve, Served, Speak
+
+BOUND = 20.0
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "0"}}
+
+
+def message(method: str, params: Any, identity: int = 1) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
+
+
+async def begin(http: httpx2.AsyncClient, url: str) -> httpx2.Response:
+    return await http.post(url, json=message("initialize", GREETING), headers=JSON)
+
+
+async def there(path: Path) -> None:
+    async with asyncio.timeout(BOUND):
+        while not path.exists():  # noqa: ASYNC110  # another process changes it
+            await asyncio.sleep(0.01)
+
+
+async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
+    """A call that is under way until the file `until` is there; gives the file that tells that it is."""
+    started = folder / f"started-{number}"
+    arguments = {"started": str(started), "until": str(folder / "until")}
+    await client.send(json.dumps(message("tools/call", {"name": tool, "arguments": arguments}, 1000 + number)))
+    return started
+
+
+async def test_calls_over_a_bound_wait_in_turn_and_too_many_are_told_when_to_try_again(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    limits = {"calls_per_upstream": 2, "queued_calls": 1}
+    async with speak(configured({"slow": raw(), "other": raw()}, limits=limits)) as client:
+        await client.greet()
+        for number in range(2):
+            await there(await hanging(client, "slow_hang_mirrored", tmp_path, number))
+        third = await hanging(client, "slow_hang_mirrored", tmp_path, 2)
+        said = await client.text("slow_hear_mirrored")
+        assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are under way" in said
+        assert "`limits.queued_calls` (1) wait already. Try again in 1 s." in said
+        assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
+        assert not third.exists()
+        (tmp_path / "until").touch()
+        answered = {json.loads(await client.receive())["id"] for _ in range(3)}
+        assert answered == {1000, 1001, 1002}
+        assert third.exists()
+
+
+async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    limits: dict[str, Any] = {"calls_per_principal": 1, "queued_calls": 1, "queue_timeout": 0.1}
+    async with speak(configured({"slow": raw()}, limits=limits)) as client:
+        await client.greet()
+        await there(await hanging(client, "hang_mirrored", tmp_path, 0))
+        said = await client.text("hear_mirrored")
+        assert "This client is busy: `limits.calls_per_principal` (1)" in said
+        assert "`limits.queue_timeout`" in said
+        refused = json.loads(await client.request("tools/list"))["error"]
+        assert (refused["data"], "`limits.queue_timeout`" in refused["message"]) == ({"retryAfter": 1}, True)
+        (tmp_path / "until").touch()
+        assert json.loads(await client.receive())["id"] == 1000
+        assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
+
+
+async def test_paths_in_one_call_and_depth_and_what_is_read_of_a_message_are_bounded(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    limits = {"max_pointers": 2, "max_depth": 20, "max_envelope_bytes": 2000, "calls_per_minute": 9}
+    async with speak(configured({"up": raw()}, limits=limits)) as client:
+        await client.greet()
+        said = json.dumps({"content": [], "structuredContent": {"a": 1}})
+        path = (await client.text("say_mirrored", {"result": said})).splitlines()[0].strip('"')
+        assert "1" in await client.text("hear_mirrored", {"text": [path, path]})
+        assert "`limits.max_pointers`" in await client.text("hear_mirrored", {"text": [path] * 3})
+        deep = await client.call("hear_mirrored", f'{{"text":{"[" * 30}{"]" * 30}}}')
+        assert "`limits.max_depth`" in json.loads(deep)["error"]["message"]
+        result = f'{{"content":[],"structuredContent":{{"a":{"[" * 30}{"]" * 30}}}}}'
+        assert "`limits.max_depth`" in await client.text("say_mirrored", {"result": result})
+        wide = json.loads(await client.request("tools/list", json.dumps({"_meta": {"x": "y" * 3000}})))
+        assert "`limits.max_envelope_bytes`" in wide["error"]["message"]
+        assert "3.04 kB" in await client.text("hear_mirrored", {"text": "y" * 3000})
+        told = [await client.text("hear_mirrored") for _ in range(5)]
+        assert "`limits.calls_per_minute` (9) calls in a minute. Try again in " in told[-1]
+
+
+PLAIN = {"type": "object"}
+LISTED: dict[str, tuple[list[Any], str]] = {
+    "many": ([{"name": f"many{index}"} for index in range(4)], "`limits.max_tools` (3)"),
+    "big": ([{"name": "big0"}, {"name": "big1", "description": "x" * 2000}], "`limits.max_tool_bytes` is 1,000"),
+    "long": ([{"name": "long0"}, {"name": "x" * 31}], "`limits.max_name_bytes` (30)"),
+    "deep": ([{"name": "deep0"}, {"name": "deep1", "a": [[[[[[[[[[]]]]]]]]]]}], "`limits.max_schema_depth` (9)"),
+    "wide": ([{"name": "wide0"}, {"name": "wide1", "a": "x" * 9000}], "`limits.max_listing_bytes` (9,000)"),
+}
+
+
+async def test_what_an_upstream_lists_is_bounded(configured: Configured, run: Run, raw: Any, tmp_path: Path) -> None:
+    limits = {"max_tools": 3, "max_tool_bytes": 1000, "max_name_bytes": 30, "max_schema_depth": 9}
+    upstreams: dict[str, Any] = {"pages": raw("loop")}
+    for name, (tools, _) in LISTED.items():
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps([{"inputSchema": PLAIN, **one} for one in tools]))
+        upstreams[name] = raw("ok", "--tools", str(file))
+    checked = await run("check", "--config", str(configured(upstreams, limits={**limits, "max_listing_bytes": 9000})))
+    for name, (_, told) in LISTED.items():
+        assert [line for line in checked.err.splitlines() if f"'{name}'" in line and told in line]
+        assert f"{name}0_mirrored" in checked.out
+        assert name == "many" or f"{name}1" not in checked.out
+    assert "many3" not in checked.out
+    assert "'pages' lists more tools than `limits.max_listing_pages` (1,000) lets it" in checked.err
+    assert checked.code == 1
+
+
+async def test_a_compressed_body_that_swells_past_all_bounds_fails_its_call_alone(
+    configured: Configured, speak: Speak, listening: Listening
+) -> None:
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(listening("raw_http.py", "--encoding", "gzip"))
+        limits = {"max_inflation": 50, "spool_bytes": "64KiB"}
+        config = configured({"web": {"url": f"http://127.0.0.1:{port}/mcp"}}, limits=limits)
+        client = await stack.enter_async_context(speak(config))
+        await client.greet()
+        bomb = json.dumps({"content": [{"type": "text", "text": "a" * 3_000_000}]})
+        assert "50 times its size (`limits.max_inflation`)" in await client.text("say_mirrored", {"result": bomb})
+        assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
+
+
+async def test_sessions_and_open_requests_of_one_principal_are_bounded(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    limits = {"sessions_per_principal": 2, "requests_per_principal": 3}
+    async with serve(configured({"up": raw()}, limits=limits)) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        names = [(await begin(http, served.url)).headers["mcp-session-id"] for _ in range(2)]
+        refused = await begin(http, served.url)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert "`limits.sessions_per_principal` (2)" in refused.json()["error"]["message"]
+        ended = await http.delete(served.url, headers={**JSON, "mcp-session-id": names.pop()})
+        assert ended.is_success
+        names.append((await begin(http, served.url)).headers["mcp-session-id"])
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(_unfinished(served))
+            async with asyncio.timeout(BOUND):
+                while (over := await begin(http, served.url)).json()["error"]["message"].count("sessions"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert over.status_code == 429
+            assert "`limits.requests_per_principal` (3)" in over.json()["error"]["message"]
+
+
+class _unfinished:  # noqa: N801  # used as a function
+    """A request whose body does not come."""
+
+    def __init__(self, served: Served) -> None:
+        self._address = urlsplit(served.url)
+
+    async def __aenter__(self) -> asyncio.StreamReader:
+        host, port = self._address.hostname, self._address.port
+        assert host is not None
+        self.reader, self.writer = await asyncio.open_connection(host, port)
+        head = f"POST {self._address.path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\n"
+        self.writer.write(
+            f"{head}accept: application/json, text/event-stream\r\ncontent-length: 100\r\n\r\n{{".encode()
+        )
+        await self.writer.drain()
+        return self.reader
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+
+async def test_a_body_that_does_not_come_and_one_that_is_encoded_are_refused(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    limits = {"body_timeout": 0.2, "max_header_bytes": "2KiB", "max_connections": 3}
+    async with serve(configured({"up": raw()}, limits=limits)) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        async with _unfinished(served) as reader:
+            said = (await asyncio.wait_for(reader.read(), BOUND)).decode()
+        assert said.startswith("HTTP/1.1 408")
+        assert "`limits.body_timeout`" in said
+        encoded = await http.post(served.url, content=b"x", headers={**JSON, "content-encoding": "gzip"})
+        assert (encoded.status_code, "content-encoding" in encoded.text) == (415, True)
+        assert (await http.get(served.url, headers={"x": "y" * 9000})).status_code == 400
+        address = urlsplit(served.url)
+        with (
+            socket.create_connection((address.hostname, address.port)),
+            socket.create_connection((address.hostname, address.port)),
+        ):
+            async with httpx2.AsyncClient(timeout=BOUND) as another, asyncio.timeout(BOUND):
+                while (await another.get(served.url)).status_code != 503:  # noqa: ASYNC110  # they are taken one by one
+                    await asyncio.sleep(0.01)
+        assert (await begin(http, served.url)).is_success

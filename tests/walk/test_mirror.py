@@ -1,0 +1,464 @@
+"""The library as a program uses it: its own functions, a real MCP server beside them, one memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from pydantic import BaseModel
+
+from mcp_mirror import Mirror, Reply
+from mcp_mirror.app import open_application
+from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
+from mcp_mirror.pins import Pins
+from mcp_mirror.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
+from mcp_mirror.signatures import read_function
+from mcp_mirror.upstreams.local import LocalFunctions
+
+BOUND = 20
+SERVERS = Path(__file__).parent / "servers"
+TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
+
+
+class Range(BaseModel):
+    least: float
+    most: float = 100
+
+
+@dataclass
+class Station:
+    name: str
+    table: dict[str, list[float]]
+
+
+def path_in(reply: Reply) -> str:
+    assert "\nThis path " in reply.text, reply
+    return reply.text.splitlines()[0].strip('"')
+
+
+def with_functions(**options: Any) -> Mirror:
+    mirror = Mirror(**options)
+
+    @mirror.tool
+    async def load_table(city: str) -> dict[str, list[float]]:
+        """A year of a city."""
+        if city != "Bonn":
+            raise ToolError("Only Bonn is measured.")
+        return TABLE
+
+    @mirror.tool(name="within", description="Those in a range.", timeout=5)
+    def select(values: list[float], bounds: Range) -> list[float]:
+        assert type(bounds) is Range
+        return [value for value in values if bounds.least <= value <= bounds.most]
+
+    @mirror.tool
+    def average(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    @mirror.tool
+    def fail(kind: str) -> None:
+        raise {"key": KeyError, "stop": StopIteration}[kind]("of the inside")
+
+    return mirror
+
+
+async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(chemist: Any) -> None:
+    async with with_functions(upstreams={"maker": chemist}) as mirror:
+        stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        path = path_in(stored)
+        assert not stored.is_error
+        assert '"/celsius" array[5000]' in stored.text
+        assert stored.content == ({"type": "text", "text": stored.text},)
+        assert (await mirror.call("average_mirrored", {"values": f"{path}/hour"})).text == "2499.5"
+        # what a model writes is JSON text; a key of a path deep in the arguments
+        chosen = await mirror.call("within_mirrored", f'{{"values": "{path}/celsius", "bounds": {{"least": 2}}}}')
+        assert await mirror.read(path_in(chosen)) == [value for value in TABLE["celsius"] if 2 <= value <= 100]
+        # a function's value to a server's tool, and a server's to a function
+        measured = await mirror.call("measure_mirrored", {"text": f"{path}/hour"})
+        assert measured.text == str(len(json.dumps(TABLE["hour"], separators=(",", ":"))))
+        grid = path_in(await mirror.call("make_grid_mirrored", {"size": 12}))
+        assert (await mirror.call("average_mirrored", {"values": f"{grid}/grid/0/0"})).text == "6.0"
+        # the tools for stored values work on both
+        answer = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/hour/3"})
+        assert answer.text == "3.0"
+        assert path in (await mirror.call("memory_list")).text
+
+
+async def test_a_number_that_a_model_writes_as_text_is_the_number_beside_paths_too() -> None:
+    """A twin admits text everywhere, for paths; the tool itself would never have been called so."""
+    async with with_functions() as mirror:
+        path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
+        bounds = {"least": "2495", "most": " 2497.0"}
+        chosen = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": bounds})
+        assert json.loads(chosen.text) == [2495, 2496, 2497]
+        assert (await mirror.call("average_mirrored", {"values": "[1, 2]"})).text == "1.5"
+        wrong = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": {"least": "warm"}})
+        assert wrong.is_error
+        assert '"warm" is not of type "number"' in wrong.text
+
+
+async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
+    mirror = Mirror()
+    seen: list[Any] = []
+
+    @mirror.tool
+    def keep(station: Station, data: bytes = b"") -> Station:
+        seen.append((station, data, threading.current_thread()))
+        return station
+
+    @mirror.tool
+    async def pack(size: int) -> bytes:
+        return b"\xff" * size
+
+    station = Station("Bonn", TABLE)
+    assert keep(station) is station
+    assert await pack(2) == b"\xff\xff"
+    async with mirror:
+        path = await mirror.put({"name": "Bonn", "table": TABLE})
+        packed = path_in(await mirror.call("pack_mirrored", {"size": 90_000}))
+        reply = await mirror.call("keep_mirrored", {"station": path, "data": packed})
+        assert seen[1][:2] == (station, b"\xff" * 90_000)
+        assert seen[1][2] is not threading.current_thread()
+        assert await mirror.read(path_in(reply)) == {"name": "Bonn", "table": TABLE}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("load_table_mirrored", {"city": "Rome"}, "Only Bonn is measured."),
+        ("fail_mirrored", {"kind": "key"}, "fail failed: KeyError: 'of the inside'"),
+        ("fail_mirrored", {"kind": "stop"}, "fail failed: StopIteration: of the inside"),
+        ("average_mirrored", {"values": []}, "average failed: ZeroDivisionError: division by zero"),
+        (
+            "average_mirrored",
+            {},
+            "The arguments do not fit tool 'average_mirrored': \"values\" is a required property.",
+        ),
+        ("average_mirrored", '{"values": ', "The arguments are no JSON object: "),
+        ("average_mirrored", "[1]", "The arguments are no JSON object: "),
+        ("average_mirrored", {"values": object()}, "A value of type dict cannot be written as JSON: "),
+        ("averag", {}, "There is no tool 'averag'. Nearest are average_mirrored."),
+        ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
+    ],
+)
+async def test_what_goes_wrong_is_a_reply_that_says_so(name: str, arguments: Any, said: str) -> None:
+    async with with_functions() as mirror:
+        reply = await mirror.call(name, arguments)
+        assert reply.is_error
+        assert said in str(reply)
+        assert "Traceback" not in reply.text
+        assert __file__ not in reply.text
+
+
+async def test_functions_that_are_not_async_do_not_hold_up_the_others() -> None:
+    mirror = Mirror()
+    together = threading.Barrier(8, timeout=BOUND)
+
+    @mirror.tool
+    def meet() -> int:
+        return together.wait()
+
+    async with mirror, asyncio.timeout(BOUND):
+        met = await asyncio.gather(*(mirror.call("meet_mirrored") for _ in range(8)))
+    assert sorted(reply.text for reply in met) == [str(number) for number in range(8)]
+
+
+async def test_a_call_ends_at_its_timeout_and_where_its_caller_gives_up() -> None:
+    mirror = Mirror()
+    ended, begun, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
+
+    @mirror.tool(timeout=0.05)
+    def sleep() -> None:
+        go_on.wait(BOUND)
+
+    @mirror.tool
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with mirror, asyncio.timeout(BOUND):
+        late = await mirror.call("sleep_mirrored")
+        go_on.set()
+        assert late.is_error
+        assert late.text == "Tool 'sleep' did not answer within 0.05 s; try again or raise its `timeout`."
+        calling = asyncio.create_task(mirror.call("wait_mirrored"))
+        await begun.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert ended.is_set()
+
+
+async def test_what_a_function_hides_is_awaited_and_content_is_passed() -> None:
+    mirror = Mirror()
+
+    async def later() -> str:
+        return "in time"
+
+    @mirror.tool
+    def hidden() -> Any:
+        return later()
+
+    @mirror.tool
+    def block() -> types.TextContent:
+        return types.TextContent(type="text", text="a block")
+
+    @mirror.tool
+    def result() -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(type="text", text="refused")], is_error=True)
+
+    @mirror.tool(capture="never")
+    def shown() -> list[str]:
+        return ["x" * 1000] * 1100
+
+    @mirror.tool(inline_budget=10_000)
+    def long() -> str:
+        return "word " * 2000
+
+    async with mirror:
+        assert json.loads((await mirror.call("shown_mirrored")).text) == shown()
+        assert (await mirror.call("long_mirrored")).text == long()
+        assert (await mirror.call("hidden_mirrored")).text == "in time"
+        assert (await mirror.call("block_mirrored")).text == "a block"
+        refused = {"type": "text", "text": "refused"}
+        assert await mirror.call("result_mirrored") == Reply("refused", is_error=True, content=(refused,))
+
+
+async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist: Any) -> None:
+    async with with_functions(
+        upstreams={"upstreams": {"maker": chemist}, "memory_tools": {"deny": ["memory_*"]}}
+    ) as one:
+        names = [tool["function"]["name"] for tool in one.tools()]
+        assert names[:4] == ["load_table_mirrored", "within_mirrored", "average_mirrored", "fail_mirrored"]
+        assert names[-1] == "retrieve_final_answer_from_memory"
+        assert "make_grid_mirrored" in names
+        for form in ("openai-responses", "anthropic", "mcp"):
+            assert [tool["name"] for tool in one.tools(form)] == names
+        told = next(tool for tool in one.tools("mcp") if tool["name"] == "load_table_mirrored")
+        assert told["description"] == "A year of a city. Reads memory paths."
+        assert "outputSchema" not in told
+        assert "Ask for grids." in one.instructions
+
+        @one.tool
+        def total(numbers: list[float]) -> float:
+            return sum(numbers)
+
+        # the server has a tool of this name: both get the name of where they are from
+        names = [tool["name"] for tool in one.tools("mcp")]
+        assert {"local_functions_total_mirrored", "maker_total_mirrored"} < set(names)
+        assert (await one.call("local_functions_total_mirrored", {"numbers": [1, 2]})).text == "3.0"
+
+
+async def test_functions_stay_where_the_configuration_changes() -> None:
+    functions = LocalFunctions()
+    functions.add(read_function(path_in, "find", None, ToolPolicy()))
+    config = Config(store=StorePolicy(kind="memory"))
+    async with open_application(config, functions=functions) as application:
+        await application.upstreams.settle(BOUND)
+        assert list(application.gateway.catalog.entries) == ["find_mirrored"]
+        application.reload(replace(config, mirror=MirrorPolicy(suffix="_twin")), Pins(mode="block"))
+        assert list(application.gateway.catalog.entries) == ["find_twin"]
+
+
+async def test_each_namespace_has_its_own_memory() -> None:
+    async with with_functions() as mirror:
+        path = await mirror.put([1, "two"], namespace="one")
+        assert await mirror.read(path, namespace="one") == [1, "two"]
+        with pytest.raises(ToolError, match="No value is stored under"):
+            await mirror.read(path, namespace="other")
+        other = await mirror.call("average_mirrored", {"values": path}, namespace="other")
+        assert "No value is stored under" in other.text
+
+
+async def test_values_outlive_a_mirror_on_the_disk_alone(tmp_path: Path) -> None:
+    for store in ({"kind": "disk", "path": str(tmp_path)}, StorePolicy(kind="disk", path=str(tmp_path))):
+        async with Mirror(store=store) as mirror:
+            path = await mirror.put({"kept": True})
+        async with Mirror(store=store) as mirror:
+            assert await mirror.read(f"{path}/kept") is True
+    mirror = Mirror()
+    async with mirror:
+        path = await mirror.put("gone")
+    async with mirror:
+        with pytest.raises(ToolError, match="Nothing is stored yet"):
+            await mirror.read(path)
+
+
+async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
+    mirror = Mirror(upstreams=Config(mirror=MirrorPolicy(capture="always")))
+
+    @mirror.tool
+    def draw() -> types.ImageContent:
+        return types.ImageContent(type="image", data="//77", mime_type="image/png")
+
+    @mirror.tool
+    def attach() -> types.EmbeddedResource:
+        held = types.TextResourceContents(uri="a:b", text="said")
+        return types.EmbeddedResource(type="resource", resource=held)
+
+    async with mirror:
+        reply = await mirror.call("draw_mirrored")
+        assert await mirror.read(path_in(reply)) == b"\xff\xfe\xfb"
+        assert reply.content[1]["type"] == "image"
+        assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
+
+
+async def test_use_outside_of_its_time_says_what_to_do() -> None:
+    mirror = with_functions()
+    before = "This Mirror is not open yet: use it within `async with mirror:`."
+    with pytest.raises(MirrorError, match=before):
+        await mirror.call("average_mirrored")
+    with pytest.raises(MirrorError, match=before):
+        mirror.tools()
+    async with mirror:
+        with pytest.raises(MirrorError, match="This Mirror is open already: use that one, or make another"):
+            await mirror.__aenter__()
+        with pytest.raises(MirrorError, match="open already"):
+            await mirror.serve_stdio()
+        with pytest.raises(MirrorError, match="no format 'gpt' of tools"):
+            mirror.tools("gpt")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(MirrorError, match="This Mirror is closed: use it within `async with mirror:`"):
+        await mirror.put(1)
+    with pytest.raises(MirrorError, match="There is a tool 'average' already"):
+        mirror.tool(name="average")(path_in)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: wanted one of memory, disk, redis"),
+        ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
+        ({"upstreams": {"mirror": {"sufix": ""}}}, r"mirror.sufix: unknown key; did you mean 'suffix'"),
+        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): wanted texts, numbers, truth values, lists and mapp"),
+        ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_told_of_at_once(options: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Mirror(**options)
+
+
+async def test_an_error_of_the_program_stays_its_own_and_a_failed_start_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with with_functions():
+            raise ZeroDivisionError
+    (tmp_path / "file").write_text("")
+    mirror = Mirror(store={"kind": "disk", "path": str(tmp_path / "file")})
+    with pytest.raises(StoreError, match=r"The store in .* failed"):
+        async with mirror:
+            pytest.fail("it was opened")
+
+
+async def test_it_is_opened_in_one_task_closed_in_another_and_used_from_other_loops() -> None:
+    mirror = with_functions()
+    async with asyncio.timeout(BOUND):
+        await asyncio.create_task(mirror.__aenter__())
+        path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
+
+        def elsewhere() -> Reply:
+            return asyncio.run(mirror.call("average_mirrored", {"values": f"{path}/hour"}))
+
+        assert (await asyncio.to_thread(elsewhere)).text == "2499.5"
+        await asyncio.create_task(mirror.__aexit__(None, None, None))
+
+
+async def test_functions_call_through_the_mirror_themselves() -> None:
+    mirror = with_functions()
+
+    @mirror.tool
+    async def twice(city: str) -> str:
+        reply = await mirror.call("load_table_mirrored", {"city": city})
+        return (await mirror.call("average_mirrored", {"values": f"{path_in(reply)}/hour"})).text
+
+    async with mirror:
+        assert (await mirror.call("twice_mirrored", {"city": "Bonn"})).text == "2499.5"
+
+
+async def test_a_thousand_calls_at_once_do_not_cross() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async with mirror, asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*(mirror.call("double_mirrored", {"number": n}) for n in range(1000)))
+    assert [reply.text for reply in replies] == [str(2 * number) for number in range(1000)]
+
+
+async def test_clients_reach_the_same_memory_over_http() -> None:
+    mirror = with_functions()
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with mirror, asyncio.timeout(BOUND):
+        serving = asyncio.create_task(mirror.serve_http(announce=served.put_nowait))
+        path = await mirror.put(TABLE)
+        async with Client(await served.get()) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+            assert listed == [tool["name"] for tool in mirror.tools("mcp")]
+            result = await client.call_tool("average_mirrored", {"values": f"{path}/hour"})
+            assert result.content[0].text == "2499.5"  # type: ignore[union-attr]
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+PROGRAM = """
+import asyncio
+from mcp_mirror import Mirror
+mirror = Mirror(upstreams={upstreams!r})
+
+@mirror.tool
+def repeat(text: str, times: int) -> list[str]:
+    print("not for the client")
+    return [text] * times
+
+asyncio.run(mirror.serve_stdio())
+"""
+
+
+async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(upstreams={"maker": chemist}))
+    parameters = StdioServerParameters(command=sys.executable, args=[str(program)])
+    async with asyncio.timeout(3 * BOUND), Client(stdio_client(parameters)) as client:
+        listed = {tool.name for tool in (await client.list_tools()).tools}
+        assert {"repeat_mirrored", "make_grid_mirrored"} < listed
+        result = await client.call_tool("repeat_mirrored", {"text": "again and again", "times": 1000})
+        notice = result.content[0].text  # type: ignore[union-attr]
+        assert "array[1000]" in notice
+        said = await client.call_tool("measure_mirrored", {"text": notice.splitlines()[0].strip('"')})
+        assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(said.content)
+
+
+def test_the_readme_is_true(tmp_path: Path, chemist: Any) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = readme.partition("## In your own program")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True
+    )
+    *notice, average, counts = ran.stdout.splitlines()
+    assert notice[1].startswith("This path ")
+    assert average == "10.5"
+    assert counts.startswith("8760 ")
+
+
+def test_the_package_itself_loads_little() -> None:
+    seen = "import sys, mcp_mirror.worker; print('mcp_mirror.app' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
+    assert ran.stdout == "False\n"

@@ -1,0 +1,156 @@
+"""What the gateway starts and connects to: what its configuration names, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from tests.walk.test_children import offspring
+
+from mcp_mirror.faces.auth.keys import Keys, KeysUnavailableError
+from mcp_mirror.upstreams.reach import PRIVATE, GuardedTransport, Reach
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Lines, Listening, Run, Speak
+
+LOOKS_PUBLIC = "0x7f.1"
+"""A name with a dot in it, to whoever does not look it up; every system's resolver takes it for 127.0.0.1."""
+STARTED = """
+import json, os, sys
+json.dump([dict(os.environ), sys.argv[1:], os.getsid(0) == os.getpid()], open(sys.argv[1], "w"))
+"""
+
+
+@asynccontextmanager
+async def trap() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A port, and what whoever connected to it said first."""
+    came: list[bytes] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(b"")
+        came[-1] = await reader.read(100)
+        writer.close()
+
+    async with await asyncio.start_server(note, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], came
+
+
+async def test_a_public_name_with_a_private_address_is_reached_only_where_the_configuration_says_so(
+    configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with listening("raw_http.py") as port, trap() as (trapped, came):
+        upstreams = {
+            "rebound": {"url": f"http://{LOOKS_PUBLIC}:{trapped}/mcp"},
+            "older": {"url": f"http://{LOOKS_PUBLIC}:{trapped}/sse", "transport": "sse"},
+            "allowed": {"url": f"http://{LOOKS_PUBLIC}:{port}/mcp", "allow_private": True},
+            "named": {"url": f"http://127.0.0.1:{port}/mcp"},
+            "local": {"url": f"http://localhost:{port}/mcp"},
+        }
+        checked = await run("check", "--config", str(configured(upstreams)))
+        problems = [line for line in checked.err.splitlines() if line.startswith("problem:")]
+        assert [line.split()[1] for line in problems] == ["rebound:", "older:"], checked.err
+        assert PRIVATE in problems[0]
+        assert came == []
+
+
+async def test_a_redirect_to_another_origin_is_not_followed(
+    configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with trap() as (trapped, came), AsyncExitStack() as stack:
+        upstreams = {}
+        for status in ("302", "307"):
+            to = ("--status", status, "--location", f"http://127.0.0.1:{trapped}/latest/meta-data/")
+            port = await stack.enter_async_context(listening("raw_http.py", *to))
+            upstreams[f"to{status}"] = {"url": f"http://127.0.0.1:{port}/mcp", "startup_timeout": 5}
+        checked = await run("check", "--config", str(configured(upstreams)))
+        assert checked.err.count("problem: to30") == 2
+        assert came == []
+
+
+async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
+    async with trap() as (port, came):
+        named = Reach.of("https://mcp.example.com/mcp")
+        async with httpx2.AsyncClient(transport=GuardedTransport(named)) as client:
+            for host in ("127.0.0.1", "localhost", LOOKS_PUBLIC, "[::ffff:127.0.0.1]", "2130706433"):
+                with pytest.raises(httpx2.ConnectError, match="private address"):
+                    await client.get(f"http://{host}:{port}/")
+            with pytest.raises(httpx2.ConnectError, match="private address"):
+                await client.get("http://169.254.169.254/latest/meta-data/")
+        with pytest.raises(KeysUnavailableError):
+            await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0).find(None, "RS256")
+        assert came == []
+        with pytest.raises(KeysUnavailableError):  # for what answers there is no server of keys
+            await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0, allow_private=True).find(None, "RS256")
+        assert len(came) == 1
+
+
+async def test_a_host_with_an_address_that_does_not_answer_is_reached_at_another(listening: Listening) -> None:
+    async with listening("raw_http.py") as port:
+        transport = GuardedTransport(Reach.of("http://localhost/"))  # which is ::1 too, where nobody listens
+        async with httpx2.AsyncClient(transport=transport) as client:
+            assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no sessions of processes")
+async def test_a_program_gets_its_arguments_as_they_are_and_little_else(
+    configured: Configured, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_SECRET", "c4nary")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "c4nary")
+    told, made = tmp_path / "told", tmp_path / "made"
+    odd = [f"; touch {made}", f"$(touch {made})", f"`touch {made}`", "| x", "a b", "*", "'\"\\"]
+    upstream = {"command": sys.executable, "args": ["-c", STARTED, str(told), *odd], "env": {"MINE": "$(id) 7"}}
+    await run("check", "--config", str(configured({"one": upstream})))
+    environment, arguments, is_leader = json.loads(told.read_text())
+    assert arguments[1:] == odd
+    assert is_leader
+    assert environment.pop("MINE") == "$(id) 7"
+    assert environment.keys() <= {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
+    assert not made.exists()
+
+
+async def _everything(client: Lines, strings: list[str]) -> None:
+    """Each tool and request that takes a text gets each of these for all of its texts."""
+    tools = json.loads(await client.request("tools/list"))["result"]["tools"]
+    odd = ("command", "args", "env", "url", "cwd", "headers", "uri", "jwks", "file", "path")
+    for text in strings:
+        for tool in tools:
+            given = dict.fromkeys((*tool["inputSchema"].get("properties", {}), *odd), text)
+            await client.call(tool["name"], json.dumps(given))
+        for method, member in (("resources/read", "uri"), ("resources/subscribe", "uri"), ("prompts/get", "name")):
+            await client.request(method, json.dumps({member: text, "url": text, "command": text}))
+        reference = {"type": "ref/resource", "uri": text}
+        await client.request(
+            "completion/complete", json.dumps({"ref": reference, "argument": {"name": "a", "value": text}})
+        )
+        meta = {"_meta": {"command": text, "url": text, "io.modelcontextprotocol/serverInfo": {"url": text}}}
+        await client.request("tools/list", json.dumps(meta))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+async def test_nothing_that_a_client_can_say_starts_a_program_or_makes_a_connection(
+    configured: Configured, speak: Speak, raw: Any, tmp_path: Path
+) -> None:
+    made, exchange = tmp_path / "made", tmp_path / "exchange"
+    exchange.mkdir()
+    config = configured({"up": raw()}, memory_tools={"roots": [str(exchange)]})
+    async with trap() as (port, came), speak(config) as client:
+        await client.greet()
+        await client.call("hear_mirrored", '{"text":"first"}')
+        before = offspring(client.process.pid)
+        where = f"127.0.0.1:{port}"
+        strings = [f"http://{where}/", f"https://{where}/mcp", f"redis://{where}", f"//{where}/x", f"touch {made}"]
+        await _everything(client, [*strings, f"$(touch {made})", f"file://{made}", str(made), "../made"])
+        after = offspring(client.process.pid)
+        own = {pid: command for pid, command in after.items() if pid not in before and "mcp_mirror." not in command}
+        assert own == {}  # but for our own worker, which looks into values
+        assert came == []
+        assert not made.exists()
+        assert not list(tmp_path.glob("**/made"))
