@@ -118,15 +118,7 @@ def capture(
     is_error = bytes(result.get("isError", b"false")) == b"true"
     blocks = tuple(_open_block(raw) for raw in open_array(result.get("content", b"[]")) or ())
     structured = _structured(result, rules.wrapped)
-    if rules.mode == "never" or (structured is None and not blocks):
-        return Captured(is_error=is_error)
-    budget = rules.error_budget if is_error else rules.inline_budget
-    small = (
-        rules.preview
-        and _is_small(structured, blocks, budget, estimate)
-        and (rules.passes or len(_texts(blocks)) == len(blocks))
-    )
-    if small and (is_error or (rules.mode == "auto" and not _is_dict(structured, blocks, decode))):
+    if _stays(structured, blocks, rules, estimate, decode, is_error=is_error):
         return Captured(is_error=is_error)
     value = _content_value(blocks, estimate, decode) if structured is None else _draft(structured, None, estimate)
     said = "unknown"
@@ -144,11 +136,31 @@ def capture(
         companion=companion,
         named=companion is not None and structured is not None and (unseen or said == "differs"),
         envelope=_envelope(result, place, structured),
-        shown=_readable(value) if rules.preview and value.tokens <= budget and not is_error else None,
+        shown=_readable(value) if rules.preview and value.tokens <= rules.inline_budget and not is_error else None,
         passed=passed,
         is_error=is_error,
         head=_head(value) if is_error and rules.preview else None,
     )
+
+
+def _stays(
+    structured: Buffer | None,
+    blocks: Sequence[_Block],
+    rules: CaptureRules,
+    estimate: Estimate,
+    decode: Decode,
+    *,
+    is_error: bool,
+) -> bool:
+    """Whether a result goes on as it came, nothing of it being stored."""
+    if rules.mode == "never" or (structured is None and not blocks):
+        return True
+    if not rules.preview or not (rules.passes or len(_texts(blocks)) == len(blocks)):
+        return False
+    budget = rules.error_budget if is_error else rules.inline_budget
+    if not _is_small(structured, blocks, budget, estimate):
+        return False
+    return is_error or (rules.mode == "auto" and not _is_dict(structured, blocks, decode))
 
 
 def _hidden(draft: Draft) -> Draft:

@@ -99,8 +99,7 @@ def serve(
     Example: mcp-mirror serve --config mirror.yaml --http 127.0.0.1:8000
     """
     set_up_logging(verbose)
-    path = find(config)
-    loaded = load_from(path)
+    loaded = load_from(path := find(config))
     set_up_logging(verbose, loaded)
     tell = partial(tell_operator, loaded)
     tell_warnings(loaded, tell)

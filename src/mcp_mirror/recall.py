@@ -87,14 +87,12 @@ async def recall(
         raise ToolError(f"The value of {quoted(str(path), _PATH)} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
     place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _APART else None
-    if not tokens or len(blob) <= _AT_ONCE:
-        found = locate(blob, tokens)
-    else:
-        found = await _locate_elsewhere(scanner, place, blob, tokens)
-    if isinstance(found, Miss) and not tells:
-        raise ToolError(f'There is no "{path}". What is there cannot be told: its labels keep it from the model.')
-    recalled = _at(path, described, blob, found, len(path.tokens) - len(tokens))
-    if place is None or isinstance(found, Miss):
+    found = await _locate(scanner, place, blob, tokens)
+    if isinstance(found, Miss):
+        depth = len(path.tokens) - len(tokens) + found.depth
+        raise ToolError(_miss(path, depth, found, tells_keys=described.preview) if tells else _untold(path))
+    recalled = _at(path, described, blob, found)
+    if place is None:
         return recalled
     begin = place.span.start + (0 if recalled.blob is blob else found.start)
     return replace(recalled, file=FileSpan(place.path, Span(begin, len(recalled.blob))))
@@ -117,8 +115,10 @@ async def _place_of(store: Store, namespace: str, base: str, member: Member | No
     return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
 
 
-async def _locate_elsewhere(scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
-    """Search a blob where it is in a file, if it still is there: what was read of it stays."""
+async def _locate(scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
+    """Search a small blob here, a large one where it is in a file, if it still is there: what was read of it stays."""
+    if not tokens or len(blob) <= _AT_ONCE:
+        return locate(blob, tokens)
     if place and (found := await scanner.locate(place, tokens)):
         return found
     return await anyio.to_thread.run_sync(locate, blob, tokens)
@@ -170,10 +170,8 @@ def _likeness_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> C
     return likeness
 
 
-def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span | Miss, passed: int) -> Recalled:
-    """What was found in a blob, `passed` tokens of the path being behind it already."""
-    if isinstance(found, Miss):
-        raise ToolError(_miss(path, passed + found.depth, found, tells_keys=descriptor.preview))
+def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> Recalled:
+    """What was found in a blob."""
     if path.tokens:
         part = memoryview(blob)[found.start : found.stop]
         return Recalled(path, part, kind_at(blob, found.start), preview=descriptor.preview, known=descriptor)
@@ -184,6 +182,10 @@ def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span | Mi
 def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
     """A whole JSON document keeps the white space around it: it goes to a string argument as the very text it was."""
     return blob if kind in ("object", "array") else memoryview(blob)[found.start : found.stop]
+
+
+def _untold(path: MemoryPath) -> str:
+    return f'There is no "{path}". What is there cannot be told: its labels keep it from the model.'
 
 
 def _miss(path: MemoryPath, depth: int, miss: Miss, *, tells_keys: bool) -> str:
