@@ -3,15 +3,16 @@
 1. Pieces and parts come from a wide collection (`vocabulary.py`), and each tokenizer counts them (`measure.py`).
 2. For rare pieces, by class of characters, a rule is fitted from the costs of their parts.
 3. By a ridge regression on whole texts the costs of tokenizers that join over pieces are corrected, and the rules.
-4. The margin is the least that hardly a calibration text exceeds, each predicted by texts of other kinds, and without
-   the pieces that one package alone may have brought in: it has to hold for texts unlike those that were fitted to.
+4. From the errors for whole texts, each predicted by texts of other kinds, and without the pieces that one package
+   alone may have brought in, follows how far a class of rare pieces can be wrong all together. The margin is the least
+   that hardly a text exceeds: it has to hold for texts unlike those that were fitted to.
 """
 
 import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,14 +28,15 @@ CLASSES: Final = (
     "space", "digit", "punctuation", "lower", "joined", "upper", "initials",
     "title", "camel", "cased", "tangled", "latin", "greek", "cyrillic",
     "arabic", "devanagari", "script", "symbol", "kana", "han", "hangul", "astral", "emoji",
+    "extended", "private",
 )  # fmt: skip
 BLOCKS: Final = {
     "latin": (0x180, 0x370), "greek": (0x370, 0x400), "cyrillic": (0x460, 0x530), "script": (0x600, 0x1E00),
     "symbol": (0x2070, 0x2FFF), "kana": (0x3041, 0x3100), "han": (0x3400, 0xA000), "hangul": (0xAC00, 0xD7A4),
-    "astral": (0x10000, 0x1F000), "emoji": (0x1FA00, 0x1FB00),
+    "astral": (0x10000, 0x1F000), "emoji": (0x1FA00, 0x1FB00), "extended": (0x20000, 0x2A6E0),
 }  # fmt: skip
 """Where characters are drawn from for the cost of one that is in no table."""
-BY_PARTS_ALONE: Final = {"symbol", "astral", "punctuation", "space", "digit", "emoji"}
+BY_PARTS_ALONE: Final = {"symbol", "astral", "punctuation", "space", "digit", "emoji", "extended", "private"}
 RARE: Final = 1200
 """Rare pieces of a class that its rule is fitted to."""
 FREEDOM: Final = {
@@ -44,6 +46,8 @@ FREEDOM: Final = {
 rule, as a factor; of a joint, and of one piece, in tokens. What splits at our pieces is taken as measured."""
 FOLDS: Final = 4
 """Parts that the kinds are dealt out to; each is predicted by the others."""
+LEAST_DOUBT: Final = 0.02
+"""Share of their tokens that all rare pieces of a class together may be wrong by at least."""
 CORRECTED: Final = 600
 """Most frequent pieces that are corrected one by one."""
 
@@ -130,7 +134,7 @@ def fit_rules(ground: Ground, table: Table, factor: Mapping[str, Sequence[float]
     for name in CLASSES:
         pieces = ground.rare.get(name, [])
         if len(pieces) < 40:
-            rules[name] = (Rule((1.0, 0.0, 0.0, 0.0), 0.3),) * len(TOKENIZERS)
+            rules[name] = (Rule((1.0, 0.0, 0.0, 0.0), 0.3, LEAST_DOUBT),) * len(TOKENIZERS)
             continue
         sums = [(lanes(packed, len(TOKENIZERS)), count) for packed, count in map(table.sum_parts, pieces)]
         sizes = list(map(len, pieces))
@@ -161,7 +165,7 @@ def _rule(features: Any, units: Any, *, by_parts_alone: bool) -> Rule:
     error = units - np.where(listed, features[:, 0], np.maximum(features @ weights, UNIT))
     rounded = [float(f"{number:.5g}") for number in weights]
     spread = float(np.mean(error * error / np.maximum(units, UNIT) / UNIT))
-    return Rule((rounded[0], rounded[1], rounded[2], rounded[3]), float(f"{spread:.3g}"))
+    return Rule((rounded[0], rounded[1], rounded[2], rounded[3]), float(f"{spread:.3g}"), LEAST_DOUBT)
 
 
 @dataclass(frozen=True)
@@ -229,27 +233,46 @@ def _regress(found: Features, at: int, true: Any, chosen: Any) -> tuple[Any, Any
     return correction, base + columns @ correction
 
 
-def _margin(estimate: Any, found: Features, at: int, true: Any, judged: Any) -> Margin:
-    """The margin with the fewest judged texts over 110 %.
+def _doubts(estimate: Any, rare: Any, true: Any) -> Any:
+    """By class, the share of their tokens that rare pieces fall short by together.
 
-    Of those that leave two texts short at most, with a tenth of each error to spare.
+    Components of variance: the squared errors of texts as a sum of non-negative shares of the squared tokens of each
+    class, by least squares (multiplicative updates, as Lee and Seung, 2001, have them). What is too much by an estimate
+    counts as no error, and what is too little as two, as many as there would be if errors went either way.
+    """
+    share = (rare / estimate[:, None]) ** 2
+    squares = np.concatenate([share, 1 / estimate[:, None]], 1)
+    wanted = squares.T @ (2 * (np.maximum(true - estimate, 0) / estimate) ** 2)
+    among = squares.T @ squares
+    components = np.full(squares.shape[1], 1e-4)
+    for _ in range(3000):
+        components *= np.maximum(wanted, 1e-12) / np.maximum(among @ components, 1e-12)
+    seen = share.sum(0) > 0
+    return np.where(seen, np.maximum(np.sqrt(components[:-1]), LEAST_DOUBT), LEAST_DOUBT)
+
+
+def _margin(estimate: Any, found: Features, at: int, true: Any, judged: Any) -> tuple[Margin, Any]:
+    """The margin with the fewest judged texts over 110 %, and the doubts of all classes.
+
+    Of those that leave two texts short at most, with two fifths of each error to spare.
     """
     long = true > 150
+    doubts = _doubts(estimate[long], found.rare[long, :, at], true[long])
     estimate, true, judged = estimate[long], true[long], judged[long]
-    rare = found.rare[long, :, at].sum(1)
-    best, chosen = math.inf, Margin(0.0, 0.0, 0.0, 0.0)
-    for noise in (0.005, 0.01, 0.03, 0.06) if TOKENIZERS[at] in JOINING else (0.0005, 0.003):
+    together = found.rare[long, :, at] * doubts
+    best, chosen, factor = math.inf, Margin(0.0, 0.0, 0.0), 1.0
+    for noise in (0.005, 0.01, 0.03, 0.06) if TOKENIZERS[at] in JOINING else (0.0005, 0.003, 0.01):
         variance = found.variance[long, at] + estimate * noise
-        for doubt in (0.02, 0.03, 0.04, 0.05, 0.07, 0.1):
-            deviation = np.sqrt(variance + (doubt * rare) ** 2)
-            for deviations in np.arange(2.5, 6.1, 0.5):
-                need = (true + 0.1 * np.maximum(true - estimate, 0) - deviations * deviation) / estimate - 1
+        for times in (0.5, 0.75, 1.0, 1.5, 2.0):
+            deviation = np.sqrt(variance + ((times * together) ** 2).sum(1))
+            for deviations in np.arange(1.5, 6.1, 0.5):
+                need = (true + 0.4 * np.maximum(true - estimate, 0) - deviations * deviation) / estimate - 1
                 share = max(0.002, float(np.sort(need)[-3]))
                 ratio = ((estimate * (1 + share) + deviations * deviation) / true)[judged]
                 cost = float(np.mean(ratio > 1.1) + 0.5 * np.mean(ratio))
                 if cost < best:
-                    best, chosen = cost, Margin(round(share, 4), float(deviations), doubt, noise)
-    return chosen
+                    best, chosen, factor = cost, Margin(round(share, 4), float(deviations), noise), times
+    return chosen, doubts * factor
 
 
 def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
@@ -261,7 +284,7 @@ def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
     found = features_of(ground, ground.table(units, rules), texts)
     fold = np.array([KINDS.index(one.kind) % FOLDS for one in texts])
     judged = np.array([one.kind in KINDS[:11] for one in texts])
-    final, margins = ground.tokens.copy(), []
+    final, margins, doubts = ground.tokens.copy(), [], np.zeros((len(CLASSES), len(TOKENIZERS)))
     joints = np.zeros((len(TOKENIZERS), len(count_joints(""))))
     named = np.array([CLASSES.index(class_of(entry)) for entry in ground.entries])
     index = {entry: row for row, entry in enumerate(ground.entries)}
@@ -270,7 +293,8 @@ def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
         wanted = np.array(true[at], float)
         unseen = [_regress(found, at, wanted, fold != one)[1] for one in range(FOLDS)]
         estimate = np.choose(fold, unseen)
-        margins.append(_margin(estimate, found, at, wanted, judged))
+        margin, doubts[:, at] = _margin(estimate, found, at, wanted, judged)
+        margins.append(margin)
         _describe(name, estimate, wanted, texts, margins[-1])
         correction, _ = _regress(found, at, wanted, np.ones(len(texts), bool))
         known, number, rare, joints[at], single = np.split(correction, np.cumsum(sizes))
@@ -280,7 +304,11 @@ def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
         for one, change in zip(CLASSES, rare, strict=True):
             factor[one][at] = 1 + change
     corrected = np.clip(np.round(final * UNIT), 1, 65535)
-    return ground.table(corrected, fit_rules(ground, ground.table(units, {}), factor), margins, joints)
+    rules = fit_rules(ground, ground.table(units, {}), factor)
+    for name, doubted in zip(CLASSES, doubts.tolist(), strict=True):
+        each = zip(rules[name], doubted, strict=True)
+        rules[name] = tuple(replace(rule, doubt=float(f"{doubt:.3g}")) for rule, doubt in each)
+    return ground.table(corrected, rules, margins, joints)
 
 
 def _describe(name: str, estimate: Any, true: Any, texts: Sequence[Text], margin: Margin) -> None:

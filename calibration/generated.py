@@ -229,6 +229,7 @@ CSV: Final[tuple[tuple[Style, ...], tuple[Style, ...]]] = (
         _integers(5, 10**9),
         _floats(8, 2, 1000, ";"),
         _floats(5, 6, 0.1, "\t"),
+        lambda r: "".join(f"{r.randint(0, 10**6):8}" for _ in range(7)) + "\n",
         lambda r: f"{stamp(r, 'day')},{r.uniform(1, 500):.2f},{r.randint(1, 10**7)}\n",
         lambda r: f"{r.randint(1, 99999)},{r.choice(WORDS)},{r.uniform(0, 9):.3f},{r.choice(CITIES)}\n",
     ),

@@ -1,7 +1,8 @@
 """Which pieces, and which parts of pieces, the table has.
 
-A piece comes in where it was seen in enough packages of a wide collection. So that calibration texts can be read as
-texts of packages that nobody has seen, each entry is also marked whether it would be in without any one package.
+A piece comes in where it was seen in enough packages of a wide collection, or is a frequent word of a language. So that
+calibration texts can be read as texts of packages that nobody has seen, each entry is also marked whether it would be
+in without any one package.
 """
 
 import lzma
@@ -11,17 +12,32 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final, NamedTuple
 
+from opencc import OpenCC
+from wordfreq import top_n_list
+
 from generated import STYLES
-from mcp_mirror.tokens.pieces import split
+from mcp_mirror.tokens.pieces import class_of, split
 from texts import CORPORA, corpus
 
 LETTERS: Final = ("prose", "code", "json", "html", "cjk", "de", "fr", "es", "ru", "hi", "ar", "pl", "el")
+WORDS: Final = (
+    dict.fromkeys(("en", "ar", "hi", "zh", "ja", "ko", "ru", "de", "fr", "es"), 5000)
+    | dict.fromkeys(("it", "pt", "nl", "pl", "uk", "tr", "fa", "el", "he", "cs", "sv"), 2500)
+    | dict.fromkeys(("ro", "hu", "fi", "da", "nb", "vi", "id", "bn", "ta", "ur", "bg"), 1500)
+)
+"""By language, how many of its most frequent words come in."""
+FREQUENT: Final = 60_000
+"""Words of each language whose parts may come in."""
 PARTS: Final = 120_000
-"""Parts that are measured, of ASCII and as many others; those that say more than their own parts are kept."""
+"""Parts of ASCII that are measured, and so many others of each class; those that say more than their own parts are
+kept."""
+BEHIND_BACKSLASH: Final = 2000
+"""Words of code that also come in behind a backslash, as names have it in PHP and paths of Windows."""
 _LONGEST_PART: Final = 9
+_IDEOGRAPHS: Final = ((0x3041, 0x3100), (0x3400, 0xA000), (0xAC00, 0xD7A4))
 
 
 class Seen(NamedTuple):
@@ -47,7 +63,8 @@ def entries(wide: Mapping[str, Seen]) -> dict[str, bool]:
         for at, style in enumerate(styles):
             r = random.Random(f"vocab {kind} {at}")
             found.update(split("".join(style(r) for _ in range(300))))
-    sure = {piece for piece, count in found.items() if count >= 5 and len(piece) <= 24} | set(_enumerated())
+    sure = {piece for piece, count in found.items() if count >= 5 and len(piece) <= 24}
+    sure.update(_enumerated(), _words(), _names(wide))
     chosen = dict.fromkeys((piece for piece in sure if split(piece) == [piece]), True)
     for piece, seen in wide.items():
         if _is_common(piece, seen):
@@ -55,6 +72,29 @@ def entries(wide: Mapping[str, Seen]) -> dict[str, bool]:
                 piece, Seen(seen.packages - 1, seen.documents * 2 // 3)
             )
     return {piece: chosen[piece] for piece in sorted(chosen) if _is_text(piece)}
+
+
+def _frequent(language: str, count: int) -> list[str]:
+    """The most frequent words; of Chinese in both ways to write it."""
+    words = top_n_list(language, count)
+    return [*dict.fromkeys([*words, *map(OpenCC("s2t").convert, words)])] if language == "zh" else words
+
+
+def _words() -> Iterator[str]:
+    """Frequent words, as they stand in a sentence; where a language has capitals, with one too."""
+    for language, count in WORDS.items():
+        for word in _frequent(language, count):
+            yield from (word, f" {word}") if language in ("zh", "ja") else (f" {word}",)
+            if word[0].upper() != word[0]:
+                yield f" {word[0].upper()}{word[1:]}"
+
+
+def _names(wide: Mapping[str, Seen]) -> Iterator[str]:
+    """Frequent words of code behind a backslash."""
+    words = Counter({
+        piece.strip(): seen.packages for piece, seen in wide.items() if piece.strip().istitle() and piece.isascii()
+    })  # fmt: skip
+    yield from (f"\\{word}" for word, _ in words.most_common(BEHIND_BACKSLASH) if word.isalpha())
 
 
 def _is_common(piece: str, seen: Seen) -> bool:
@@ -79,19 +119,32 @@ def spaced_share() -> dict[str, float]:
 
 def candidate_parts(wide: Mapping[str, Seen]) -> list[str]:
     """The most frequent parts of up to 9 characters, and each character."""
+    weights = _weights(wide)
+    single = {character for piece in wide for character in piece} | set(map(chr, range(1, 256)))
+    single.update(chr(code) for low, high in _IDEOGRAPHS for code in range(low, high))
+    runs = {sign * count for sign in "-=*_#.~+/ \n\t─═·…•█░■━▀▄│" for count in range(2, 25)}
+    seen, chosen = Counter[str](), list[str]()
+    for part, _ in weights.most_common():
+        named = "ASCII" if part.isascii() else class_of(part)
+        seen[named] += 1
+        if seen[named] <= PARTS:
+            chosen.append(part)
+    return sorted({*chosen, *filter(_is_text, single), *runs})
+
+
+def _weights(wide: Mapping[str, Seen]) -> Counter[str]:
+    """Parts of frequent pieces and words, by how often they come."""
     weights: Counter[str] = Counter()
     for piece, seen in wide.items():
         if len(piece) >= 2 and seen.documents >= 3 and _is_text(piece):
             weight = math.sqrt(seen.documents)
             for part in _substrings(piece):
                 weights[part] += weight
-    single = {character for piece in wide for character in piece} | set(map(chr, range(1, 256)))
-    runs = {sign * count for sign in "-=*_#.~+/ \n\t─═·…•█░■━▀▄│" for count in range(2, 25)}
-    ranked = [part for part, _ in weights.most_common()]
-    chosen = [part for part in ranked if part.isascii()][:PARTS] + [part for part in ranked if not part.isascii()][
-        :PARTS
-    ]
-    return sorted({*chosen, *filter(_is_text, single), *runs})
+    for language in WORDS:
+        for word in _frequent(language, FREQUENT):
+            for part in _substrings(word):
+                weights[part] += 1
+    return weights
 
 
 def _substrings(piece: str) -> Iterator[str]:
@@ -111,9 +164,12 @@ def _enumerated() -> Iterator[str]:
     yield from (" " * count + "\n" for count in range(80))
     yield from ("\n" * count for count in range(1, 8))
     yield from ("\t" * count for count in range(1, 20))
+    yield from ("\t" * tabs + " " * spaces for tabs in range(1, 6) for spaces in range(1, 9))
     yield from ("\r\n" * count for count in range(1, 4))
     yield from (before + sign * count for before in ("", " ") for sign in "-=*_#.~+/" for count in range(2, 101))
     yield from (sign * count + "\n" for sign in "-=*#~" for count in range(2, 101))
+    flags = map(chr, range(0x1F1E6, 0x1F200))
+    yield from (before + one + other for one, other in product(flags, repeat=2) for before in ("", " "))
     yield from (before + mark + after for before in ("", " ") for mark in emoji for after in ("", "\ufe0f"))
     yield from (
         chr(code) for low, high in ((0x2000, 0x2070), (0x2190, 0x2600), (0x3000, 0x3040)) for code in range(low, high)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_mirror.tokens.lexicon import Known, Lexicon
 from mcp_mirror.tokens.pieces import class_of, humps
@@ -35,11 +35,13 @@ class Rule:
     """What a piece without a cost of its own costs a provider, in units.
 
     Weights of the sum over its parts, of their number, of its characters, and a constant. The variance is `spread`
-    square tokens for each token.
+    square tokens for each token. `doubt` is the deviation of all such pieces of a text together, as a share of their
+    tokens: a text in an unforeseen language, say, errs with each of them the same way.
     """
 
     weights: tuple[float, float, float, float]
     spread: float
+    doubt: float
 
     def cost(self, parts: int, count: int, characters: int) -> int:
         """The expected units: those of a token at least. Of a long list of no words, all parts."""
@@ -53,14 +55,11 @@ class Rule:
 class Margin:
     """What is added to a provider's expected tokens: a share of them, and so many standard deviations.
 
-    `doubt` is the deviation of all pieces without a cost of their own together, as a share of their tokens: a text in
-    an unforeseen language, say, errs with each of them the same way. `noise` is the variance of each token that has a
-    cost of its own, by how it joins with its neighbours.
+    `noise` is the variance of each token that has a cost of its own, by how it joins with its neighbours.
     """
 
     share: float
     deviations: float
-    doubt: float
     noise: float
 
 
@@ -162,9 +161,11 @@ def encode_table(table: Table) -> bytes:
     names = ["\0".join(each).encode() for each in (pieces, parts)]
     said = {
         "tokenizers": table.tokenizers,
-        "margins": [[margin.share, margin.deviations, margin.doubt, margin.noise] for margin in table.margins],
+        "margins": [[margin.share, margin.deviations, margin.noise] for margin in table.margins],
         "joints": table.joints,
-        "rules": {name: [[*rule.weights, rule.spread] for rule in rules] for name, rules in table.rules.items()},
+        "rules": {
+            name: [[*rule.weights, rule.spread, rule.doubt] for rule in rules] for name, rules in table.rules.items()
+        },
         "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
         "bytes": [len(each) for each in names],
     }
@@ -185,7 +186,7 @@ def decode_table(packed: bytes) -> Table:
     known = pieces.count(b"\0") + 1
     count = known + len(parts)
     rows = _packed_rows(numbers[count:], len(said["tokenizers"]))
-    rules = {name: tuple(Rule(tuple(row[:4]), row[4]) for row in rules) for name, rules in said["rules"].items()}
+    rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in said["rules"].items()}
     return Table(
         tokenizers=tuple(said["tokenizers"]),
         margins=tuple(Margin(*margin) for margin in said["margins"]),
@@ -213,6 +214,15 @@ def _little_endian(numbers: "array[int]") -> "array[int]":
     return numbers
 
 
+class Guess(NamedTuple):
+    """What a piece without a cost of its own costs, in lanes: units, and their variance (`Table.guess`)."""
+
+    units: int
+    variance: int
+    named: str
+    """Its class."""
+
+
 @cache
 def costs() -> Known:
     """Units of the package's pieces, in lanes; 0 for a piece without a cost of its own."""
@@ -226,6 +236,6 @@ def table() -> Table:
 
 
 @lru_cache(maxsize=1 << 14)
-def guess(piece: str) -> tuple[int, int]:
-    """`Table.guess` of the package's table; the last pieces are kept, since rare words come in bursts."""
-    return table().guess(piece)
+def guess(piece: str) -> Guess:
+    """What the package's table makes of a piece; the last are kept, since rare words come in bursts."""
+    return Guess(*table().guess(piece), class_of(piece))

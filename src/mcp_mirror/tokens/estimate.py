@@ -9,8 +9,8 @@ that the windows miss what is dense, it can fall short.
 import codecs
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from operator import mul, not_
 from typing import Final
@@ -35,10 +35,9 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Tokens expected of a text by one tokenizer, how many of them are of rare pieces, and the variance of these."""
+    """Tokens expected of a text by one tokenizer, and the variance of those of rare pieces."""
 
     tokens: float
-    rare: float
     variance: float
 
 
@@ -59,32 +58,48 @@ def _decoded(text: str | Buffer) -> str:
     return text if isinstance(text, str) else bytes(text).decode(errors="replace")
 
 
-def _count(text: str) -> tuple[int, int, int]:
-    """The sum over the pieces, that over rare pieces among them, and their variance, in lanes.
+@dataclass(slots=True)
+class _Rare:
+    """Sums over rare pieces, in lanes: costs by class, and the variance of all.
 
     A rare piece that comes n times is n times as wrong: n squared its variance.
     """
+
+    costs: dict[str, int] = field(default_factory=dict)
+    spread: int = 0
+
+    def add(self, pieces: Iterable[str]) -> int:
+        """Take these in; what they cost."""
+        total = 0
+        for piece, times in Counter(pieces).items():
+            guessed = guess(piece)
+            cost = times * guessed.units
+            total += cost
+            self.costs[guessed.named] = self.costs.get(guessed.named, 0) + cost
+            self.spread += times * times * guessed.variance
+        return total
+
+    def variance(self, at: int) -> float:
+        """Of a tokenizer's tokens: of each piece, and of all of a class together."""
+        rules = table().rules
+        together = sum((rules[name][at].doubt * lane(cost, at) / UNIT) ** 2 for name, cost in self.costs.items())
+        return lane(self.spread, at) / UNIT + together
+
+
+def _count(text: str, rare: _Rare) -> int:
+    """The sum over the pieces, in lanes; rare ones are also added up."""
     pieces = split(text)
     known = list(map(costs().__getitem__, pieces))
     total = sum(known)
-    rare = spread = 0
-    for piece, times in Counter(compress(pieces, map(not_, known))).items() if 0 in known else ():
-        cost, variance = guess(piece)
-        rare += times * cost
-        spread += times * times * variance
-    return total + rare, rare, spread
+    return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
 def _expected(text: str) -> list[Expected]:
     """By tokenizer: what the pieces cost, and the joints between them."""
-    total, rare, spread = _count(text)
-    joints = count_joints(text)
+    rare = _Rare()
+    total, joints = _count(text, rare), count_joints(text)
     return [
-        Expected(
-            max(lane(total, at) / UNIT + sum(map(mul, joints, by_joint)), 0.0),
-            lane(rare, at) / UNIT,
-            lane(spread, at) / UNIT,
-        )
+        Expected(max(lane(total, at) / UNIT + sum(map(mul, joints, by_joint)), 0.0), rare.variance(at))
         for at, by_joint in enumerate(table().joints)
     ]
 
@@ -92,8 +107,7 @@ def _expected(text: str) -> list[Expected]:
 def _bound(expected: Expected, at: int, sampling: float) -> int:
     """Expected tokens and their margin; `sampling` is the standard error of the windows, in tokens."""
     margin = table().margins[at]
-    variance = expected.variance + expected.tokens * margin.noise + (margin.doubt * expected.rare) ** 2
-    deviation = margin.deviations * math.sqrt(variance)
+    deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
     return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * sampling)
 
 
@@ -132,14 +146,14 @@ def _by_windows(windows: Sequence[str], scale: float) -> list[tuple[Expected, fl
     Variance Estimation, section 8.2).
     """
     found = table()
-    each = list(map(_count, windows))
+    rare = _Rare()
+    each = [_count(window, rare) for window in windows]
     joints = count_joints("\n".join(windows))
-    rare, spread = (sum(column) for column in list(zip(*each, strict=True))[1:])
     wholes = []
     for at, by_joint in enumerate(found.joints):
-        tokens = [lane(total, at) / UNIT for total, _, _ in each]
+        tokens = [lane(total, at) / UNIT for total in each]
         differences = sum((one - other) ** 2 for one, other in pairwise(tokens)) / (2 * (len(tokens) - 1))
         whole = sum(tokens) + sum(map(mul, joints, by_joint))
-        expected = Expected(whole * scale, lane(rare, at) / UNIT * scale, lane(spread, at) / UNIT * scale * scale)
+        expected = Expected(whole * scale, rare.variance(at) * scale * scale)
         wholes.append((expected, scale * math.sqrt(len(tokens) * differences)))
     return wholes

@@ -1,6 +1,7 @@
 """A text in pieces of the size that tokenizers split at, and the class of characters of a piece."""
 
 import re
+import string
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
@@ -16,6 +17,8 @@ _OTHER: Final = (
 
 
 _EMOJI: Final = "\U0001f000-\U0001faff"
+_REGIONAL: Final = "\U0001f1e6-\U0001f1ff"
+"""Two of these letters are a flag."""
 _SIGNS: Final = "\u2600-\u27bf"
 
 
@@ -24,7 +27,11 @@ def _pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.Pattern[
     before = rf"[^\r\n0-9{letters}]?"
     words = rf"{before}[{cased}]+(?:'(?:s|t|re|ve|m|ll|d)\b)?"
     others = "".join(rf"|{before}[{script}]+" for script in scripts)
-    marks = rf"| ?[{signs}]\ufe0f?| ?[^\s0-9{letters}{signs}]+[\r\n/]*" if signs else rf"| ?[^\s0-9{letters}]+[\r\n/]*"
+    marks = (
+        rf"| ?[{_REGIONAL}]{{2}}| ?[{signs}]\ufe0f?| ?[^\s0-9{letters}{signs}]+[\r\n/]*"
+        if signs
+        else rf"| ?[^\s0-9{letters}]+[\r\n/]*"
+    )
     return re.compile(rf"{words}|[0-9]{{1,3}}{marks}|\s*[\r\n]+|\s+(?!\S){others}|\s+")
 
 
@@ -45,10 +52,15 @@ def humps(piece: str) -> list[str]:
     return _HUMP.findall(piece)
 
 
-_SHAPE: Final = {
-    code: "a" if chr(code).isalpha() else "0" if chr(code).isdigit() else "," for code in range(33, 127)
-} | dict.fromkeys((9, 10, 13), "\n")
-JOINTS: Final = ("0 a", "0 ,", ", a", ", ,", ", 0", "a 0", "a ,", "\n a", "\n ,", ",a", "0a", "a0", ",0", "0,")
+_SHAPE: Final = bytes.maketrans(
+    (string.ascii_letters + string.digits + string.punctuation + "\t\r").encode(),
+    b"a" * 52 + b"0" * 10 + b"," * 32 + b"\n" * 2,
+)
+"""What each byte of UTF-8 counts as where pieces meet."""
+JOINTS: Final = (
+    b"0 a", b"0 ,", b", a", b", ,", b", 0", b"a 0", b"a ,", b"\n a", b"\n ,", b",a", b"0a", b"a0", b",0", b"0,",
+    b"  0", b"  ,",
+)  # fmt: skip
 """Where pieces meet: letters `a`, digits `0`, signs `,`, breaks of lines; some tokenizers mark the edges of words, or
 join over them."""
 _TAG: Final = re.compile(
@@ -66,7 +78,7 @@ _WIDE_EDGE: Final = re.compile(
 
 def count_joints(text: str) -> list[int]:
     """How often each of `JOINTS` comes; then markup that is a token, such before other markup, and `_WIDE_EDGE`."""
-    shape = text.translate(_SHAPE)
+    shape = text.encode(errors="surrogatepass").translate(_SHAPE)
     tags = _TAG.findall(text) if "<" in text else []
     wide = 0 if text.isascii() else len(_WIDE_EDGE.findall(text))
     return [*map(shape.count, JOINTS), len(tags), tags.count("<"), wide]
@@ -74,7 +86,7 @@ def count_joints(text: str) -> list[int]:
 
 def class_of(piece: str) -> str:
     """Which rule holds for a piece that has no cost of its own."""
-    body = piece.strip()
+    body = piece.strip(" \t\r\n\v\f")
     if not body:
         return "space"
     last = body[-1]
@@ -100,12 +112,14 @@ _BLOCKS: Final = (
     (0xA000, "han"),
     (0xAC00, "script"),
     (0xD7B0, "hangul"),
-    (0xF900, "symbol"),
+    (0xE000, "symbol"),
+    (0xF900, "private"),
     (0xFB00, "han"),
     (0x10000, "symbol"),
     (0x1F000, "astral"),
     (0x20000, "emoji"),
-    (0x110000, "astral"),
+    (0xE0000, "extended"),
+    (0x110000, "private"),
 )
 """Where each class of characters beyond ASCII ends."""
 
