@@ -37,7 +37,7 @@ _WHOLE: Final = 99.95
 """From here on a size is told without a fraction."""
 
 _USE: Final = "Use it as the argument of the next tool."
-_USE_BELOW: Final = "Use it or path/key as argument of the next tool."
+_USE_BELOW: Final = "Use it or path/key as argument of next tool."
 _STANDS: Final = "This path stands for"
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """In JSON text: a string, or what stands between its parts and means nothing."""
@@ -217,12 +217,14 @@ def outline_value(blob: Buffer, span: Span) -> str:
     if span.length <= _TINY:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
         return bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
-    return f"{_describe(blob, span)} {human_bytes(span.length)}"
+    return outline_unseen(blob, span)
 
 
 def outline_unseen(blob: Buffer, span: Span) -> str:
-    """A value as what it is and how large, no byte of it among that."""
-    return f"{_describe(blob, span)} {human_bytes(span.length)}"
+    """A value as what it is and how large, no byte of it among that; the sides of a grid say both."""
+    described = _describe(blob, span)
+    is_grid = "x" in described.partition("[")[2]
+    return described if is_grid else f"{described} {human_bytes(span.length)}"
 
 
 def _describe(blob: Buffer, span: Span) -> str:

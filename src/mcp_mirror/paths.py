@@ -41,7 +41,7 @@ LITERAL = "literal:"
 _REPEATS_INPUT = "The function "
 
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "argument of the next tool."),
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "next tool."),
     (re.compile(_REPEATS_INPUT), "as input to another function."),
     (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), "}"),
 )

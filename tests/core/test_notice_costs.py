@@ -54,10 +54,10 @@ def test_our_notices_cost_a_part_of_those_in_the_papers_manner(
     assert cost(name, "compact") <= most * cost(name, "paper")
 
 
-def test_our_notice_of_the_grid_costs_little_more_than_a_third_of_the_papers_own(
+def test_our_notice_of_the_grid_costs_a_third_of_the_papers_own_at_most(
     cost: Callable[[str, NoticeStyle], float],
 ) -> None:
-    assert cost("grid", "compact") <= 0.345 * PAPER
+    assert cost("grid", "compact") <= PAPER / 3
 
 
 @pytest.mark.parametrize("name", TRACE)

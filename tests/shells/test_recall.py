@@ -66,7 +66,7 @@ async def test_where_nothing_is_stored_that_is_said() -> None:
 
 NOTICE = (
     f'"{GRID}"\nThis path stands for object 5 B.\nThe same result\'s text:\n{SHEET}\n'
-    "Use it or path/key as argument of the next tool."
+    "Use it or path/key as argument of next tool."
 )
 
 
