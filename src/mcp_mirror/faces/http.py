@@ -12,9 +12,10 @@ from typing import Final
 import anyio
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mcp_mirror.audit import Audit, AuditRecord
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.auth.principals import namespace_in
 from mcp_mirror.faces.postbox import Postbox
@@ -33,6 +34,16 @@ _RETRY: Final = 5
 _INTERNAL_ERROR: Final = -32603
 _PARSE_ERROR: Final = -32700
 _INVALID_REQUEST: Final = -32600
+_OUTCOMES: Final = {
+    400: "malformed message",
+    403: "foreign origin",
+    408: "body did not come",
+    413: "message too large",
+    415: "encoded body",
+    421: "foreign host",
+    429: "too many",
+}
+"""What the audit log says of a request that is not taken, by its status."""
 
 
 class PayloadLayer:
@@ -45,6 +56,7 @@ class PayloadLayer:
         spool: Spool,
         security: TransportSecuritySettings,
         sessions: Sessions,
+        audit: Audit,
     ) -> None:
         """Wrap an application.
 
@@ -54,7 +66,9 @@ class PayloadLayer:
             spool: Where large bodies go.
             security: Whose requests are read.
             sessions: Told which of them are in use, and which a client has ended.
+            audit: Told which requests are not taken.
         """
+        self._audit = audit
         self._app = app
         self._sessions = sessions
         self._postbox = postbox
@@ -71,7 +85,7 @@ class PayloadLayer:
             return
         namespace = namespace_in(scope)
         if self._open[namespace] >= (most := self._traffic.requests_per_principal):
-            await _too_many("requests_per_principal", most, "requests are open")(scope, receive, send)
+            await self._refuse(_too_many("requests_per_principal", most, "requests are open"), scope, receive, send)
             return
         session = session_name(namespace, Request(scope).headers.get("mcp-session-id", ""))
         with self._sessions.using(session), self._counted(namespace):
@@ -92,12 +106,12 @@ class PayloadLayer:
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Before a byte is read: a web page in the user's browser must not make us read what it likes.
         if refusal := await self._security.validate_request(Request(scope), is_post=True):
-            await refusal(scope, receive, send)
+            await self._refuse(refusal, scope, receive, send)
             return
         taken = await self._take(scope, receive)
         if not isinstance(taken, tuple):
             if taken is not None:
-                await taken(scope, receive, send)
+                await self._refuse(taken, scope, receive, send)
             return
         body, token = taken
         try:
@@ -105,6 +119,11 @@ class PayloadLayer:
             await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
         finally:
             self._postbox.discard(token)
+
+    async def _refuse(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        outcome = _OUTCOMES.get(refusal.status_code, "not taken")
+        self._audit.write(AuditRecord("refusal", namespace_in(scope), "", outcome))
+        await refusal(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
         """What the SDK is to see of the body, and the letter that holds the rest; or a refusal.

@@ -98,10 +98,9 @@ class MirrorServer:
             transport_security=security,
             max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
         )
-        layer = PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions)
-        self._gate = (
-            Gate(layer, self._auth, time.monotonic, self.handlers.gateway.audit) if self._auth.is_required else None
-        )
+        audit = self.handlers.gateway.audit
+        layer = PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions, audit)
+        self._gate = Gate(layer, self._auth, time.monotonic, audit) if self._auth.is_required else None
         return _open_to_pages(self._gate or layer, policy.allowed_origins)
 
     def admit(self, auth: AuthPolicy) -> bool:
