@@ -30,6 +30,10 @@ def truth(identity: Any, nonce: str) -> bytes:
     return message(identity, result={"content": [{"type": "text", "text": nonce}]})
 
 
+def refusal(identity: Any) -> bytes:
+    return message(identity, error={"code": -32602, "message": "these arguments are not mine"})
+
+
 def bytes_of(identity: Any, arguments: Any) -> bytes:
     return base64.b64decode(arguments["bytes"]).replace(b"@ID@", json.dumps(identity).encode())
 
@@ -51,17 +55,24 @@ def is_parrot(asked: Any) -> bool:
     return bool(asked.get("method") == "tools/call" and asked["params"]["name"] == "parrot")
 
 
+def lines_for(asked: Any) -> bytes:
+    if is_parrot(asked):
+        given = asked["params"]["arguments"]
+        return bytes_of(asked["id"], given) + b"\n" + truth(asked["id"], given["nonce"]) + b"\n"
+    answer = plain(asked)
+    return b"" if answer is None else answer + b"\n"
+
+
 def serve_lines() -> None:
     write: Callable[[bytes], object] = sys.stdout.buffer.write
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         if "method" not in asked:
             continue
-        if is_parrot(asked):
-            given = asked["params"]["arguments"]
-            write(bytes_of(asked["id"], given) + b"\n" + truth(asked["id"], given["nonce"]) + b"\n")
-        elif (answer := plain(asked)) is not None:
-            write(answer + b"\n")
+        try:
+            write(lines_for(asked))
+        except (KeyError, TypeError, ValueError):  # a fuzzed client's arguments are no reason to go
+            write(refusal(asked.get("id")) + b"\n")
         sys.stdout.buffer.flush()
 
 
