@@ -23,6 +23,8 @@ NoticeStyle = Literal["compact", "paper", "json", "opaque"]
 TokenProvider = Literal["default", "openai", "anthropic", "anthropic-4.6", "google", "llama", "mistral"]
 """Whose tokenizer tokens are estimated for. `default`: never too few for any; `anthropic-4.6`: Claude 3 to Opus 4.6."""
 
+ProtocolVersion = Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+"""Those that were published, in their order."""
 Scope = Literal["shared", "principal", "session"]
 """Whose one connection to an upstream is: everybody's, one principal's, or one client's.
 
@@ -98,6 +100,8 @@ class UpstreamPolicy:
     deny: tuple[str, ...] = ()
     overrides: tuple[tuple[str, ToolPolicy], ...] = ()
     """Tool name globs with what they change; where several match, a later one wins member by member."""
+    oldest_protocol: ProtocolVersion | None = None
+    """One that speaks an older version is not used. None: each that the SDK knows."""
     scope: Scope | None = None
     """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
     repeat_read_only: bool = False

@@ -42,8 +42,8 @@ CHARACTER = "the text holds a character that cannot be passed on (NUL or half a 
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "labels, accepts, zone, may_lower, command, args, env, cwd, url, headers, allow_private, auth, transport, timeout, "
-    "startup_timeout, "
-    "max_request_bytes, scope, repeat_read_only, progress_resets_timeout, lock, preview, enabled, tools, overrides"
+    "startup_timeout, max_request_bytes, oldest_protocol, scope, repeat_read_only, progress_resets_timeout, lock, "
+    "preview, enabled, tools, overrides"
 )
 
 BAD_KEYS = [

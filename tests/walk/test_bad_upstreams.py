@@ -52,6 +52,17 @@ async def test_an_upstream_that_cannot_start_is_told_of_and_the_rest_serve(
         assert "no licence found" in next(one for one in told if one["name"] == "bad2")["detail"]
 
 
+async def test_one_that_speaks_an_older_protocol_than_is_wanted_is_not_used(
+    configured: Configured, run: Run, raw: Any
+) -> None:
+    upstreams = {name: raw() | {"oldest_protocol": name} for name in ("2025-11-25", "2026-07-28")}
+    checked = await run("check", "--config", str(configured(upstreams)))
+    assert checked.code == 1
+    (problem,) = [line for line in checked.err.splitlines() if line.startswith("problem:")]
+    assert problem.startswith("problem: 2026-07-28")
+    assert "speaks version 2025-11-25 of the protocol, and `oldest_protocol` is 2026-07-28" in problem
+
+
 async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:

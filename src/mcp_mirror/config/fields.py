@@ -25,6 +25,7 @@ from mcp_mirror.policies import (
     LockMode,
     LogFormat,
     NoticeStyle,
+    ProtocolVersion,
     Scope,
     StoreKind,
     TokenProvider,
@@ -301,6 +302,7 @@ TransportName = Annotated[Transport, _choice(Transport), _or_variable(enum=list(
 Capture = Annotated[CaptureMode, _choice(CaptureMode), _or_variable(enum=list(get_args(CaptureMode)))]
 Provider = Annotated[TokenProvider, _choice(TokenProvider), _or_variable(enum=list(get_args(TokenProvider)))]
 Notice = Annotated[NoticeStyle, _choice(NoticeStyle), _or_variable(enum=list(get_args(NoticeStyle)))]
+Protocols = Annotated[ProtocolVersion, _choice(ProtocolVersion), _or_variable(enum=list(get_args(ProtocolVersion)))]
 Scopes = Annotated[Scope, _choice(Scope), _or_variable(enum=list(get_args(Scope)))]
 Secret = Annotated[str, _scalar("a secret of 32 characters or more", _matching(r"(?s).{32,}"))]
 Locking = Annotated[LockMode, _choice(LockMode), _or_variable(enum=[*get_args(LockMode), False])]  # `off` in YAML 1.1

@@ -337,6 +337,7 @@ class _Builder:
             preview=file.mirror.preview if section.preview is None else section.preview,
             bounds=read_bounds(file.limits),
             place=read_place(section),
+            oldest_protocol=section.oldest_protocol,
             scope=section.scope,
             repeat_read_only=section.repeat_read_only,
             progress_resets_timeout=section.progress_resets_timeout,

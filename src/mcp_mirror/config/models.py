@@ -28,6 +28,7 @@ from mcp_mirror.config.fields import (
     OrNothing,
     Pause,
     Percent,
+    Protocols,
     Provider,
     Scopes,
     Seconds,
@@ -145,6 +146,11 @@ class UpstreamSection(UpstreamPlaceSection):
         description="Bytes of the largest arguments that are sent to it. By default what its kind is known to take: "
         "4 MiB over HTTP, 10 MiB for a program that Node runs, any for another program.",
         examples=["32MiB"],
+    )
+    oldest_protocol: Protocols | None = Field(
+        default=None,
+        description="A server that speaks an older version of the protocol is not used.",
+        examples=["2025-06-18"],
     )
     scope: Scopes | None = Field(
         default=None,

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import httpx2
 import mcp_types as types
 from mcp import MCPError
+from mcp_types.version import is_version_at_least
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
@@ -276,6 +277,7 @@ class Link:
                 means.policy, transport.open, means.redactor, self.party, means.client_info, self._mode
             )
             async with opened as connection:
+                _check_protocol(means.policy.oldest_protocol, connection.client.protocol_version)
                 self.listing = await connection.list_tools()
                 scope.deadline = float("inf")
                 yield connection
@@ -374,6 +376,11 @@ def pause_after(attempts: int, first: float, longest: float) -> float:
 def jittered(seconds: float) -> float:
     """A pause, a little shorter or longer by chance: what went down together does not come back together."""
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  # no secret
+
+
+def _check_protocol(oldest: str | None, spoken: str) -> None:
+    if oldest and not is_version_at_least(spoken, oldest):
+        raise UpstreamError(f"It speaks version {spoken} of the protocol, and `oldest_protocol` is {oldest}.")
 
 
 def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
