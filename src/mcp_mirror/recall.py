@@ -129,7 +129,7 @@ async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
     if len(named := noticed_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"That is a whole notice, which names several paths. Give one alone: {paths}.")
-    bases = [descriptor.base for descriptor in await store.list(namespace)]
+    bases = await store.bases(namespace)
     return ToolError(f"No value is stored under {quoted(text, 160)}. {_advice(text, bases)}")
 
 

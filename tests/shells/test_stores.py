@@ -147,6 +147,8 @@ async def test_values_are_listed_newest_first_and_counted(store: Store, clock: C
         clock.now += 1
     await store.read("me", "t-0")
     assert [one.base for one in await store.list("me")] == ["t-2", "t-1", "t-0"]
+    assert sorted(await store.bases("me")) == ["t-0", "t-1", "t-2"]
+    assert await store.bases("stranger") == ()
     assert await store.stats("me") == await store.stats("me")
     assert ((await store.stats("me")).values, (await store.stats("me")).size) == (3, 9 + 10 + 11)
 

@@ -67,6 +67,12 @@ class Store(Protocol):
     async def list(self, namespace: str) -> tuple[Descriptor, ...]:
         """What is kept, the newest first."""
 
+    async def bases(self, namespace: str) -> tuple[str, ...]:
+        """The bases of what is kept, in about the order in which it was made or used, the latest first.
+
+        Nothing else is read of the values, however much is known of each.
+        """
+
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
 

@@ -111,6 +111,10 @@ class DiskStore:
         """What is kept, the newest first."""
         return await self._run(self._index.listed, namespace)
 
+    async def bases(self, namespace: str) -> tuple[str, ...]:
+        """The bases of what is kept, the latest first."""
+        return await self._run(self._index.bases, namespace)
+
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
         return await self._run(self._index.stats, namespace)

@@ -177,6 +177,11 @@ class Index:
         read = ((self._records.readable(namespace, base, record), expires) for base, record, expires in rows)
         return tuple(replace(known, expires=min(expires, latest)) for known, expires in read if known)
 
+    def bases(self, namespace: str) -> tuple[str, ...]:
+        """The bases of what is kept, the latest first."""
+        query = "SELECT base FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid"
+        return tuple(base for (base,) in self._rows(query, (namespace, self._clock())))
+
     def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
         query = "SELECT count(*), coalesce(sum(size), 0) FROM entries WHERE namespace = ? AND expires > ?"

@@ -109,6 +109,12 @@ class MemoryStore:
         kept = [entry.descriptor for (owner, _), entry in self._entries.items() if owner == namespace]
         return tuple(sorted(kept, key=lambda descriptor: descriptor.created, reverse=True))
 
+    async def bases(self, namespace: str) -> tuple[str, ...]:
+        """The bases of what is kept, the latest first."""
+        self._bury_expired()
+        share = self._shares.get(namespace)
+        return tuple(base for _, base in reversed(share.keys)) if share else ()
+
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
         kept = await self.list(namespace)

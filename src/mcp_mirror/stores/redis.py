@@ -31,6 +31,7 @@ from mcp_mirror.stores.redis_records import (
     Keys,
     Piece,
     encoded,
+    identity_of,
     pieces_of,
     read_entry,
     sealed_pieces_of,
@@ -204,6 +205,11 @@ class RedisStore:
             known = ((name, self._cards.readable(name, card)) for name, card in zip(page, cards, strict=True))
             listed += [self._with_expiry(one, used[name]) for name, one in known if one]
         return tuple(sorted(listed, key=lambda descriptor: descriptor.created, reverse=True))
+
+    async def bases(self, namespace: str) -> tuple[str, ...]:
+        """The bases of what is kept, the latest first."""
+        names = await self._living(namespace)
+        return tuple(identity_of(name)[1] for name in sorted(names, key=lambda name: -names[name]))
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
