@@ -63,11 +63,9 @@ async def recall(
 ) -> Recalled | None:
     """The value behind a path; None where nothing is or was stored under its base.
 
-    What must be scanned to get there is scanned here if it is small, else by `scanner`.
-
     Args:
         store: Where it is.
-        scanner: Scans what is large.
+        scanner: Scans what is too large to be scanned here.
         namespace: Whose it is.
         path: The path.
         known: What is known of the value, where it was looked at already.
@@ -92,10 +90,7 @@ async def recall(
         depth = len(path.tokens) - len(tokens) + found.depth
         raise ToolError(_miss(path, depth, found, tells_keys=described.preview) if tells else _untold(path))
     recalled = _at(path, described, blob, found)
-    if place is None:
-        return recalled
-    begin = place.span.start + (0 if recalled.blob is blob else found.start)
-    return replace(recalled, file=FileSpan(place.path, Span(begin, len(recalled.blob))))
+    return recalled if place is None else _in_file(recalled, place, 0 if recalled.blob is blob else found.start)
 
 
 def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
@@ -177,6 +172,11 @@ def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> 
         return Recalled(path, part, kind_at(blob, found.start), preview=descriptor.preview, known=descriptor)
     whole = _untrimmed(blob, found, descriptor.kind)
     return Recalled(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
+
+
+def _in_file(recalled: Recalled, place: FileSpan, start: int) -> Recalled:
+    """What was found, with where it is in the file that `place` is of: `start` bytes into it."""
+    return replace(recalled, file=FileSpan(place.path, Span(place.span.start + start, len(recalled.blob))))
 
 
 def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
