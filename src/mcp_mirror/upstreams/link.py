@@ -380,7 +380,7 @@ def jittered(seconds: float) -> float:
 
 def _check_protocol(oldest: str | None, spoken: str) -> None:
     if oldest and not is_version_at_least(spoken, oldest):
-        raise UpstreamError(f"It speaks version {spoken} of the protocol, and `oldest_protocol` is {oldest}.")
+        raise UpstreamError(f"It speaks {spoken}, below `oldest_protocol` ({oldest}). Update it, or lower that.")
 
 
 def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
