@@ -1,6 +1,7 @@
 """What concerns every test: those of one group stay together. And what tests of several folders need."""
 
 import json
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,6 +9,15 @@ from typing import Any, Final
 
 import pytest
 from redis_process import COMMAND, MISSING, RedisProcess
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start be interrupted, also where a shell runs all of this in the background.
+
+    Such a shell has its children ignore SIGINT (POSIX, 2.11), and they theirs.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -97,6 +97,8 @@ async def _stop_on_signal(
 def fail(error: BaseException) -> NoReturn:
     """Say what an operator must mend; of what is nobody's mistake but ours where it happened, and no value."""
     cause = innermost(error)
+    if isinstance(cause, SystemExit):  # whoever read what we print has gone (`| head`)
+        raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
         say(f"mcp-mirror: the gateway failed, which is a mistake of ours: {frames_of(cause)}.")
         raise typer.Exit(1) from None

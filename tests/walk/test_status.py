@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+from tests.walk.conftest import BOUND, COMMAND
 
 from mcp_mirror import __version__
 from mcp_mirror.tools import TOOLS
@@ -127,6 +130,17 @@ async def test_a_typing_mistake_on_the_command_line_is_told(configured: Configur
     assert "/no/such/file.yaml" in ended.err
 
 
+def test_check_ends_quietly_where_nobody_reads_on(configured: Configured, chemist: Any) -> None:
+    command = [COMMAND, "check", "--config", str(configured({"lab": chemist}))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(BOUND) == 1
+    assert said == ""
+
+
 async def test_every_command_has_help_with_an_example(run: Run) -> None:
     for command in (["serve"], ["check"], ["lock"], ["call"], ["config", "schema"]):
         ended = await run(*command, "--help")
@@ -138,3 +152,18 @@ async def test_the_version_is_told(run: Run) -> None:
     for asked in ("version", "--version"):
         ended = await run(asked)
         assert (ended.code, ended.out) == (0, f"{__version__}\n")
+
+
+def test_the_garbage_collector_never_looks_through_what_was_imported() -> None:
+    said = """
+import gc, sys
+from mcp_mirror.__main__ import main
+sys.argv = ["mcp-mirror", "version"]
+try:
+    main()
+except SystemExit:
+    pass
+print(gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))
+"""
+    ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split()[-2:] == ["True", "True"]
