@@ -52,7 +52,7 @@ LINES = "one\ntwo\nthree\nfour"
         (LINES, {"by": "lines", "offset": 1, "limit": 2}, "two\nthree\n... next: by=lines, offset=3"),
         (LINES, {"by": "lines", "offset": -1}, "four"),
         (LINES, {"by": "lines", "offset": -2, "limit": 1}, "three\n... next: by=lines, offset=3"),
-        ("a\r\nb\r\nc", {"by": "lines", "limit": 2}, "a\r\nb\r\n... next: by=lines, offset=2"),
+        ("a\r\nb\r\nc", {"by": "lines", "limit": 2}, "a\r\nb\r\n... next: by=lines, offset=2; last: offset=-1"),
         ("a\n\nb\n", {"by": "lines"}, "a\n\nb"),
         ("", {"by": "lines"}, "(nothing more)"),
         ("a\n", {"by": "lines", "offset": 1}, "(nothing more)"),
@@ -64,7 +64,7 @@ LINES = "one\ntwo\nthree\nfour"
         ([], {}, "(nothing more)"),
         ({"a/b": 1, "c": "x"}, {}, '"/a~1b": 1\n"/c": "x"'),
         ({"a": 1, "b": 2}, {"offset": -1}, '"/b": 2'),
-        ({"a": 1, "b": 2}, {"limit": 1}, '"/a": 1\n... next: by=keys, offset=1'),
+        ({"a": 1, "b": 2}, {"limit": 1}, '"/a": 1\n... next: by=keys, offset=1; last: offset=-1'),
         ({"a": 1}, {"offset": 1}, "(nothing more)"),
     ],
 )
@@ -90,10 +90,12 @@ def test_what_cannot_be_shown_is_said(value: Any, arguments: Any, said: str) -> 
 
 
 def test_what_does_not_fit_is_left_for_the_next_window() -> None:
-    assert read("x" * 100, budget=NARROW) == f"{'x' * 30}\n... next: by=chars, offset=30"
+    assert read("x" * 100, budget=NARROW) == f"{'x' * 30}\n... next: by=chars, offset=30; last: offset=-1000"
     lines = "\n".join(["0123456789"] * 50)
-    assert read(lines, by="lines", budget=NARROW) == "0123456789\n0123456789\n... next: by=lines, offset=2"
-    assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1'
+    assert read(lines, by="lines", budget=NARROW) == (
+        "0123456789\n0123456789\n... next: by=lines, offset=2; last: offset=-1"
+    )
+    assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1; last: offset=-1'
 
 
 def test_a_line_that_is_longer_than_a_window_goes_on_by_characters() -> None:
@@ -122,6 +124,7 @@ def test_windows_one_after_another_give_the_whole_text(text: str, limit: int, to
         shown += part if more else said
         if not more:
             break
+        following = following.removesuffix("; last: offset=-1000")
         assert int(following) > offset
         offset = int(following)
     assert shown == text

@@ -59,7 +59,9 @@ async def read(call: Call) -> Content:
     given = call.given
     limit = given.number("limit") if given.has("limit") else None
     if limit is not None and limit < 1:
-        raise ToolError("`limit` must be 1 or more; leave it out for as much as fits.")
+        raise ToolError(
+            "`limit` must be 1 or more; leave it out for as much as fits. For the end give a negative `offset`."
+        )
     by = cast("Unit", given.text("by")) if given.has("by") else None
     window = Window(by, given.number("offset"), limit, call.memory.budget)
     return said(await ask(call, await find_given(call), window))

@@ -21,6 +21,8 @@ Unit = Literal["chars", "lines", "items", "keys"]
 
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 _NATURAL: Final[dict[Kind, Unit]] = {"array": "items", "object": "keys"}
+_LAST: Final = 1000
+"""Characters from the end that a model is told to read for the end."""
 _FOOTER: Final = 200
 """Characters kept for what is said below a window."""
 _WIDE: Final = 4
@@ -106,7 +108,7 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
         _check_offset(offset, seen, "characters")
         return ""
     taken = min(window.budget.fitting(text), most)
-    return text[:taken] + (_more("chars", offset + taken) if len(text) > taken else "")
+    return text[:taken] + (_more(window, offset + taken) if len(text) > taken else "")
 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
@@ -146,7 +148,7 @@ def _whole_lines(window: Window, offset: int, characters: int, fitting: str, *, 
         lines.pop()
     shown = lines[: window.wanted(len(lines))]
     done = is_all and len(shown) == len(lines)
-    return "".join(shown).removesuffix("\n") + ("" if done else _more("lines", offset + len(shown)))
+    return "".join(shown).removesuffix("\n") + ("" if done else _more(window, offset + len(shown)))
 
 
 def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
@@ -183,10 +185,10 @@ def _entries(window: Window, blob: Buffer, entries: Iterable[tuple[str, Span]], 
     left = window.budget
     for label, span in _limited(entries, window.limit, is_over):
         if shown and len(shown) == window.limit:
-            return "\n".join(shown) + _more(window.by, offset + len(shown))
+            return "\n".join(shown) + _more(window, offset + len(shown))
         line = f"{label}: {_shown(blob, span, window.budget.without(len(label) + 2))}"
         if shown and not left.admits(line):
-            return "\n".join(shown) + _more(window.by, offset + len(shown))
+            return "\n".join(shown) + _more(window, offset + len(shown))
         shown.append(line)
         left = left.after(line)
     return "\n".join(shown)
@@ -221,8 +223,10 @@ def _check_offset(offset: int, length: int, unit: str) -> None:
         raise ToolError(f"Offset {offset:,} is past the end: there are {length:,} {unit}.")
 
 
-def _more(by: Unit | None, offset: int) -> str:
-    return f"\n... next: by={by}, offset={offset}"
+def _more(window: Window, offset: int) -> str:
+    """How to go on; who begins at the beginning may want the end."""
+    end = f"; last: offset={-_LAST if window.by == 'chars' else -1}" if window.offset == 0 else ""
+    return f"\n... next: by={window.by}, offset={offset}{end}"
 
 
 _READERS: Final[dict[Unit, Callable[[Window, Buffer, Span, IsOver], str]]] = {
