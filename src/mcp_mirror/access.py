@@ -41,6 +41,8 @@ class IssuerPolicy:
     """The claim that names the principal."""
     leeway: float = 30.0
     """Seconds by which its clock and ours may differ."""
+    require_dpop: bool = False
+    """A token that is bound to no key is not taken."""
     allow_private: bool = False
     """The host of `jwks` may have private addresses though its name looks public."""
 

@@ -4,7 +4,7 @@ The faces make these; the gateway hands them down; upstreams speak through them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -37,6 +37,8 @@ class Caller:
     """The connection that its requests belong to; None where each stands alone."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What it says it can do, as it says it."""
+    scopes: frozenset[str] | None = None
+    """What the token of this request is good for. None: everything, for nobody has to show one."""
 
     @property
     def identity(self) -> tuple[str, str | None]:
@@ -54,6 +56,10 @@ class Caller:
         if self.session is not None:
             return self.session
         return self.principal if self.capabilities or self.namespace != LOCAL else None
+
+    def holds(self, required: Collection[str]) -> bool:
+        """Whether it may see what takes all of these scopes."""
+        return self.scopes is None or self.scopes.issuperset(required)
 
     def can_answer(self, method: str) -> bool:
         """Whether it has said that it takes this request of a server's."""

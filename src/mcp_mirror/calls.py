@@ -19,6 +19,8 @@ UNWRITTEN: Final = (
     "Nothing was called. Try again later, and tell the operator."
 )
 
+_NOBODYS: Final = "unknown tool"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -55,18 +57,27 @@ def record_of(call: ToolCall, outcome: str, catalog: Catalog, own_tools: Contain
         own_tools: The names of our own tools.
     """
     entry, finding = catalog.entries.get(call.name), catalog.quarantined.get(call.name)
-    is_known = entry or finding or call.name in own_tools
-    rule = call.course.rule or ("quarantined" if finding else "" if is_known else "unknown tool")
+    refused = _refusal_of(call.name, catalog, own_tools)
+    rule = call.course.rule or refused
     return AuditRecord(
         event="refusal" if rule else "call",
         principal=call.namespace,
-        tool=call.name if is_known else UNKNOWN,
+        tool=UNKNOWN if refused == _NOBODYS else call.name,
         outcome=rule or outcome,
         path=call.course.path,
         labels=call.course.labels,
         upstream=entry.upstream if entry else finding.change.upstream if finding else "",
         correlation=call.id,
     )
+
+
+def _refusal_of(name: str, catalog: Catalog, own_tools: Container[str]) -> str:
+    """Why a tool of this name is not there for a client; nothing where it is."""
+    if name in catalog.quarantined:
+        return "quarantined"
+    if name in catalog.hidden:
+        return "insufficient scope"
+    return "" if name in catalog.entries or name in own_tools else _NOBODYS
 
 
 def outcome_of(reply: Reply, course: Course) -> str:

@@ -4,12 +4,13 @@ A table made anew from the upstreams' listings; it opens nothing and remembers n
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import mcp_types as types
 from pydantic import ValidationError
 
+from mcp_mirror.callers import Caller
 from mcp_mirror.capture import WRAPPER, CaptureRules
 from mcp_mirror.definitions import excess_of
 from mcp_mirror.naming import NOBODYS, Names, Origin
@@ -20,6 +21,8 @@ from mcp_mirror.schema import EXECUTION, Schema, compile_check, header_locations
 
 _NAME: Final = 100
 """Characters of a tool's name that are told."""
+_VIEWS: Final = 256
+"""Sets of scopes for which it is kept what may be seen with them."""
 _APP: Final = "ui"
 _OLD_APP: Final = "ui/resourceUri"
 """What in a tool's `_meta` says that a view of an MCP App shows its results."""
@@ -59,6 +62,36 @@ class Catalog:
     """Tools that are not served, for they are not as they were pinned, by the names that they would have."""
     findings: tuple[Finding, ...] = ()
     """All that is not as it was pinned, served or not."""
+    required: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The scopes that names take, served or not, of those that take any."""
+    hidden: frozenset[str] = frozenset()
+    """Names that are kept from whoever is shown this."""
+    _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def seen_by(self, caller: Caller) -> "Catalog":
+        """What of it one may see whose token may not be good for all."""
+        if not self.required or caller.scopes is None:
+            return self
+        if (view := self._views.get(caller.scopes)) is None:
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            view = self._views[caller.scopes] = self._without(
+                frozenset(name for name, scopes in self.required.items() if not caller.holds(scopes))
+            )
+        return view
+
+    def _without(self, hidden: frozenset[str]) -> "Catalog":
+        """Less these names, and less the labels of tools that have no other: what is stored is found without, too."""
+        entries = {name: entry for name, entry in self.entries.items() if name not in hidden}
+        origins = self.origins
+        concealed = {tool_label(origins[name][1]) for name in hidden}
+        return replace(
+            self,
+            entries=entries,
+            labels=self.labels - (concealed - {tool_label(entry.tool) for entry in entries.values()}),
+            quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
+            hidden=hidden,
+        )
 
     def header_schema(self, name: str) -> Schema | None:
         """The schema that says which arguments of a call stand in HTTP headers as well; None if none do.
@@ -135,7 +168,13 @@ def build_catalog(
                 entries[name] = _entry(one, name, mirror, mirrored=mirrored)
     findings = tuple(one.finding for one in found if one.finding)
     labels = frozenset(tool_label(one.name) for one in found)
-    return Catalog(entries, labels, tuple(problems), quarantined, findings)
+    return _scoped(Catalog(entries, labels, tuple(problems), quarantined, findings), found)
+
+
+def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Catalog:
+    """With the scopes that its names take."""
+    scopes = {one.origin: one.policy.scopes_of(one.name) for one in found}
+    return replace(catalog, required={name: scopes[one] for name, one in catalog.origins.items() if scopes[one]})
 
 
 def _names_of(

@@ -320,11 +320,6 @@ def schema() -> None:
     print(json.dumps(config_json_schema(), indent=2))  # noqa: T201  # the output
 
 
-def main() -> None:
-    """The command `mcp-mirror`."""
-    app()
-
-
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  # the largest port

@@ -228,7 +228,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.party or "", self.catalog)
+        return self.catalogs.get(caller.party or "", self.catalog).seen_by(caller)
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
@@ -262,14 +262,14 @@ class Gateway:
 
     async def _route(self, name: str, caller: Caller) -> Entry:
         if self._find(name, caller) is None:  # its upstream may be starting still, or be back
-            await self.upstreams.settle(self.mirror.startup_wait)
+            await self.upstreams.settle(self.mirror.startup_wait, caller)
         if self._find(name, caller) is None:
-            await self.upstreams.try_unlisted()
+            await self.upstreams.try_unlisted(caller)
         if entry := self._find(name, caller):
             return entry
         near = nearest(name, (*self.catalog_for(caller).entries, *self.own_tools))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
-        down = [one.policy.name for one in self.upstreams if one.status.state != "ready"]
+        down = [one.policy.name for one in self.upstreams.seen_by(caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
 

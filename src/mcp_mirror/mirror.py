@@ -249,7 +249,7 @@ class Mirror:
     @property
     def instructions(self) -> str:
         """What a model should be told of memory paths and of the upstreams: a part of a system prompt."""
-        return self._application.server.instructions()
+        return self._application.server.instructions(Caller(LOCAL))
 
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info

@@ -10,6 +10,7 @@ import anyio
 
 from mcp_mirror.catalog import Catalog, build_catalog
 from mcp_mirror.contents import LABELS
+from mcp_mirror.faces.announcements import Change
 from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.naming import Origin
 from mcp_mirror.pins import Finding
@@ -33,8 +34,7 @@ class News:
     def __init__(self) -> None:
         self._handlers: Handlers | None = None
         self.config = Config()
-        self._pending: dict[tuple[str, str | None, str | None], None] = {}
-        """Which list has changed, for which party and in which namespace; None: for all."""
+        self._pending: dict[Change, None] = {}
         self._wake = anyio.Event()
         self._held: dict[str, Origin] = {}
         self._told: dict[str | None, frozenset[str]] = {}
@@ -52,12 +52,19 @@ class News:
         self._held = {name: origin for name, origin in self._held.items() if origin[0] not in gone}
         self._handlers, self.config = handlers, config
 
-    def changed(self, kind: str, party: str | None) -> None:
-        """On a party's connection, or on everybody's, a list has changed."""
+    def changed(self, kind: str, party: str | None, upstream: str | None = None) -> None:
+        """On a party's connection, or on everybody's, a list has changed: an upstream's, or the configuration."""
         others = tuple(self.handlers.gateway.catalogs) if party is None else ()
         if kind == "tools" and True not in [self._remake(one) for one in (party, *others)]:
             return
-        self._pending[kind, party, None] = None
+        self._tell(Change(kind, party, required=self._required(upstream)))
+
+    def _required(self, upstream: str | None) -> tuple[str, ...]:
+        found = (one.policy for one in self.handlers.gateway.upstreams if one.policy.name == upstream)
+        return next((policy.required_scopes for policy in found), ())
+
+    def _tell(self, change: Change) -> None:
+        self._pending[change] = None
         self._wake.set()
 
     def pins_changed(self) -> None:
@@ -65,13 +72,11 @@ class News:
         links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.links)
         for name in dict.fromkeys(link.party.name for link in links):
             if name is not None and self._remake(name):
-                self._pending["tools", name, None] = None
-                self._wake.set()
+                self._tell(Change("tools", name))
 
     def own_changed(self) -> None:
         """We have other tools of our own."""
-        self._pending["tools", None, None] = None
-        self._wake.set()
+        self._tell(Change("tools"))
 
     def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
@@ -79,8 +84,7 @@ class News:
 
     def kept(self, namespace: str) -> None:
         """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
-        self._pending["resources", None, namespace] = None
-        self._wake.set()
+        self._tell(Change("resources", namespace=namespace))
 
     def _remake(self, party: str | None) -> bool:
         """Put a catalog together anew; whether clients see a difference."""
@@ -146,8 +150,8 @@ class News:
             await self._wake.wait()
             self._wake = anyio.Event()
             pending, self._pending = self._pending, {}
-            for kind, party, namespace in pending:
-                await self.handlers.announcements.announce(kind, party, namespace)
+            for change in pending:
+                await self.handlers.announcements.announce(change)
             await anyio.sleep(_SPREAD_PAUSE)
 
 

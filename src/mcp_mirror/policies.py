@@ -7,6 +7,7 @@ data: it knows neither the file it came from nor the module that reads it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Literal
@@ -84,6 +85,8 @@ class ToolPolicy:
     """Seconds."""
     description: str | None = None
     """Replaces the upstream's description on the twin."""
+    required_scopes: tuple[str, ...] | None = None
+    """What a principal's token must be good for to see it and use it, beside what others require; `scopes_of` joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class UpstreamPolicy:
     """Tool name globs with what they change; where several match, a later one wins member by member."""
     oldest_protocol: ProtocolVersion | None = None
     """One that speaks an older version is not used. None: each that the SDK knows."""
+    required_scopes: tuple[str, ...] = ()
+    """What a principal's token must be good for to see anything of it and use it."""
     scope: Scope | None = None
     """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
     repeat_read_only: bool = False
@@ -136,6 +141,16 @@ class UpstreamPolicy:
     def admits(self, tool: str) -> bool:
         """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
         return _is_admitted(tool, self.allow, self.deny)
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether some principals may see what others do not."""
+        return bool(self.required_scopes) or any(policy.required_scopes for _, policy in self.overrides)
+
+    def scopes_of(self, tool: str) -> frozenset[str]:
+        """What a principal's token must be good for to see a tool and use it: what every glob that matches requires."""
+        each = (policy.required_scopes or () for glob, policy in self.overrides if fnmatchcase(tool, glob))
+        return frozenset((*self.required_scopes, *chain.from_iterable(each)))
 
     @property
     def may_capture(self) -> bool:

@@ -14,7 +14,7 @@ import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.digest import Refused, members_of
 from mcp_mirror.directory import KINDS, Kind, Place, merge, name_at, scheme_of
@@ -27,6 +27,8 @@ from mcp_mirror.upstreams.questions import Asked, Round
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.upstreams.upstream import Upstream
 
+_IN_TURN: Final[tuple[Kind, ...]] = ("resources", "templates")
+"""What is listed where it is not known whose a resource is."""
 _CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
 _OURS: Final = frozenset({"_meta", "requestState", "inputResponses"})
 """Parameters that are not passed on as they came."""
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
+Sight = tuple[str, ...]
+"""The names of all upstreams that somebody may see, in the order of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +75,27 @@ class Relay:
     """Hands requests for resources, prompts and completions on."""
 
     upstreams: Upstreams
-    _places: dict[Kind, Mapping[str, Place]] = field(default_factory=dict)
-    """What was listed last, by the names that clients know."""
+    _places: dict[tuple[Kind, Sight], Mapping[str, Place]] = field(default_factory=dict)
+    """What was listed last, by the names under which those know it who may see the same upstreams."""
     _last: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
     """What each upstream listed last, by whom it was for: what one principal was shown is not another's."""
 
-    def offers(self, capability: str, detail: str = "") -> bool:
-        """Whether any upstream has a capability."""
-        return any(upstream.offers(capability, detail) for upstream in self.upstreams)
+    def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
+        """Whether any upstream that a caller may see has a capability."""
+        return any(upstream.offers(capability, detail) for upstream in self.upstreams.seen_by(caller))
 
-    def may_offer(self, capability: str, detail: str = "") -> bool:
-        """Whether any upstream has a capability, or may turn out to have it when it has started."""
-        return self.offers(capability, detail) or any(upstream.listing is None for upstream in self.upstreams)
+    def may_offer(self, capability: str, caller: Caller, detail: str = "") -> bool:
+        """Whether one has a capability, or may turn out to have it when it has started."""
+        unknown = any(upstream.listing is None for upstream in self.upstreams.seen_by(caller))
+        return unknown or self.offers(capability, caller, detail)
 
     async def list_all(self, kind: Kind, exchange: Exchange) -> Listed:
-        """What all upstreams have of a kind; of one that fails, what it had last.
+        """What all upstreams that the caller may see have of a kind; of one that fails, what it had last.
 
         Raises:
             UpstreamError: All failed.
         """
-        offering = [upstream for upstream in self.upstreams if upstream.offers(_CAPABILITY[kind])]
+        offering = self._offering(_CAPABILITY[kind], exchange.caller)
         pages: dict[str, Page] = {}
         failures: list[UpstreamError] = []
 
@@ -113,7 +118,7 @@ class Relay:
         # One that is away for a while keeps what it had, and the others keep their names.
         present = [(name, pages.get(name, self._last.get((kind, name, namespace)))) for name in names]
         merged = merge(kind, ((name, page.items) for name, page in present if page))
-        self._places[kind] = merged.places
+        self._places[kind, self._sight_of(exchange.caller)] = merged.places
         ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)
         return Listed(merged.items, 0 if failures else ttl_ms, scope)
 
@@ -174,16 +179,26 @@ class Relay:
             raise not_found(uri, exchange)
         return places[0]
 
-    def name_of(self, place: Place) -> str:
-        """The URI under which clients know a resource."""
-        return name_at("resources", place, self._places.get("resources", {}))
+    def name_of(self, place: Place, caller: Caller) -> str:
+        """The URI under which a client knows a resource."""
+        return name_at("resources", place, self._listed("resources", caller))
+
+    def _sight_of(self, caller: Caller) -> Sight:
+        return tuple(upstream.policy.name for upstream in self.upstreams.seen_by(caller))
+
+    def _listed(self, kind: Kind, caller: Caller) -> Mapping[str, Place]:
+        """What was listed last of a kind to those who may see the same; nothing where nothing was."""
+        return self._places.get((kind, self._sight_of(caller)), {})
+
+    def _offering(self, capability: str, caller: Caller) -> Sequence[Upstream]:
+        return [upstream for upstream in self.upstreams.seen_by(caller) if upstream.offers(capability)]
 
     async def _prompt(self, name: str, exchange: Exchange) -> Place:
-        if name not in self._places.get("prompts", {}):
+        if name not in self._listed("prompts", exchange.caller):
             await self.list_all("prompts", exchange)
-        if place := self._places["prompts"].get(name):
+        if place := self._listed("prompts", exchange.caller).get(name):
             return place
-        offering = [upstream for upstream in self.upstreams if upstream.offers("prompts")]
+        offering = self._offering("prompts", exchange.caller)
         if len(offering) == 1:  # it may know prompts that it does not list
             return Place(offering[0].policy.name, name)
         said = f"There is no prompt {name[:200]!r}; see prompts/list."
@@ -191,11 +206,12 @@ class Relay:
 
     async def _places_of(self, uri: str, exchange: Exchange) -> Sequence[Place]:
         """Where a resource may be, the likeliest first."""
-        offering = [upstream.policy.name for upstream in self.upstreams if upstream.offers("resources")]
-        for kind in ("resources", "templates") if len(offering) > 1 else ():
-            if self._known(uri) is None and kind not in self._places:
+        caller = exchange.caller
+        offering = [upstream.policy.name for upstream in self._offering("resources", caller)]
+        for kind in _IN_TURN if len(offering) > 1 else ():
+            if self._known(uri, caller) is None and (kind, self._sight_of(caller)) not in self._places:
                 await self.list_all(kind, exchange)
-        if known := self._known(uri):
+        if known := self._known(uri, caller):
             return (known,)
         for name in offering:
             scheme, _, rest = uri.partition("+")
@@ -203,10 +219,11 @@ class Relay:
                 return (Place(name, rest),)
         return tuple(Place(name, uri) for name in offering)
 
-    def _known(self, uri: str) -> Place | None:
-        if place := self._places.get("resources", {}).get(uri) or self._places.get("templates", {}).get(uri):
+    def _known(self, uri: str, caller: Caller) -> Place | None:
+        templates = self._listed("templates", caller)
+        if place := self._listed("resources", caller).get(uri) or templates.get(uri):
             return place
-        for template, place in self._places.get("templates", {}).items():
+        for template, place in templates.items():
             if _matches(template, uri):
                 return Place(place.upstream, uri.removeprefix(template.removesuffix(place.key)))
         return None
@@ -214,7 +231,7 @@ class Relay:
     async def _request(self, method: str, key: str, place: Place, asking: Asking) -> Relayed:
         order = _order(method, {key: place.key}, asking)
         arguments = asking.params.get("arguments", b"{}")
-        again = checked(asking.again, arguments)
+        again = checked(asking.again, arguments, place.upstream)
         return Relayed(await self._send(place.upstream, order, asking.exchange, again, arguments), place)
 
     async def _send(
@@ -222,7 +239,7 @@ class Relay:
     ) -> Members:
         arrival = await self.upstreams[upstream].request(order, exchange, again)
         if isinstance(arrival, Asked):
-            return asked_reply(arrival, arguments)
+            return asked_reply(arrival, arguments, upstream)
         with discarding(arrival):
             if not isinstance(arrival, SpooledFrame):
                 return arrival

@@ -40,8 +40,12 @@ def report(application: Application) -> list[str]:
         table.add_column(name, overflow="fold")  # a name is of use whole alone
     table.add_column("twin", no_wrap=True)
     table.add_column("tokens", justify="right")
+    if catalog.required:
+        table.add_column("required scopes", overflow="fold")
     for entry in catalog.entries.values():
-        table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{_cost(entry.advert, provider):,}")
+        scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
+        cost = f"{_cost(entry.advert, provider):,}"
+        table.add_row(entry.upstream, _printable(entry.tool), entry.name, cost, *scopes)
     for finding in catalog.quarantined.values():
         table.add_row(finding.change.upstream, _printable(str(finding.change.tool)), "(quarantined)", "")
     own_tools = application.gateway.own_tools.values()

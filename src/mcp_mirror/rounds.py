@@ -20,12 +20,18 @@ _OF: Final = "of"
 """The state's member that tells which arguments the request had."""
 
 
-def asked_reply(asked: Asked, arguments: Buffer) -> Mapping[str, Buffer | Segments]:
-    """What a client gets instead of a result: the questions, and the state to bring back with the answers."""
+def asked_reply(asked: Asked, arguments: Buffer, upstream: str = "") -> Mapping[str, Buffer | Segments]:
+    """What a client gets instead of a result: the questions, and the state to bring back with the answers.
+
+    Args:
+        asked: The questions.
+        arguments: Those of the request.
+        upstream: Whose questions they are, where the request's name may come to mean another's.
+    """
     requests = asked.raw if asked.raw is not None else msgspec.json.encode(asked.requests)
     reply: dict[str, Buffer | Segments] = {"resultType": b'"input_required"', "inputRequests": requests}
     if asked.state is not None:
-        state = json.dumps({**asked.state, _OF: _digest(arguments)})
+        state = json.dumps({**asked.state, _OF: _digest(arguments, upstream)})
         reply["requestState"] = msgspec.json.encode(state)
     return reply
 
@@ -45,19 +51,19 @@ def read_round(answers: Buffer | None, state: str | None) -> Round | None:
     return Round(b"{}" if answers is None else answers, read)
 
 
-def checked(again: Round | None, arguments: Buffer) -> Round | None:
-    """The round, where it belongs to a request with these arguments.
+def checked(again: Round | None, arguments: Buffer, upstream: str = "") -> Round | None:
+    """The round, where it belongs to a request with these arguments, to this upstream.
 
     Raises:
         RefusedError: It belongs to another.
     """
-    if again is not None and again.state and again.state.get(_OF) != _digest(arguments):
+    if again is not None and again.state and again.state.get(_OF) != _digest(arguments, upstream):
         raise _foreign()
     return again
 
 
-def _digest(arguments: Buffer) -> str:
-    return hashlib.sha256(arguments).hexdigest()
+def _digest(arguments: Buffer, upstream: str) -> str:
+    return hashlib.sha256(upstream.encode() + b"\0" + bytes(arguments)).hexdigest()
 
 
 def _foreign() -> RefusedError:

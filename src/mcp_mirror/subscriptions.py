@@ -4,7 +4,7 @@ An upstream of the 2025 era is subscribed to with a request; one of the 2026 era
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp import MCPError
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.directory import Place
 from mcp_mirror.errors import ToolError, UpstreamError
 from mcp_mirror.relay import Relay
@@ -33,9 +33,8 @@ class _Watch:
 
     place: Place
     link: Link
-    exchange: Exchange
-    """Of the first who watches: it tells over which connection."""
-    watchers: dict[Hashable, Watcher] = field(default_factory=dict)
+    watchers: dict[Hashable, tuple[Watcher, Exchange]] = field(default_factory=dict)
+    """Who is told, and the way to them: it tells over which connection, and what they may know of."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -69,7 +68,7 @@ class Subscriptions:
         link = await self._upstreams[place.upstream].link_for(exchange)
         watch = self._watches.get(key := (place, link.party.name))
         if watch is None:
-            watch = _Watch(place, link, exchange)
+            watch = _Watch(place, link)
             connection = await link.usable()
             if not connection.modern:
                 await connection.request(_order("resources/subscribe", place), exchange)
@@ -78,18 +77,20 @@ class Subscriptions:
                 self._tasks.start_soon(self._keep, watch, connection)
             else:
                 watch = other
-        watch.watchers[who] = watcher
+        watch.watchers[who] = watcher, exchange
         self._whose[who] = namespace
 
     async def unsubscribe(self, exchange: Exchange, uri: str, who: Hashable) -> None:
-        """Tell nobody under this name any more.
+        """Tell nobody under this name any more; whoever watches may leave, though they see less now than then.
 
         Raises:
+            RefusedError: Nobody has such a resource.
             UpstreamError: Its upstream refused.
         """
-        place = await self._relay.place_of(uri, exchange)
+        if who not in self._whose:
+            await self._relay.place_of(uri, exchange)
         for key, watch in tuple(self._watches.items()):
-            if watch.place == place and self._leave(key, watch, who):
+            if self._leave(key, watch, who):
                 await self._end(watch, exchange)
 
     def forget(self, who: Hashable) -> None:
@@ -134,9 +135,16 @@ class Subscriptions:
                 self._tell(watch, uri, params)
 
     def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:
-        name = self._relay.name_of(Place(watch.place.upstream, uri))
-        for watcher in tuple(watch.watchers.values()):
-            watcher(name, params)
+        for watcher, exchange in self._entitled(watch):
+            watcher(self._relay.name_of(Place(watch.place.upstream, uri), _caller_of(exchange)), params)
+
+    def _entitled(self, watch: _Watch) -> Sequence[tuple[Watcher, Exchange]]:
+        """Those who may know of the upstream now: its scopes can be others than when they began, and theirs too."""
+        try:
+            required = self._upstreams[watch.place.upstream].policy.required_scopes
+        except UpstreamError:
+            return ()
+        return [one for one in watch.watchers.values() if _caller_of(one[1]).holds(required)]
 
     async def _keep(self, watch: _Watch, connection: Connection) -> None:
         """Stay subscribed over connections that come and go; what may have been missed counts as an update."""
@@ -146,8 +154,10 @@ class Subscriptions:
                 with contextlib.suppress(UpstreamError, MCPError):
                     await self._follow(watch, connection, is_subscribed=subscribed is connection)
                 await anyio.sleep(_PAUSE)
+                if not (entitled := self._entitled(watch)):
+                    continue
                 try:
-                    watch.link = await self._upstreams[watch.place.upstream].link_for(watch.exchange)
+                    watch.link = await self._upstreams[watch.place.upstream].link_for(entitled[0][1])
                     connection = await watch.link.usable()
                 except UpstreamError:
                     continue
@@ -164,6 +174,11 @@ class Subscriptions:
         if not is_subscribed:
             await connection.request(_order("resources/subscribe", watch.place))
         await connection.bypass.ended.wait()
+
+
+def _caller_of(exchange: Exchange) -> Caller:
+    """Who somebody is now: a session goes on with other tokens than that of the request which began something."""
+    return (exchange.home or exchange).caller
 
 
 def _order(method: str, place: Place) -> Outgoing:

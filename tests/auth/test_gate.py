@@ -14,7 +14,8 @@ import httpx2
 import pytest
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
-from tests.walk.test_faces import BOUND, HEADERS, HELLO, open_session
+from tests.walk.conftest import BOUND
+from tests.walk.test_faces import HEADERS, HELLO, open_session
 
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config

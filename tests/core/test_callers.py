@@ -67,3 +67,19 @@ def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
 def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> None:
     assert Caller(LOCAL).party is None
     assert Caller(LOCAL, capabilities={"roots": {}}).party
+
+
+@pytest.mark.parametrize(
+    ("scopes", "required", "holds"),
+    [
+        (None, ["a"], True),
+        (["a", "b"], ["b", "a"], True),
+        (["a"], ["a", "b"], False),
+        ([], [], True),
+        ([], ["a"], False),
+    ],
+)
+def test_who_shows_a_token_may_see_what_its_scopes_are_enough_for(
+    scopes: list[str] | None, required: list[str], *, holds: bool
+) -> None:
+    assert Caller("x", scopes=None if scopes is None else frozenset(scopes)).holds(required) is holds

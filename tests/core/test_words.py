@@ -144,3 +144,15 @@ def test_a_value_has_the_media_type_that_was_said_or_that_of_its_kind(
 )
 def test_a_value_lives_as_long_as_was_said_or_as_its_store_keeps_values(policy: StorePolicy, days: float) -> None:
     assert policy.lifetime == days * 86_400
+
+
+def test_a_tool_takes_its_upstreams_scopes_and_its_own() -> None:
+    free = UpstreamPolicy("u", ENDPOINT)
+    overrides = (("git_*", ToolPolicy(required_scopes=("git",))), ("*_push", ToolPolicy(required_scopes=("push",))))
+    some = UpstreamPolicy("u", ENDPOINT, overrides=overrides)
+    every = UpstreamPolicy("u", ENDPOINT, overrides=overrides, required_scopes=("all",))
+    assert [policy.is_scoped for policy in (free, some, every)] == [False, True, True]
+    assert [policy.scopes_of("x") for policy in (free, some, every)] == [set(), set(), {"all"}]
+    assert some.scopes_of("git_log") == {"git"}
+    assert some.scopes_of("git_push") == {"git", "push"}  # a later glob takes away none
+    assert every.scopes_of("git_push") == {"all", "git", "push"}

@@ -95,6 +95,7 @@ WRONG: list[tuple[str, str]] = [
         "auth: {issuers: [{issuer: https://a.example.com, jwks: 'http://a.example.com/k', audience: x}]}",
         "auth.issuers: wanted 'jwks' by https",
     ),
+    (f"auth: {{issuers: [{ISSUER[:-1]}, require_dpop: true}}]}}", "auth.issuers: wanted 'auth.resource' with"),
     (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [HS256]}}]}}", "wanted one of RS256"),
     (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [none]}}]}}", "wanted one of RS256"),
     ("server: {allowed_hosts: ['https://x']}", "wanted a host such as"),
@@ -118,6 +119,15 @@ WRONG: list[tuple[str, str]] = [
         "upstreams: {a: {url: https://a.example.com, headers: {authorization: x}, auth: {oauth: {}}}}",
         "upstreams.a.auth: wanted 'auth' or an Authorization in 'headers', got both",
     ),
+    (
+        "upstreams: {a: {command: x, required_scopes: crm}}",
+        "upstreams.a.required_scopes: wanted 'auth' with tokens or issuers",
+    ),
+    (
+        "upstreams: {a: {command: x, overrides: {'w*': {required_scopes: [crm]}}}}",
+        "upstreams.a.overrides.w*.required_scopes: wanted 'auth' with tokens or issuers",
+    ),
+    ("upstreams: {a: {command: x, required_scopes: [a b]}}", "upstreams.a.required_scopes.0: wanted a scope"),
     ("upstreams: {a: {command: x, auth: {oauth: {}}}}", "upstreams.a.auth: this goes with 'url', not with 'command'"),
 ]
 

@@ -41,9 +41,9 @@ TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "labels, accepts, zone, may_lower, command, args, env, cwd, url, headers, allow_private, auth, transport, timeout, "
-    "startup_timeout, max_request_bytes, oldest_protocol, scope, repeat_read_only, progress_resets_timeout, lock, "
-    "preview, enabled, tools, overrides"
+    "required_scopes, labels, accepts, zone, may_lower, command, args, env, cwd, url, headers, allow_private, auth, "
+    "transport, timeout, startup_timeout, max_request_bytes, oldest_protocol, scope, repeat_read_only, "
+    "progress_resets_timeout, lock, preview, enabled, tools, overrides"
 )
 
 BAD_KEYS = [

@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 import uvicorn
 from asking import Ctx, Visit, ask, is_modern
-from mcp.server import Server
+from mcp.server import CacheHint, Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
@@ -57,6 +57,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 OLD: Final = "2025-11-25"
+_CACHED: Final = ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
+"""What is the same for whoever asks."""
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 STRANGE: Final = {"x-strange": {"kept": [1, None, {"deep": "ü"}]}}
 """What the protocol does not know, added to all that is listed and read."""
@@ -248,6 +250,7 @@ def build(era: str) -> Upstream:
     server = Upstream(
         "upstream",
         version="1.0.0",
+        cache_hints={method: CacheHint(ttl_ms=0, scope="public") for method in _CACHED},
         on_list_tools=lambda _, __: list_tools(shelf),
         on_call_tool=lambda ctx, params: call_tool(shelf, ctx, params),
         on_list_resources=lambda _, __: list_resources(shelf.added["resources"]),

@@ -31,7 +31,7 @@ class TokenSection(Section):
 
     hash: TokenHash = Field(repr=False, description="The token's hash, as `mcp-mirror token NAME` prints it.")
     scopes: Annotated[tuple[ScopeName, ...], Listed] | None = Field(
-        default=None, description="What the token is good for. By default all that is required."
+        default=None, description="What the token is good for. By default `auth.scopes`."
     )
 
 
@@ -53,9 +53,25 @@ class IssuerSection(Section):
     )
     principal: Text = Field(default=_ISSUER.principal, description="The claim that names whose memory it is.")
     leeway: Pause = Field(default=_ISSUER.leeway, description="Seconds by which its clock and ours may differ.")
+    require_dpop: Flag = Field(
+        default=_ISSUER.require_dpop,
+        description="Tokens must be bound to a key of the client's, which proves with each request that it has it "
+        "(DPoP, RFC 9449). Those that are bound take such a proof in any case. Needs `auth.resource`.",
+    )
     allow_private: Flag = Field(
         default=_ISSUER.allow_private,
         description="The host in `jwks` may have a private address though its name looks public.",
+    )
+
+
+class ScopedSection(Section):
+    """What not every principal may see."""
+
+    required_scopes: Annotated[tuple[ScopeName, ...], Listed] | None = Field(
+        default=None,
+        description="Scopes that a principal's token must have to see this and use it; to others it is not there. Of "
+        "an upstream they hold for all of it; of single tools (`overrides`) beside those. Needs `auth`.",
+        examples=[["crm.write"]],
     )
 
 

@@ -53,6 +53,20 @@ def check_access(file: ConfigFile, root: Table, findings: Findings) -> None:
     for name, upstream in file.upstreams.items():
         for complaint in _complaints_of_oauth(upstream) if upstream.auth else ():
             findings.problem(_node(upstreams or root, (name, "auth")).place, complaint)
+        _check_scopes(name, upstream, file.auth, upstreams or root, findings)
+
+
+def _check_scopes(name: str, upstream: UpstreamSection, auth: AuthSection, root: Node, findings: Findings) -> None:
+    """Tell of scopes that nothing would hold anybody to, and of those that no token has."""
+    asked: dict[tuple[str, ...], tuple[str, ...] | None] = {(name,): upstream.required_scopes}
+    asked |= {(name, "overrides", glob): each.required_scopes for glob, each in upstream.overrides.items()}
+    held = {scope for one in auth.tokens.values() for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    for keys, required in asked.items():
+        place = _node(root, (*keys, "required_scopes")).place
+        if required and not (auth.tokens or auth.issuers):
+            findings.problem(place, "wanted 'auth' with tokens or issuers: without it nobody shows what they may see")
+        elif missing := [scope for scope in required or () if scope not in held and not auth.issuers]:
+            findings.warn(place, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so that nobody sees this")
 
 
 def _complaints_of_auth(section: AuthSection) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -65,6 +79,8 @@ def _complaints_of_auth(section: AuthSection) -> Iterator[tuple[tuple[str, ...],
         seen.add(one.issuer)
         if not one.audience and not section.resource:
             yield ("issuers",), "wanted 'audience' for each issuer, or 'auth.resource': else any token of it would do"
+        if one.require_dpop and not section.resource:
+            yield ("issuers",), "wanted 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
         if one.jwks.startswith(_REMOTE) and not is_private_to_us(one.jwks):
             yield ("issuers",), "wanted 'jwks' by https, on loopback by http, or a file"
 

@@ -338,6 +338,7 @@ class _Builder:
             bounds=read_bounds(file.limits),
             place=read_place(section),
             oldest_protocol=section.oldest_protocol,
+            required_scopes=section.required_scopes or (),
             scope=section.scope,
             repeat_read_only=section.repeat_read_only,
             progress_resets_timeout=section.progress_resets_timeout,

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from mcp_mirror.config.access import AuthSection, UpstreamAuthSection
+from mcp_mirror.config.access import AuthSection, ScopedSection, UpstreamAuthSection
 from mcp_mirror.config.fields import (
     Bytes,
     Capture,
@@ -79,8 +79,8 @@ class ToolsSection(Section):
     )
 
 
-class OverrideSection(Section):
-    """What the tools that match one glob do differently. Where several match, a later one wins key by key."""
+class OverrideSection(ScopedSection):
+    """What the tools that match one glob do differently. Of several, a later one wins key by key, and scopes add up."""
 
     capture: Capture | None = Field(default=None, description="As `mirror.capture`, for these tools.")
     inline_budget: Whole | None = Field(
@@ -90,7 +90,7 @@ class OverrideSection(Section):
     description: Text | None = Field(default=None, description="Replaces the upstream's description of these tools.")
 
 
-class UpstreamSection(UpstreamPlaceSection):
+class UpstreamSection(UpstreamPlaceSection, ScopedSection):
     """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
 
     command: Command | None = Field(

@@ -4,6 +4,7 @@ However often a thing changes, a client that is slow to listen is told once.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -23,6 +24,24 @@ UPDATED: Final = "notifications/resources/updated"
 
 Kind = str
 """`tools`, `resources` or `prompts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A list is no longer what it was."""
+
+    kind: Kind
+    party: str | None = None
+    """Whose connection it was told on; None: everybody's."""
+    namespace: str | None = None
+    """The principal whose list it is; None: all."""
+    required: tuple[str, ...] = ()
+    """The scopes of those who may know of it."""
+
+    def concerns(self, caller: Caller) -> bool:
+        """Whether somebody is to hear of it."""
+        is_theirs = self.party in (None, caller.party) and self.namespace in (None, caller.namespace)
+        return is_theirs and caller.holds(self.required)
 
 
 class Stream:
@@ -120,19 +139,15 @@ class Announcements:
             self._tasks.start_soon(self._tell_updates, session, pending)
         pending[uri] = {**params, "uri": uri}
 
-    async def announce(self, kind: Kind, party: str | None = None, namespace: str | None = None) -> None:
-        """Tell every client, or one party's or principal's, that a list has changed; a deaf one holds up no other."""
-
-        def concerns(caller: Caller) -> bool:
-            return party in (None, caller.party) and namespace in (None, caller.namespace)
-
+    async def announce(self, change: Change) -> None:
+        """Tell whom it concerns that a list has changed; a deaf one holds up no other."""
         for stream in self._streams:
-            if concerns(stream.caller):
-                stream.changed(kind)
+            if change.concerns(stream.caller):
+                stream.changed(change.kind)
         async with anyio.create_task_group() as tasks:
             for one in self._sessions:
-                if concerns(one.caller) and one.ready.is_set():
-                    tasks.start_soon(self._tell, one, f"notifications/{kind}/list_changed")
+                if change.concerns(one.caller) and one.ready.is_set():
+                    tasks.start_soon(self._tell, one, f"notifications/{change.kind}/list_changed")
 
     async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
         try:

@@ -39,7 +39,7 @@ _OURS: Final = frozenset(
     }
 )
 """Members of `_meta` that are between a client and us; what else it says there is for the upstream."""
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "dpop"})
 """Headers, and members of `_meta` that stand for them, by which a client shows us who it is."""
 _WORDS: Final = re.compile(r"[\s;,=]+")
 _SHORTEST_SECRET: Final = 8
@@ -59,6 +59,7 @@ class Session:
     """A connection of the 2025 era, which outlives its requests; the way to its client between them."""
 
     caller: Caller
+    """With the rights of the token that came last."""
     server_session: ServerSession
     ready: anyio.Event
     """Set when the client has said that it is: nothing is asked of it before."""

@@ -19,6 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.admission import Admission
 from mcp_mirror.answers import LONGEST_ERROR, Reply, error_reply
 from mcp_mirror.audit import AuditRecord
+from mcp_mirror.callers import Caller
 from mcp_mirror.calls import ToolCall
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.contents import ContentCapture
@@ -26,7 +27,7 @@ from mcp_mirror.conversations import read_conversation
 from mcp_mirror.directory import KINDS, Kind
 from mcp_mirror.errors import BusyError, MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.faces.announcements import Announcements
-from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on, read_caller
+from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import STDIO, Sessions
 from mcp_mirror.gateway import Gateway
@@ -94,14 +95,14 @@ class Handlers:
 
     def exchange_of(self, context: Context) -> RequestExchange:
         """The way back to whoever makes a request."""
-        home = self.sessions.of(context)
-        caller = home.caller if home else read_caller(context, self.sessions.namespace_of(context), None)
+        home, caller = self.sessions.of(context), self.sessions.caller_of(context)
         return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._settled()
-        catalog = self.gateway.catalog_for(self.exchange_of(context).caller)
-        hints = [hint for one in self.gateway.upstreams if one.listing for hint in one.listing.hints]
+        await self._settled(context)
+        caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
+        catalog = self.gateway.catalog_for(caller)
+        hints = [hint for one in upstreams.seen_by(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
         tools = [*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]
         stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
@@ -127,7 +128,7 @@ class Handlers:
         return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
-        await self._settled()
+        await self._settled(context)
         exchange = self.exchange_of(context)
         cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
@@ -154,18 +155,18 @@ class Handlers:
             return [], None
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._settled()
+        await self._settled(context)
         own = [] if self.gateway.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._settled()
-        if not self.relay.may_offer("prompts"):
+        await self._settled(context)
+        if not self.relay.may_offer("prompts", self.sessions.caller_of(context)):
             raise MCPError(types.METHOD_NOT_FOUND, "No upstream has prompts.")
         return await self._list("prompts", context, [])
 
-    async def _settled(self) -> None:
-        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait)
+    async def _settled(self, context: Context) -> None:
+        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait, self.sessions.caller_of(context))
 
     async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         listed = await self.relay.list_all(kind, self.exchange_of(context))
@@ -175,17 +176,17 @@ class Handlers:
 
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
-        await self._settled()
+        await self._settled(context)
         own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
             audit = {"audit": counts} if (counts := self.gateway.audit.counts) else {}
-            told = {"upstreams": self.status(), "requests": len(self.postbox) - 1, **audit}
+            told = {"upstreams": self.status(asking.exchange.caller), "requests": len(self.postbox) - 1, **audit}
             text = json.dumps(told, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}
         elif own and uri.startswith(SCHEME):
             reply = await read_value(self.gateway.memory, asking.exchange.caller.namespace, uri)
-        elif not self.relay.offers("resources"):
+        elif not self.relay.offers("resources", asking.exchange.caller):
             raise not_found(uri, asking.exchange)
         else:
             relayed = await self.relay.read_resource(uri, asking)
@@ -195,7 +196,7 @@ class Handlers:
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         asking = self._asking(context, params.request_state)
-        await self._settled()
+        await self._settled(context)
         relayed = await self.relay.get_prompt(params.name, asking)
         self._audited(asking, "prompts/get", relayed.place.upstream)
         reply = await self.contents.prompt(relayed.members, asking.exchange.caller.namespace, relayed.place)
@@ -295,9 +296,9 @@ class Handlers:
             empty = {key: _parsed(reply[key]) for key in members if key in reply}
         return self.postbox.stub({**empty, **{k: v for k, v in own.items() if v is not None}}, reply, meta)
 
-    def status(self) -> list[dict[str, Any]]:
-        """How each upstream is."""
-        return [_status(upstream) for upstream in self.gateway.upstreams]
+    def status(self, caller: Caller) -> list[dict[str, Any]]:
+        """How each upstream is that a caller may see."""
+        return [_status(upstream, caller) for upstream in self.gateway.upstreams.seen_by(caller)]
 
 
 def _raise(error: MirrorError) -> NoReturn:
@@ -329,10 +330,12 @@ def _parsed(member: Buffer | Segments) -> Any:
         return None
 
 
-def _status(upstream: Upstream) -> dict[str, Any]:
-    listing = upstream.listing
+def _status(upstream: Upstream, caller: Caller) -> dict[str, Any]:
+    listing, scopes_of = upstream.listing, upstream.policy.scopes_of
     said = {} if listing is None else {
-        "server": listing.server, "protocol_version": listing.protocol_version, "tools": len(listing.tools)
+        "server": listing.server,
+        "protocol_version": listing.protocol_version,
+        "tools": sum(caller.holds(scopes_of(str(tool.get("name")))) for tool in listing.tools),
     }  # fmt: skip
     detail = {"detail": upstream.status.detail} if upstream.status.detail else {}
     problems = {"problems": listing.problems} if listing and listing.problems else {}

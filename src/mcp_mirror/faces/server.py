@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from mcp_mirror.access import AuthPolicy
-from mcp_mirror.callers import Silent
+from mcp_mirror.callers import Caller, Silent
 from mcp_mirror.faces.auth.gate import Gate
 from mcp_mirror.faces.exchange import Context, meta_of, read_caller
 from mcp_mirror.faces.handlers import Handlers
@@ -114,10 +114,16 @@ class MirrorServer:
         if ctx.method in ("initialize", "server/discover"):
             return await self._greet(ctx, call_next)
         try:
-            return await call_next(ctx)
+            return self._uncached(await call_next(ctx))
         except BaseException:
             self.handlers.postbox.discard(str(meta_of(ctx).get(MARK)))
             raise
+
+    def _uncached(self, result: HandlerResult) -> HandlerResult:
+        """Where not all principals may see the same, no cache of several gives one what another may see."""
+        if isinstance(result, dict) and "cacheScope" in result and self.handlers.gateway.upstreams.are_scoped:
+            return {**result, "cacheScope": "private"}
+        return result
 
     def _receive(self, ctx: Context) -> None:
         """Know the sender; the one client of standard input is who upstreams are started for."""
@@ -132,41 +138,44 @@ class MirrorServer:
 
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         gateway = self.handlers.gateway
-        await gateway.upstreams.settle(min(_GREETING_WAIT, gateway.mirror.startup_wait))
+        caller = self.handlers.sessions.caller_of(ctx)
+        await gateway.upstreams.settle(min(_GREETING_WAIT, gateway.mirror.startup_wait), caller)
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK hands on what it has serialised
-        greeting = {**result, "capabilities": self._capabilities()}
-        return {**greeting, "instructions": said} if (said := self.instructions()) else greeting
+        greeting = {**result, "capabilities": self._capabilities(caller)}
+        return {**greeting, "instructions": said} if (said := self.instructions(caller)) else greeting
 
-    def _capabilities(self) -> Mapping[str, Any]:
-        """What we and our upstreams can do, together."""
+    def _capabilities(self, caller: Caller) -> Mapping[str, Any]:
+        """What we, and the upstreams that a caller may see, can do together."""
         relay, transparent = self.handlers.relay, self.handlers.gateway.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
-        if not transparent or relay.may_offer("resources"):
-            offered["resources"] = {"listChanged": True, "subscribe": relay.may_offer("resources", "subscribe")}
-        if relay.may_offer("prompts"):
+        if not transparent or relay.may_offer("resources", caller):
+            subscribe = relay.may_offer("resources", caller, "subscribe")
+            offered["resources"] = {"listChanged": True, "subscribe": subscribe}
+        if relay.may_offer("prompts", caller):
             offered["prompts"] = {"listChanged": True}
         for name in ("completions", "logging"):
-            offered |= {name: {}} if relay.may_offer(name) else {}
+            offered |= {name: {}} if relay.may_offer(name, caller) else {}
         for name in ("experimental", "extensions"):
-            joined = self._joined(name)
+            joined = self._joined(name, caller)
             offered |= {name: joined} if joined else {}
         return offered
 
-    def _joined(self, capability: str) -> Mapping[str, Any]:
+    def _joined(self, capability: str, caller: Caller) -> Mapping[str, Any]:
         joined: dict[str, Any] = {}
-        for upstream in self.handlers.gateway.upstreams:
+        for upstream in self.handlers.gateway.upstreams.seen_by(caller):
             said = upstream.listing.capabilities.get(capability) if upstream.listing else None
             joined = {**(said or {}), **joined}
         return {key: value for key, value in joined.items() if key not in _NOT_RELAYED}
 
-    def instructions(self) -> str:
-        """Ours, and what each upstream says of itself, bounded."""
+    def instructions(self, caller: Caller) -> str:
+        """Ours, and what each upstream that a caller may see says of itself, bounded."""
         gateway = self.handlers.gateway
         which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
         tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.own_tools]
         own = "" if gateway.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        parts = [self._policy.instructions or "", own, *(_introduce(one, gateway.pins) for one in gateway.upstreams)]
+        told = (_introduce(one, gateway.pins) for one in gateway.upstreams.seen_by(caller))
+        parts = [self._policy.instructions or "", own, *told]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_mirror.callers import LOCAL
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.faces.auth.principals import namespace_in
+from mcp_mirror.faces.auth.principals import namespace_in, scopes_in
 from mcp_mirror.faces.exchange import Context, Session, read_caller
 
 STDIO: Final = "stdio"
@@ -67,6 +68,16 @@ class Sessions:
             raise MirrorError("Nobody has been let in with this request.")
         return namespace
 
+    def caller_of(self, context: Context) -> Caller:
+        """Who makes a request: what a session began with, with the rights of the token that came now.
+
+        Raises:
+            MirrorError: Nobody has verified that.
+        """
+        home = self.of(context)
+        caller = home.caller if home else read_caller(context, self.namespace_of(context), None)
+        return replace(caller, scopes=_scopes_of(context))
+
     def heard_from(self, context: Context) -> Session | None:
         """Remember a session, or that it is in use; None where it has no name yet, as at the handshake over HTTP."""
         now = self._clock()
@@ -74,6 +85,7 @@ class Sessions:
         if not (key := self._name(context)):
             return None
         session = self._known[key][0] if key in self._known else self._begin(context, key)
+        session.caller = replace(session.caller, scopes=_scopes_of(context))
         self._known[key] = (session, now)
         if context.method != _INITIALIZE:  # the SDK lets nothing else through before the handshake
             session.ready.set()
@@ -128,6 +140,10 @@ class Sessions:
         if context.request is None:
             return STDIO
         return session_name(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
+
+
+def _scopes_of(context: Context) -> frozenset[str] | None:
+    return None if context.request is None else scopes_in(context.request.scope)
 
 
 def session_name(namespace: str, identity: str) -> str:

@@ -122,7 +122,7 @@ class LocalUpstream:
 
     async def run(self) -> None:
         """Tell of functions that are added; until cancelled."""
-        self._functions.on_change = lambda: self._audience.on_change("tools", None)
+        self._functions.on_change = lambda: self._audience.on_change("tools", None, self.policy.name)
         try:
             self._functions.on_change()
             self.settled.set()

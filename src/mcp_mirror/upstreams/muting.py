@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import mcp_types as types
 
-from mcp_mirror.callers import Caller, Exchange
+from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, ToolError
+from mcp_mirror.upstreams.passing import Passing
 
 _SAMPLING: Final = "sampling/createMessage"
 _DROPPED: Final = frozenset({"notifications/message"})
@@ -21,30 +22,13 @@ _NUMBERS: Final = frozenset({"progressToken", "progress", "total"})
 
 
 @dataclass(frozen=True, slots=True)
-class Muted:
+class Muted(Passing):
     """The way back to a client for such an upstream."""
-
-    exchange: Exchange
-
-    @property
-    def caller(self) -> Caller:
-        """Whose it is."""
-        return self.exchange.caller
 
     @property
     def log_level(self) -> str | None:
         """None: log lines are not passed on."""
         return None
-
-    @property
-    def wants_progress(self) -> bool:
-        """See `Exchange.wants_progress`."""
-        return self.exchange.wants_progress
-
-    @property
-    def is_waiting(self) -> bool:
-        """See `Exchange.is_waiting`."""
-        return self.exchange.is_waiting
 
     @property
     def home(self) -> Exchange | None:

@@ -13,7 +13,7 @@ import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.leash import Leash
 from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
@@ -66,6 +66,15 @@ class Upstreams:
             return self._all[name]
         except KeyError:
             raise UpstreamError(f"Upstream {name!r} has been taken out of the configuration.") from None
+
+    def seen_by(self, caller: Caller) -> tuple[Upstream, ...]:
+        """Those that a caller may know of."""
+        return tuple(one for one in self if caller.holds(one.policy.required_scopes))
+
+    @property
+    def are_scoped(self) -> bool:
+        """Whether callers may differ in what they see."""
+        return any(one.policy.is_scoped for one in self)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -129,10 +138,10 @@ class Upstreams:
                 if link.session == session and (connection := link.connection) and not connection.modern:
                     await connection.notify(method)
 
-    async def try_unlisted(self) -> None:
-        """Try those anew that have never told their tools, and not only when their pause is over."""
+    async def try_unlisted(self, caller: Caller) -> None:
+        """Try those anew that have never told this caller their tools, and not only when their pause is over."""
         async with anyio.create_task_group() as tasks:
-            for upstream in self:
+            for upstream in self.seen_by(caller):
                 if upstream.listing is None:
                     tasks.start_soon(upstream.attempt)
 
@@ -140,10 +149,15 @@ class Upstreams:
         """Whether models are shown what an upstream says."""
         return name in self._all and self._all[name].policy.preview
 
-    async def settle(self, seconds: float) -> None:
-        """Wait until each upstream has been tried once, and no longer than this many seconds after their start."""
+    async def settle(self, seconds: float, caller: Caller | None = None) -> None:
+        """Wait until each upstream has been tried once, and no longer than this many seconds after their start.
+
+        Args:
+            seconds: How long.
+            caller: Who waits: for those alone that they may see.
+        """
         with anyio.CancelScope(deadline=self._started + seconds):
-            for upstream in self:
+            for upstream in self if caller is None else self.seen_by(caller):
                 await upstream.settled.wait()
 
     def _make(self, policy: UpstreamPolicy) -> Upstream:

@@ -19,6 +19,7 @@ from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
 from mcp_mirror.upstreams.muting import check_questions, refused, unsaid
+from mcp_mirror.upstreams.passing import scoped
 from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
 
 _IDLE: Final = 1800.0
@@ -42,8 +43,8 @@ class Presented:
 class Audience:
     """Who is told of what upstreams announce."""
 
-    on_change: Callable[[str, str | None], None]
-    """Which list has changed, and for which party; None: for all."""
+    on_change: Callable[[str, str | None, str], None]
+    """Which list has changed, for which party (None: for all), and of which upstream."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
 
@@ -97,7 +98,11 @@ class Upstream(Protocol):
         """Wait until the connection that a caller's requests take has been tried, and has told what it lists."""
 
     async def link_for(self, exchange: Exchange) -> Link:
-        """The connection that a caller's requests take."""
+        """The connection that a caller's requests take.
+
+        Raises:
+            UpstreamError: Its token lacks a scope that this upstream requires.
+        """
 
     async def run(self) -> None:
         """Be there; until cancelled."""
@@ -205,6 +210,7 @@ class ServerUpstream:
 
     async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
         """Send a caller's request over the connection that is its own; see `Upstream.request`."""
+        self._check_scopes(exchange)
         self._check_size(order.size)
         if again is not None and "held" in again.state:
             return await self._holding.resume(again, exchange)
@@ -232,6 +238,7 @@ class ServerUpstream:
 
     async def link_for(self, exchange: Exchange) -> Link:
         """The connection that a caller's requests take; made where there is none yet."""
+        self._check_scopes(exchange)
         key = self._key(exchange)
         if key is None:
             return self._trunk
@@ -252,7 +259,7 @@ class ServerUpstream:
         """End a connection that was made for one client or principal."""
         if lease := self._leases.pop(key, None):
             lease.scope.cancel()
-            self._audience.on_change("tools", key)
+            self._audience.on_change("tools", key, self.policy.name)
 
     def _key(self, exchange: Exchange) -> Key | None:
         """Whose connection a caller's requests take; None: everybody's."""
@@ -281,11 +288,11 @@ class ServerUpstream:
         return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
 
     def _party(self, exchange: Exchange | None, key: Key | None = None) -> Party:
-        home = exchange.home if exchange else None
+        home = scoped(exchange.home, self.policy.required_scopes) if exchange else None
         name = key or (home.caller.session if home else None)
 
         def changed(kind: str) -> None:
-            self._audience.on_change(kind, name)
+            self._audience.on_change(kind, name, self.policy.name)
 
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)
@@ -302,6 +309,11 @@ class ServerUpstream:
         for key, lease in tuple(self._leases.items()):
             if lease.link.last_used < before and not lease.link.under_way and not lease.link.pins:
                 self.release(key)
+
+    def _check_scopes(self, exchange: Exchange) -> None:
+        """Whoever may not see it has no way to name it; what got here all the same goes no further."""
+        if not exchange.caller.holds(self.policy.required_scopes):
+            raise UpstreamError("This upstream is not for this caller.")
 
     def _check_size(self, size: int) -> None:
         """Some servers end at a message that is too large for them: it is not sent."""

@@ -1,20 +1,24 @@
 """The gate before our face on HTTP: who shows no good token gets a challenge, and not a byte of the body is read.
 
-Bearer tokens (RFC 6750) are taken from the Authorization header alone. Where clients can get one is said in metadata
-(RFC 9728), which everybody may read.
+Tokens are taken from the Authorization header alone: of whoever shows them (Bearer, RFC 6750), and those that are bound
+to a key of whoever proves to have it (DPoP, RFC 9449). Where clients can get one is said in metadata (RFC 9728), which
+everybody may read.
 """
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
-from mcp.server.auth.routes import build_resource_metadata_url, create_protected_resource_routes
+from mcp.server.auth.handlers.metadata import ProtectedResourceMetadataHandler
+from mcp.server.auth.routes import build_resource_metadata_url, cors_middleware
+from mcp.shared.auth import ProtectedResourceMetadata
 from pydantic import AnyHttpUrl, ConfigDict, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Match, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.access import AuthPolicy, is_loopback
@@ -23,6 +27,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.faces.auth.jwts import Issuers
 from mcp_mirror.faces.auth.keys import KeysUnavailableError
 from mcp_mirror.faces.auth.principals import Principal, scope_of
+from mcp_mirror.faces.auth.proofs import ALGORITHMS, Proofs
 from mcp_mirror.faces.auth.tokens import find_principal
 from mcp_mirror.faces.farewell import ListeningStream, only_listens
 from mcp_mirror.policies import ServerPolicy
@@ -33,6 +38,41 @@ _URL: Final = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=
 """An issuer is compared letter by letter."""
 _IN_QUERY: Final = frozenset({"access_token", "token", "authorization", "api_key", "apikey", "bearer"})
 """Names under which clients put tokens into URLs, where logs and histories keep them."""
+_SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why somebody is not let in."""
+
+    status: int
+    error: str | None
+    """OAuth's code; None where no token came."""
+    description: str
+    outcome: str
+    """What the audit log says of it."""
+
+
+_MISPLACED: Final = _Refusal(
+    400, "invalid_request", "Send one token, in the Authorization header alone.", "misplaced token"
+)
+_NONE: Final = _Refusal(401, None, "A token is required, in the Authorization header.", "no good token")
+_BAD: Final = _Refusal(
+    401, "invalid_token", "The token is unknown, has expired, or is not for this server.", "no good token"
+)
+_BOUND: Final = _Refusal(
+    401, "invalid_token", "The token is bound to a key. Send it as DPoP, with a proof of that key.", "no good token"
+)
+_UNBOUND: Final = _Refusal(401, "invalid_token", "The token is bound to no key. Send it as Bearer.", "no good token")
+_UNPROVED: Final = _Refusal(
+    401,
+    "invalid_dpop_proof",
+    "Send one new proof with each request: of the token's key, for this method, URL, token and time.",
+    "no good proof",
+)
+_NARROW: Final = _Refusal(
+    403, "insufficient_scope", "The token does not have the scope that is required.", "insufficient scope"
+)
 
 
 class Gate:
@@ -50,6 +90,7 @@ class Gate:
         self._audit = audit
         self._app = app
         self._clock = clock
+        self._proofs = Proofs(time.time)
         self.obey(policy)
 
     def obey(self, policy: AuthPolicy) -> None:
@@ -87,44 +128,61 @@ class Gate:
             tasks.cancel_scope.cancel()
 
     async def _admit(self, request: Request) -> Principal | JSONResponse:
-        given = request.headers.getlist("authorization")
-        if _IN_QUERY.intersection(map(str.lower, request.query_params)) or len(given) > 1:
-            return self._refusal(400, "invalid_request", "Send one token, in the Authorization header alone.")
-        scheme, _, token = (given or [""])[0].partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            return self._refusal(401, None, "A bearer token is required, in the Authorization header.")
+        scheme, token = _shown(request)
+        if _IN_QUERY.intersection(map(str.lower, request.query_params)) or len(_headers(request)) > 1:
+            return self._refuse(_MISPLACED, scheme)
+        if scheme is None or not token:
+            return self._refuse(_NONE, None)
         try:
-            principal = await self._verify(token.strip())
+            principal = await self._verify(token)
         except KeysUnavailableError as error:
             return JSONResponse(_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
         if principal is None:
-            return self._refusal(401, "invalid_token", "The token is unknown, has expired, or is not for this server.")
+            return self._refuse(_BAD, scheme)
+        flaw, wanted = self._flaw(principal, request), "DPoP" if principal.key else "Bearer"
+        return principal if flaw is None else self._refuse(flaw, wanted, principal.namespace)
+
+    def _flaw(self, principal: Principal, request: Request) -> _Refusal | None:
+        """Why the principal of a good token is not let in with this request."""
+        scheme, token = _shown(request)
+        if (principal.key is not None) != (scheme == "DPoP"):
+            return _BOUND if principal.key else _UNBOUND
+        if principal.key is not None and not self._proofs.holds(request, token, principal, self._policy.resource):
+            return _UNPROVED
         if missing := [scope for scope in self._policy.scopes if scope not in principal.scopes]:
             _logger.info("A token is refused: it lacks %d scopes", len(missing))
-            said = "The token does not have the scope that is required."
-            return self._refusal(403, "insufficient_scope", said, principal.namespace)
-        return principal
+            return _NARROW
+        return None
 
     async def _verify(self, token: str) -> Principal | None:
         found = find_principal(token, self._policy.tokens, self._policy.scopes)
         return found or (await self._issuers.find_principal(token) if self._policy.issuers else None)
 
-    def _refusal(self, status: int, error: str | None, description: str, namespace: str = "") -> JSONResponse:
-        """A challenge as RFC 6750, section 3, has it: with an error only where there was a token."""
-        self._audit.write(AuditRecord("refusal", namespace, "", _OUTCOMES[status]))
+    def _refuse(self, why: _Refusal, scheme: str | None, namespace: str = "") -> JSONResponse:
+        """A challenge as RFC 6750, section 3, and RFC 9449, section 7.1, have it: an error only where a token came."""
+        self._audit.write(AuditRecord("refusal", namespace, "", why.outcome))
+        challenge = {"www-authenticate": ", ".join(self._challenge(one, why) for one in self._schemes(scheme))}
+        return JSONResponse(_body(why.error or "invalid_token", why.description), why.status, challenge)
+
+    def _schemes(self, scheme: str | None) -> list[str]:
+        """By which schemes a token may come: the one that it takes, or all that are taken."""
+        policy = self._policy
+        if scheme is not None:
+            return [scheme]
+        takes_bearers = policy.tokens or not all(one.require_dpop for one in policy.issuers)
+        wants_proofs = any(one.require_dpop for one in policy.issuers)
+        return [*(["Bearer"] if takes_bearers else []), *(["DPoP"] if wants_proofs else [])]
+
+    def _challenge(self, scheme: str, why: _Refusal) -> str:
         told = {
-            "error": error or "",
-            "error_description": description if error else "",
+            "error": why.error or "",
+            "error_description": why.description if why.error else "",
             "scope": " ".join(self._policy.scopes),
             "resource_metadata": self._metadata_url,
+            "algs": " ".join(ALGORITHMS) if scheme == "DPoP" else "",
         }
         fields = ", ".join(f'{name}="{value}"' for name, value in told.items() if value)
-        challenge = {"www-authenticate": f"Bearer {fields}".rstrip()}
-        return JSONResponse(_body(error or "invalid_token", description), status, challenge)
-
-
-_OUTCOMES: Final = {400: "misplaced token", 401: "no good token", 403: "insufficient scope"}
-"""What the audit log says of a refusal."""
+        return f"{scheme} {fields}".rstrip()
 
 
 def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:
@@ -156,11 +214,31 @@ def _body(error: str, description: str) -> dict[str, str]:
     return {"error": error, "error_description": description}
 
 
+def _headers(request: Request) -> list[str]:
+    return request.headers.getlist("authorization")
+
+
+def _shown(request: Request) -> tuple[str | None, str]:
+    """By which scheme a token came, if it is one of ours, and the token."""
+    written, _, token = (_headers(request) or [""])[0].partition(" ")
+    return _SCHEMES.get(written.lower()), token.strip()
+
+
 def _metadata_of(policy: AuthPolicy) -> tuple[Router, str]:
     """What serves our metadata, and its URL; nothing where there is nobody to get a token from."""
     if not (policy.resource and policy.issuers):
         return Router(), ""
     resource = _URL.validate_python(policy.resource)
-    issuers = [_URL.validate_python(one.issuer) for one in policy.issuers]
-    routes = create_protected_resource_routes(resource, issuers, list(policy.scopes) or None, "mcp-mirror")
-    return Router(routes), str(build_resource_metadata_url(resource))
+    url = build_resource_metadata_url(resource)
+    is_bound = not policy.tokens and all(one.require_dpop for one in policy.issuers)
+    metadata = ProtectedResourceMetadata(
+        resource=resource,
+        authorization_servers=[_URL.validate_python(one.issuer) for one in policy.issuers],
+        scopes_supported=list(policy.scopes) or None,
+        resource_name="mcp-mirror",
+        dpop_signing_alg_values_supported=list(ALGORITHMS),
+        dpop_bound_access_tokens_required=is_bound or None,
+    )
+    methods = ["GET", "OPTIONS"]
+    served = cors_middleware(ProtectedResourceMetadataHandler(metadata).handle, methods)
+    return Router([Route(url.path or "/", served, methods=methods)]), str(url)

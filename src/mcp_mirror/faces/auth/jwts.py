@@ -65,7 +65,18 @@ def _principal_of(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
     name = claims[policy.principal]
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
         raise jwt.InvalidTokenError
-    return Principal(policy.issuer, name, _scopes_of(claims), float(claims["exp"]) + policy.leeway)
+    return Principal(
+        policy.issuer, name, _scopes_of(claims), float(claims["exp"]) + policy.leeway, _key_of(claims, policy)
+    )
+
+
+def _key_of(claims: Mapping[str, Any], policy: IssuerPolicy) -> str | None:
+    """Which key a token is bound to; None where it is to none and need not be."""
+    bound = claims.get("cnf")
+    key = bound.get("jkt") if isinstance(bound, Mapping) else None
+    if (key is None and policy.require_dpop) or not isinstance(key, str | None):
+        raise jwt.InvalidTokenError
+    return key
 
 
 def _scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:

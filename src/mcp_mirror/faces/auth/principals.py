@@ -27,6 +27,8 @@ class Principal:
     scopes: frozenset[str] = frozenset()
     expires: float | None = None
     """Seconds since the epoch after which the token is good no more."""
+    key: str | None = None
+    """Thumbprint of the key that the token is bound to (RFC 9449, section 6.1). None: whoever shows it is let in."""
 
     @classmethod
     def of_token(cls, name: str, scopes: frozenset[str]) -> "Principal":
@@ -43,6 +45,12 @@ def scope_of(principal: Principal) -> Mapping[str, Any]:
     """What an ASGI scope says of who was let in; the SDK ties a session to it. The token itself is nowhere."""
     token = AccessToken(token="", client_id=principal.namespace, scopes=sorted(principal.scopes))
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials(token.scopes)}
+
+
+def scopes_in(scope: Mapping[str, Any]) -> frozenset[str] | None:
+    """What the token of a request is good for; None where nobody had to show one."""
+    user = scope.get("user")
+    return frozenset(user.access_token.scopes) if isinstance(user, AuthenticatedUser) else None
 
 
 def namespace_in(scope: Mapping[str, Any]) -> str:

@@ -1,0 +1,79 @@
+"""Ways back to a client that let less through: what all of them pass on, and who may have lost the right to hear."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_mirror.callers import Caller, Exchange
+from mcp_mirror.errors import RefusedError
+
+_INVALID_REQUEST: Final = -32600
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The way back to a client, as another one has it."""
+
+    exchange: Exchange
+
+    @property
+    def caller(self) -> Caller:
+        """Whose it is."""
+        return self.exchange.caller
+
+    @property
+    def log_level(self) -> str | None:
+        """See `Exchange.log_level`."""
+        return self.exchange.log_level
+
+    @property
+    def wants_progress(self) -> bool:
+        """See `Exchange.wants_progress`."""
+        return self.exchange.wants_progress
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Exchange.is_waiting`."""
+        return self.exchange.is_waiting
+
+    @property
+    def home(self) -> Exchange | None:
+        """See `Exchange.home`."""
+        return self.exchange.home
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification on."""
+        await self.exchange.tell(method, params)
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the client; see `Exchange.ask`."""
+        return await self.exchange.ask(method, params)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped(Passing):
+    """The way to a session that outlives its requests, and goes on with a token that may be good for less."""
+
+    required: Collection[str]
+    """The scopes that the upstream takes."""
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification on to who may know of the upstream now."""
+        if self.caller.holds(self.required):
+            await self.exchange.tell(method, params)
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask who may know of the upstream now; see `Exchange.ask`.
+
+        Raises:
+            RefusedError: It may not, or as `Exchange.ask` has it.
+        """
+        if not self.caller.holds(self.required):
+            said = f"The client cannot be asked {method} now."
+            raise RefusedError(said, _INVALID_REQUEST, said)
+        return await self.exchange.ask(method, params)
+
+
+def scoped(home: Exchange | None, required: Collection[str]) -> Exchange | None:
+    """The way to a session, as long as it may know of an upstream that takes these scopes."""
+    return Scoped(home, required) if home is not None and required else home

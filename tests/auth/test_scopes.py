@@ -1,0 +1,385 @@
+"""Scopes choose what a principal sees: what takes one that a token lacks is not there for whoever shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.auth.conftest import HASHES, serving_gateway
+from tests.auth.issuing import AUDIENCE, SigningKey, jwks
+from tests.auth.strangers import ENVELOPE, MODERN, Visitor, visiting
+from tests.auth.test_gate import session_of
+from tests.walk.conftest import BOUND
+from tests.walk.test_faces import HEADERS
+
+from mcp_mirror.callers import Caller, Exchange, Silent
+from mcp_mirror.config import load_config
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.faces.announcements import Change
+from mcp_mirror.reloading import Reloading
+from mcp_mirror.rounds import asked_reply, checked, read_round
+from mcp_mirror.upstreams.passing import scoped as scoped_way
+from mcp_mirror.upstreams.questions import Asked
+from mcp_mirror.wire import join, object_of
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Connect, Run
+
+RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
+ISSUER = "https://login.example.com"
+KEY = SigningKey("one")
+STATUS = "mcp-mirror://upstreams"
+
+ASK_WATCHED = {"name": "crm_watched_mirrored", "arguments": {}}
+
+
+@dataclass
+class Recorder:
+    """A session whose client can be asked, and whose token can change."""
+
+    caller: Caller
+    log_level: str | None = None
+    wants_progress: bool = False
+    is_waiting: bool = True
+    home: Exchange | None = None
+    heard: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        self.heard.append((method, params))
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"asked": method, **params}
+
+
+both_eras = pytest.mark.parametrize("era", ["2025", "2026"])
+
+
+def speaking(era: str, **keys: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(RELAY), "stdio", era], **keys}
+
+
+@pytest.fixture
+def scoped(configured: Configured, tmp_path: Path) -> Path:
+    """Two upstreams that have all the same: `crm` takes a scope and some tools of it one more, `wiki` takes none."""
+    (tmp_path / "jwks.json").write_text(jwks(KEY))
+    auth = {
+        "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]},
+        "issuers": [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE}],
+    }
+    crm = speaking("2025-11-25", required_scopes="crm", overrides={"g*": {"required_scopes": ["crm.write"]}})
+    return configured({"crm": crm, "wiki": speaking("2026-07-28")}, auth=auth, audit={"path": "audit.jsonl"})
+
+
+@asynccontextmanager
+async def both(config: Path) -> AsyncIterator[tuple[Visitor, Visitor]]:
+    """Who may see `crm`, and who may not."""
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        yield alice, await stack.enter_async_context(visiting(url, "bob"))
+
+
+def said(answer: str) -> Any:
+    """An answer's result or error."""
+    told = json.loads(answer.partition("data: ")[2] or answer)
+    return told.get("result", told.get("error"))
+
+
+async def names(visitor: Visitor, what: str, member: str, key: str, *, modern: bool) -> set[str]:
+    listed = said(await visitor.ask(what, {}, modern=modern))
+    return {one[key] for one in listed[member]}
+
+
+TOOLS = "tools/list", "tools", "name"
+RESOURCES = "resources/list", "resources", "uri"
+TEMPLATES = "resources/templates/list", "resourceTemplates", "uriTemplate"
+PROMPTS = "prompts/list", "prompts", "name"
+
+
+@both_eras
+async def test_what_takes_a_scope_is_listed_only_to_whoever_has_it(scoped: Path, era: str) -> None:
+    modern = era == "2026"
+    async with both(scoped) as (alice, bob):
+        seen = await names(alice, *TOOLS, modern=modern)
+        assert {"crm_echo_mirrored", "wiki_echo_mirrored", "wiki_grow_mirrored"} <= seen
+        assert "crm_grow_mirrored" not in seen  # it takes another scope
+        seen = await names(bob, *TOOLS, modern=modern)
+        assert {"wiki_echo_mirrored", "wiki_grow_mirrored", "memory_read"} <= seen
+        assert not {"crm_echo_mirrored", "crm_grow_mirrored"} & seen
+        assert {"notes://one", "wiki+notes://one"} <= await names(alice, *RESOURCES, modern=modern)
+        assert {uri for uri in await names(bob, *RESOURCES, modern=modern) if "notes" in uri} == {
+            "notes://one",
+            "notes://pixel",
+        }  # under its own name, for there is no other
+        assert {"greet", "wiki_greet"} <= await names(alice, *PROMPTS, modern=modern)
+        assert await names(bob, *PROMPTS, modern=modern) == {"greet", "interview"}
+        assert len(await names(alice, *TEMPLATES, modern=modern)) == 1 + 2 * 2
+        assert len(await names(bob, *TEMPLATES, modern=modern)) == 1 + 2
+
+
+async def test_nothing_tells_of_it_to_whoever_has_not(scoped: Path) -> None:
+    async with both(scoped) as (alice, bob):
+        for method, params in (
+            ("server/discover", {}),
+            ("resources/read", {"uri": STATUS}),
+            ("tools/list", {}),
+            ("resources/list", {}),
+            ("resources/templates/list", {}),
+            ("prompts/list", {}),
+        ):
+            answer = await bob.ask(method, params, modern=True)
+            assert "crm" not in answer
+        status = json.loads(
+            said(await alice.ask("resources/read", {"uri": STATUS}, modern=True))["contents"][0]["text"]
+        )
+        crm, wiki = status["upstreams"]
+        assert (crm["name"], crm["tools"]) == ("crm", wiki["tools"] - 1)  # one takes a scope that she has not
+
+
+ARGUMENT = {"name": "a", "value": ""}
+UNKNOWN: list[tuple[str, dict[str, Any]]] = [
+    ("tools/call", {"name": "NAME_echo_mirrored", "arguments": {}}),
+    ("tools/call", {"name": "NAME_grow_mirrored", "arguments": {}}),
+    ("resources/read", {"uri": "NAME+notes://one"}),
+    ("resources/subscribe", {"uri": "NAME+notes://one"}),
+    ("prompts/get", {"name": "NAME_greet", "arguments": {"who": "Ada"}}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "NAME_greet"}, "argument": ARGUMENT}),
+    ("completion/complete", {"ref": {"type": "ref/resource", "uri": "NAME+notes://by/{a}/{b}"}, "argument": ARGUMENT}),
+]
+
+
+@both_eras
+async def test_it_is_answered_as_what_never_was(configured: Configured, era: str) -> None:
+    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
+    upstreams = {name: speaking("2025-11-25") for name in ("wiki", "crm")}
+    upstreams["crm"]["required_scopes"] = ["crm"]
+
+    async def answer(visitor: Visitor, method: str, params: dict[str, Any], name: str) -> str:
+        filled = json.loads(json.dumps(params).replace("NAME", name))
+        return json.dumps(said(await visitor.ask(method, filled, modern=era == "2026")))
+
+    async with both(configured(upstreams, auth=auth)) as (alice, bob):
+        for method, params in UNKNOWN:
+            if method == "resources/subscribe" and era == "2026":
+                continue  # that is asked for in another way
+            hidden, unknown = await answer(bob, method, params, "crm"), await answer(bob, method, params, "krm")
+            assert hidden.replace("crm", "krm") == unknown
+            if method != "resources/subscribe":  # the other upstream takes any
+                assert await answer(alice, method, params, "crm") != hidden
+
+
+async def test_a_token_with_the_scope_uses_all_of_it(scoped: Path) -> None:
+    async with both(scoped) as (alice, bob):
+        assert '\\"deep\\": 1' in await alice.call("crm_echo_mirrored", value={"deep": 1})
+        assert "There is no tool" in await alice.call("crm_grow_mirrored")
+        assert "What is at" in await alice.ask("resources/read", {"uri": "notes://one"})
+        assert "What is at" in await bob.ask("resources/read", {"uri": "notes://one"})
+        assert "Greet Ada" in await alice.ask("prompts/get", {"name": "greet", "arguments": {"who": "Ada"}})
+        both_hidden = scoped.with_name("audit.jsonl").read_text()
+        assert [json.loads(line)["outcome"] for line in both_hidden.splitlines() if "crm_grow_mirrored" in line] == [
+            "insufficient scope"
+        ]
+
+
+async def test_the_rights_are_those_of_the_token_that_comes_with_a_request(scoped: Path) -> None:
+    """Also within one session, whose first token had others."""
+    async with both(scoped) as (alice, _):
+        tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm crm.write", "crm", "")}
+        carla = Visitor("carla", alice.url, alice.http)
+        rights = {scope: {"authorization": f"Bearer {token}"} for scope, token in tokens.items()}
+        carla.session = await session_of(alice.url, rights["crm crm.write"])
+        call = {"name": "crm_echo_mirrored", "arguments": {"a": 1}}
+        for _ in range(2):
+            seen = [await carla.ask("tools/list", {}, modern=False, **rights[scope]) for scope in rights]
+            assert ['"crm_grow_mirrored"' in one for one in seen] == [True, False, False]
+            assert ['"crm_echo_mirrored"' in one for one in seen] == [True, True, False]
+            called = [await carla.ask("tools/call", call, modern=False, **rights[scope]) for scope in rights]
+            assert ["There is no tool" in one for one in called] == [False, False, True]
+
+
+@pytest.mark.parametrize(("required", "cached"), [(["crm"], {"private"}), ([], {"public"})], ids=["scoped", "free"])
+async def test_no_cache_gives_one_principal_what_another_may_see(
+    required: list[str], cached: set[str], configured: Configured
+) -> None:
+    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
+    config = configured({"crm": speaking("2026-07-28", required_scopes=required)}, auth=auth)
+    methods = "tools/list", "prompts/list", "resources/templates/list"
+    async with both(config) as (alice, _):
+        answers = [said(await alice.ask(method, {}, modern=True)) for method in methods]
+        answers.append(said(await alice.ask("resources/read", {"uri": "notes://one"}, modern=True)))
+    assert {answer["cacheScope"] for answer in answers} == cached
+
+
+async def test_what_looks_like_a_path_does_not_tell_which_tools_there_are(scoped: Path) -> None:
+    """Where a tool is known, what is no path of its is a mistake; else it is a text."""
+    async with both(scoped) as (alice, bob):
+        for visitor, tool in (alice, "crm_echo_mirrored"), (bob, "wiki_echo_mirrored"):
+            for label in "interview", "nobodys":
+                told = await visitor.call(tool, value=f"{label}-{uuid.uuid4()}")
+                assert ("No value is stored" in told) == (label == "interview"), told
+        told = json.loads(scoped.read_text())
+        told["upstreams"]["wiki"]["tools"] = {"allow": ["echo"]}
+    scoped.write_text(json.dumps(told))
+    async with both(scoped) as (_, bob):
+        assert "No value is stored" not in await bob.call("echo_mirrored", value=f"interview-{uuid.uuid4()}")
+
+
+async def listen(visitor: Visitor, wanted: Mapping[str, Any], seen: asyncio.Queue[str]) -> None:
+    """Put the messages of a stream into a queue."""
+    params = {"notifications": wanted, "_meta": ENVELOPE}
+    body = json.dumps({"jsonrpc": "2.0", "id": "w", "method": "subscriptions/listen", "params": params})
+    headers = HEADERS | {"mcp-protocol-version": MODERN, "mcp-method": "subscriptions/listen"}
+    async with visitor.http.stream("POST", visitor.url, content=body, headers=headers) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("data: {"):
+                seen.put_nowait(line.removeprefix("data: "))
+
+
+async def test_an_update_is_told_under_the_name_that_each_knows(scoped: Path) -> None:
+    async with both(scoped) as (alice, bob), asyncio.timeout(BOUND):
+        watching = []
+        for visitor, uri in (alice, "wiki+notes://one"), (bob, "notes://one"):
+            assert uri in await names(visitor, *RESOURCES, modern=True)
+            told: asyncio.Queue[str] = asyncio.Queue()
+            watching.append((uri, told, asyncio.create_task(listen(visitor, {"resourceSubscriptions": [uri]}, told))))
+            assert "acknowledged" in await told.get()
+        await bob.call("wiki_touch_mirrored", uri="notes://one")
+        for uri, told, task in watching:
+            assert json.loads(await told.get())["params"]["uri"] == uri
+            task.cancel()
+
+
+async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: asyncio.Queue[Change] = asyncio.Queue()
+    call = {"name": "crm_change_mirrored", "arguments": {"kind": "prompts"}}
+    async with serving_gateway(scoped) as served, visiting(served.url, "alice") as alice, asyncio.timeout(BOUND):
+        monkeypatch.setattr(served.application.news.handlers.announcements, "announce", told.put)
+        assert "changed" in await alice.ask("tools/call", call)
+        while (change := await told.get()).kind != "prompts" or change.party is None:  # it came over her connection
+            pass
+    assert change.required == ("crm",)
+    scopes_of = (None, frozenset({"crm"}), frozenset[str]())
+    callers = [Caller("x", modern=False, session=change.party, scopes=scopes) for scopes in scopes_of]
+    assert [change.concerns(one) for one in callers] == [True, True, False]
+
+
+async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(configured: Configured) -> None:
+    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
+    config = configured({"crm": speaking("2026-07-28", scope="shared")}, auth=auth)
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serving_gateway(config))
+        bob = await stack.enter_async_context(visiting(served.url, "bob"))
+        alice = await stack.enter_async_context(visiting(served.url, "alice"))
+        heard: dict[str, asyncio.Queue[str]] = {}
+        tasks = []
+        await stack.enter_async_context(asyncio.timeout(BOUND))
+        for visitor in bob, alice:  # his is the first watch: the connection was made for him
+            told = heard[visitor.name] = asyncio.Queue()
+            tasks.append(asyncio.create_task(listen(visitor, {"resourceSubscriptions": ["notes://one"]}, told)))
+            assert "acknowledged" in await told.get()
+        changed = json.loads(config.read_text())
+        changed["upstreams"]["crm"]["required_scopes"] = ["crm"]
+        config.write_text(json.dumps(changed))
+        Reloading(served.application, config, {}, lambda _line: None).reload()
+        while "updated" not in await heard["alice"].get():  # it is watched again by her right
+            pass
+        while not heard["bob"].empty():
+            assert "updated" not in heard["bob"].get_nowait()
+        for task in tasks:
+            task.cancel()
+
+
+async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_what_it_lost() -> None:
+    session = Recorder(Caller("x", modern=False, session="s", scopes=frozenset({"crm"})))
+    home = scoped_way(session, ("crm",))
+    assert home is not None
+    assert scoped_way(session, ()) is session
+    await home.tell("notifications/message", {"data": 1})
+    assert await home.ask("roots/list", {}) == {"asked": "roots/list"}
+    session.caller = replace(session.caller, scopes=frozenset())
+    await home.tell("notifications/message", {"data": 2})
+    with pytest.raises(RefusedError, match="cannot be asked roots/list now"):
+        await home.ask("roots/list", {})
+    assert session.heard == [("notifications/message", {"data": 1})]
+    told = home.log_level, home.wants_progress, home.is_waiting, home.home, home.caller
+    assert told == (None, False, True, None, session.caller)
+
+
+async def test_a_session_that_has_less_now_leaves_what_it_watched(scoped: Path) -> None:
+    async with both(scoped) as (alice, _):
+        tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm", "")}
+        carla = Visitor("carla", alice.url, alice.http)
+        broad, narrow = ({"authorization": f"Bearer {token}"} for token in tokens.values())
+        carla.session = await session_of(alice.url, broad)
+        watched = {"uri": "notes://one"}
+        assert said(await carla.ask("resources/subscribe", watched, modern=False, **broad)) == {}
+        assert "notes://one" in await carla.ask("tools/call", ASK_WATCHED, modern=False, **broad)
+        assert said(await carla.ask("resources/unsubscribe", watched, modern=False, **narrow)) == {}
+        assert "notes://one" not in await carla.ask("tools/call", ASK_WATCHED, modern=False, **broad)
+
+
+def test_answers_to_one_upstreams_question_go_to_no_other() -> None:
+    asked = Asked({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
+    reply = json.loads(join(object_of(asked_reply(asked, b"{}", "crm"))))
+    again = read_round(b"{}", reply["requestState"])
+    assert checked(again, b"{}", "crm") is again
+    with pytest.raises(RefusedError):
+        checked(again, b"{}", "wiki")
+
+
+async def test_the_user_of_this_machine_sees_all(scoped: Path, connect: Connect) -> None:
+    async with connect(scoped) as client:
+        assert {"crm_echo_mirrored", "crm_grow_mirrored"} <= {tool.name for tool in (await client.list_tools()).tools}
+
+
+async def test_check_tells_what_takes_which_scopes(scoped: Path, run: Run) -> None:
+    ended = await run("check", "--config", str(scoped))
+    (row,) = [line.split() for line in ended.out.splitlines() if " grow " in line and line.split()[0] == "crm"]
+    assert row[-2:] == ["crm", "crm.write"]
+
+
+async def test_what_comes_to_an_upstream_all_the_same_goes_no_further(scoped: Path) -> None:
+    async with serving_gateway(scoped) as served:
+        crm = served.application.upstreams["crm"]
+        await crm.settled.wait()
+        stranger = Silent(Caller("x", scopes=frozenset({"crm.write"})))
+        with pytest.raises(UpstreamError, match="not for this caller"):
+            await crm.link_for(stranger)
+        await crm.link_for(Silent(Caller("x", scopes=frozenset({"crm"}))))
+
+
+async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serving_gateway(scoped))
+        bob = await stack.enter_async_context(visiting(served.url, "bob"))
+        assert "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
+        told = json.loads(scoped.read_text())
+        del told["upstreams"]["crm"]["required_scopes"]
+        told["upstreams"]["wiki"]["required_scopes"] = ["wiki"]
+        scoped.write_text(json.dumps(told))
+        Reloading(served.application, scoped, {}, lambda _line: None).reload()
+        async with asyncio.timeout(BOUND):
+            while "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False):  # noqa: ASYNC110  # the upstream starts
+                await asyncio.sleep(0.05)
+        assert "wiki_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
+
+
+def test_a_scope_that_no_token_has_is_warned_of(configured: Configured) -> None:
+    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}, "scopes": ["all"]}
+    config = configured(
+        {"crm": speaking("2025-11-25", required_scopes=["crm", "all"], overrides={"x": {"required_scopes": "crn"}})},
+        auth=auth,
+    )
+    (warning,) = load_config(config, {}).warnings
+    assert "upstreams.crm.overrides.x.required_scopes" in warning
+    assert "'crn'" in warning
