@@ -28,6 +28,13 @@ BOUND = 20.0
 """Seconds that anything may take."""
 
 
+async def until(true: Callable[[], Any]) -> None:
+    """Wait for what another process, or another task, brings about."""
+    async with asyncio.timeout(BOUND):
+        while not true():  # noqa: ASYNC110  # see above
+            await asyncio.sleep(0.01)
+
+
 class Configured(Protocol):
     def __call__(self, upstreams: dict[str, Any], **sections: Any) -> Path: ...
 

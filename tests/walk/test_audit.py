@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Serve, Speak
@@ -93,14 +94,10 @@ async def test_a_hangup_goes_on_in_a_new_file(configured: Configured, speak: Spe
     async with speak(configured({"one": raw()}, audit={"path": str(path)})) as client:
         await client.greet()
         await client.text("hear_mirrored")
-        async with asyncio.timeout(20):
-            while not path.read_text():  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.01)
+        await until(path.read_text)
         path.rename(old)
         client.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(20):
-            while not path.exists():  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.01)
+        await until(path.exists)
         await client.text("memory_list")
     assert (told(old), told(path)) == ([("call", "hear_mirrored", "stored")], [("call", "memory_list", "ok")])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.walk.conftest import BOUND, until
 from tests.walk.test_faces import HEADERS, open_session
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from tests.walk.conftest import Configured, Lines, Listening, Run, Serve, Served, Speak
 
-BOUND = 20.0
 PLACES = (
     "value", "key", "argument", "tool", "env", "arg", "header", "user", "query", "client", "shared", "state", "store",
     "audit", "inbound", "stranger", "meta", "uri",
@@ -154,9 +153,7 @@ async def test_no_secret_is_logged_kept_counted_or_answered(
         said = await use(ask)
         config(store={"kind": "disk", **encryption}, **form, memory_tools={"deny": ["memory_forget"]})
         gateway.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND):
-            while b"configuration is taken" not in b"".join(gateway.stderr):  # noqa: ASYNC110  # read by a task
-                await asyncio.sleep(0.05)
+        await until(lambda: b"configuration is taken" in b"".join(gateway.stderr))
         said |= await use(ask)
     log = b"".join(gateway.stderr)
     assert {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Speak
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 SOON = 2.0
 """Seconds after which nothing may be left."""
-BOUND = 20.0
 SCANNER = "mcp_mirror.scanner"
 WATCHDOG = "/bin/sh"
 
@@ -147,9 +147,7 @@ async def test_a_ctrl_c_in_the_terminal_reaches_the_gateway_alone(
         started = offspring(client.process.pid)
         assert one_of(started, SCANNER)
         call = asyncio.create_task(client.text("hang_mirrored", {"started": str(running), "until": str(gate)}))
-        async with asyncio.timeout(BOUND):
-            while not running.exists():  # noqa: ASYNC110  # another process makes it
-                await asyncio.sleep(0.01)
+        await until(running.exists)
         os.killpg(client.process.pid, signal.SIGINT)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.process.wait(), 0.5)  # the call holds it

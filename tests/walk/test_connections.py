@@ -9,24 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.walk.conftest import Configured, Listening, Serve, Speak
 
-BOUND = 20.0
-
 
 def handshakes(log: Path) -> int:
     return log.read_text().count(" initialize\n")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not condition():  # noqa: ASYNC110  # other processes make it true
-            await asyncio.sleep(0.01)
 
 
 async def status(client: Client) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
+from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ LENGTHS = (40, 2500, 90_000, 700, 1500, 3, 12_000)
 """Characters of results: most are shown in an empty window."""
 MOST = 240
 """Calls that are enough to fill the window."""
-BOUND = 20.0
 
 
 class Chat:
@@ -199,8 +199,6 @@ async def test_a_window_is_taken_from_a_changed_configuration(configured: Config
         assert await shown(client, 800) == "a " * 400
         configured({"raw": raw()}, context={"window": 100})
         client.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND):
-            while b"configuration is taken" not in b"".join(client.stderr):  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.01)
+        await until(lambda: b"configuration is taken" in b"".join(client.stderr))
         answer = json.loads(await client.call("say_mirrored", '{"result": "{}"}'))["result"]
         assert answer == {"content": [], "isError": True}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run, Serve, Speak
 
 COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
-BOUND = 20
 GONE = 5.0
 """Seconds after which no child may be left."""
 NOISY = """
@@ -32,7 +32,7 @@ async def noisy(self, *given):
     os.system("echo noise by a child")
     return await listing(self, *given)
 Handlers._list_tools = noisy
-cli.main()
+cli.app()
 """
 LARGE = b"x" * 1_100_000
 DEEP = "[" * 5000 + "]" * 5000
@@ -163,8 +163,7 @@ async def test_when_the_client_or_the_operator_ends_it_no_child_is_left(
                 "params": {"name": "hang_mirrored", "arguments": arguments}}  # fmt: skip
         process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         process.stdin.write(json.dumps(call).encode() + b"\n")
-        while not started.exists():  # noqa: ASYNC110  # another process makes it
-            await asyncio.sleep(0.01)
+        await until(started.exists)
     if isinstance(way, signal.Signals):
         process.send_signal(way)
     else:

@@ -21,6 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
+from tests.walk.conftest import BOUND, until
 from typer.testing import CliRunner
 
 from mcp_mirror import Mirror
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 RAW = str(Path(__file__).parent / "servers" / "raw.py")
 RELAY = str(Path(__file__).parents[1] / "relay" / "upstream.py")
-BOUND = 20.0
 SECRET = "c4nary-of-a-customer"
 ROWS = {"rows": [SECRET] * 3, SECRET: 1}
 PATH = re.compile(r"[A-Za-z_]+-[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -556,9 +556,7 @@ async def test_a_changed_policy_binds_values_that_are_there_already(
         assert SECRET in await client.text("mail_hear_mirrored", {"x": path})
         configured(given, flows={"deny": ["crm -> mail", "crm -> model"]})
         client.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND):
-            while not any(b"configuration is taken" in line for line in client.stderr):  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.05)
+        await until(lambda: any(b"configuration is taken" in line for line in client.stderr))
         assert "`flows.deny` has 'crm -> mail'" in await client.text("mail_hear_mirrored", {"x": path})
         assert "`flows.deny` has 'crm -> model'" in await client.text("memory_read", {"memory_path": path})
 

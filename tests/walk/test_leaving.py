@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Serve, Speak
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-BOUND = 20.0
 SOON = 5.0
 """Seconds that the end takes at most once nothing is waited for; the drain is 10 by default."""
 META = {
@@ -34,12 +34,6 @@ META = {
 LISTEN = {"notifications": {"toolsListChanged": True}, "_meta": META}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not true():  # noqa: ASYNC110  # another process makes it so
-            await asyncio.sleep(0.01)
 
 
 def request(identity: int, method: str, params: Any) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Listening, Run, Serve, Served, Speak
 
-BOUND = 20.0
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "0"}}
 
@@ -26,12 +26,6 @@ def message(method: str, params: Any, identity: int = 1) -> dict[str, Any]:
 
 async def begin(http: httpx2.AsyncClient, url: str) -> httpx2.Response:
     return await http.post(url, json=message("initialize", GREETING), headers=JSON)
-
-
-async def there(path: Path) -> None:
-    async with asyncio.timeout(BOUND):
-        while not path.exists():  # noqa: ASYNC110  # another process changes it
-            await asyncio.sleep(0.01)
 
 
 async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
@@ -49,7 +43,7 @@ async def test_calls_over_a_bound_wait_in_turn_and_too_many_are_told_when_to_try
     async with speak(configured({"slow": raw(), "other": raw()}, limits=limits)) as client:
         await client.greet()
         for number in range(2):
-            await there(await hanging(client, "slow_hang_mirrored", tmp_path, number))
+            await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
         third = await hanging(client, "slow_hang_mirrored", tmp_path, 2)
         said = await client.text("slow_hear_mirrored")
         assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are under way" in said
@@ -68,7 +62,7 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
     limits: dict[str, Any] = {"calls_per_principal": 1, "queued_calls": 1, "queue_timeout": 0.1}
     async with speak(configured({"slow": raw()}, limits=limits)) as client:
         await client.greet()
-        await there(await hanging(client, "hang_mirrored", tmp_path, 0))
+        await until((await hanging(client, "hang_mirrored", tmp_path, 0)).exists)
         said = await client.text("hear_mirrored")
         assert "This client is busy: `limits.calls_per_principal` (1)" in said
         assert "`limits.queue_timeout`" in said

@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.walk.conftest import BOUND, until
 
 from mcp_mirror.pins import Lock, pin_upstream, write_lock
 from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from tests.walk.conftest import Configured, Lines, Run, Serve, Speak
 
-BOUND = 20.0
 SCHEMA = {"type": "object", "properties": {"tools": {"type": "array"}}}
 BEFORE = [{"name": name, "description": "Does.", "inputSchema": SCHEMA} for name in ("redefine", "hear", "say")]
 PLAIN = [
@@ -153,9 +153,7 @@ async def test_a_lock_file_that_was_changed_by_hand_is_refused(
         assert "say_mirrored" in await served(client)
         file.write_text(file.read_text().replace("Does.", "Did."))
         client.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND):
-            while not any(b"is not taken" in line for line in client.stderr):  # noqa: ASYNC110  # read by a task
-                await asyncio.sleep(0.01)
+        await until(lambda: any(b"is not taken" in line for line in client.stderr))
         assert "say_mirrored" in await served(client)
     ended = await run("lock", "--config", str(config))
     assert ended.code == 2

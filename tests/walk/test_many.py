@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from mcp import Client
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, Serve, Speak
-
-BOUND = 30
 
 
 async def text(client: Client, tool: str, **arguments: Any) -> str:
@@ -81,14 +80,12 @@ async def test_a_cancelled_call_leaves_nothing_behind(
             started = tmp_path / f"started{index}"
             arguments = {"started": str(started), "until": str(tmp_path / "never"), "more": "x" * 100_000}
             call = asyncio.create_task(client.call_tool("hang_mirrored", arguments))
-            async with asyncio.timeout(BOUND):
-                while not started.exists():  # noqa: ASYNC110  # another process makes it
-                    await asyncio.sleep(0.01)
+            await until(started.exists)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
         await settled(client)
-        assert log.read_text().count("notifications/cancelled") == 5
+        await until(lambda: log.read_text().count("notifications/cancelled") == 5)
 
 
 async def test_a_caller_that_drops_the_line_leaves_nothing_behind(
@@ -107,9 +104,7 @@ async def test_a_caller_that_drops_the_line_leaves_nothing_behind(
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
             async with httpx2.AsyncClient() as caller:
                 call = asyncio.create_task(caller.post(served.url, content=body, headers=headers, timeout=BOUND))
-                async with asyncio.timeout(BOUND):
-                    while not started.exists():  # noqa: ASYNC110  # another process makes it
-                        await asyncio.sleep(0.01)
+                await until(started.exists)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call

@@ -200,37 +200,32 @@ async def test_no_window_is_over_the_budget(
             assert "next: " in said or "more keys" in said
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
-        ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
-        ("memory_read", {"memory_path": "P/nothing"}, 'there is no key "nothing". There is "/a"'),
-        ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
-        ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
-        ("memory_grep", {"memory_path": "P", "pattern": "("}, "no RE2 expression"),
-        ("memory_query", {"memory_path": "P", "expression": "a["}, "`expression` does not work"),
-        ("memory_edit", {"memory_path": "P"}, "Give one of `patch`"),
-        ("memory_edit", {"memory_path": "P", "merge": {}, "patch": []}, "Give one of `patch`"),
-        ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
-        ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
-        ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, 'there is no "b"'),
-        (
-            "memory_edit",
-            {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]},
-            "null is no value",
-        ),
-        ("memory_list", {"after": "nothing"}, "Leave it out for the first page"),
-        ("memory_import", {"file": "x"}, "There is no tool 'memory_import'"),
-    ],
-)
-async def test_a_mistake_is_answered_with_what_to_do(
-    tool: str, arguments: dict[str, Any], said: str, configured: Configured, speak: Speak, raw: Any
-) -> None:
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
+    ("memory_read", {"memory_path": "P/nothing"}, 'there is no key "nothing". There is "/a"'),
+    ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
+    ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
+    ("memory_grep", {"memory_path": "P", "pattern": "("}, "no RE2 expression"),
+    ("memory_query", {"memory_path": "P", "expression": "a["}, "`expression` does not work"),
+    ("memory_edit", {"memory_path": "P"}, "Give one of `patch`"),
+    ("memory_edit", {"memory_path": "P", "merge": {}, "patch": []}, "Give one of `patch`"),
+    ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
+    ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
+    ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, 'there is no "b"'),
+    ("memory_edit", {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]}, "null is no value"),
+    ("memory_list", {"after": "nothing"}, "Leave it out for the first page"),
+    ("memory_import", {"file": "x"}, "There is no tool 'memory_import'"),
+]
+
+
+async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
         path = await store(client, {"a": 1})
-        given = {key: value.replace("P", path) if key == "memory_path" else value for key, value in arguments.items()}
-        assert said in await refused(client, tool, given)
+        for tool, arguments, said in MISTAKES:
+            given = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
+            assert said in await refused(client, tool, given)
+        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(

@@ -17,6 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from pydantic import BaseModel
+from tests.walk.conftest import BOUND
 
 from mcp_mirror import Mirror, Reply
 from mcp_mirror.app import open_application
@@ -26,7 +27,6 @@ from mcp_mirror.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
 from mcp_mirror.signatures import read_function
 from mcp_mirror.upstreams.local import LocalFunctions
 
-BOUND = 20
 SERVERS = Path(__file__).parent / "servers"
 TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp import Client, MCPError
 from mcp.client.subscriptions import ResourcesListChanged
+from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Lines, Speak
 
-BOUND = 20.0
 LONG = "a line of text\n" * 2000
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Speak
 
-BOUND = 20.0
 UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
 
 
@@ -53,9 +53,7 @@ async def test_a_hangup_adds_drops_and_restarts_upstreams_and_other_calls_go_on(
             call = json.dumps({"name": f"{upstream}_hang_mirrored", "arguments": arguments})
             await client.send(f'{{"jsonrpc":"2.0","id":{identity},"method":"tools/call","params":{call}}}')
             calls[identity] = tmp_path / f"running{upstream}"
-        async with asyncio.timeout(BOUND):
-            while not all(running.exists() for running in calls.values()):  # noqa: ASYNC110  # another process makes them
-                await asyncio.sleep(0.01)
+        await until(lambda: all(running.exists() for running in calls.values()))
         configured({"kept": kept, "changed": {**changing, "timeout": 7}, "added": raw()})
         client.process.send_signal(signal.SIGHUP)
         listed = await until_listed(client, "added_hear_mirrored")
@@ -136,9 +134,7 @@ async def test_a_configuration_that_cannot_be_used_is_told_of_and_the_old_one_go
         await until_listed(client, "hear_mirrored")
         config.write_text('{"upstreams": {"one": {"comand": "x"}}}')
         client.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND):
-            while not any(b"is not taken" in line for line in client.stderr):  # noqa: ASYNC110  # read by a task
-                await asyncio.sleep(0.01)
+        await until(lambda: any(b"is not taken" in line for line in client.stderr))
         assert b"'command'" in b"".join(client.stderr)
         assert "hear_mirrored" in names(await client.request("tools/list"))
 

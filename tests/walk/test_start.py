@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
+from tests.walk.conftest import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.walk.conftest import Configured, Connect, Listening, Speak
-
-BOUND = 20
 
 
 async def test_the_second_is_asked_before_the_first_has_answered(
