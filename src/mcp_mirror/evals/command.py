@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 Both = Literal["yes", "no", "both"]
+Calls = Literal["native", "json_schema", "json_text"]
 
 _FLAGS: Final[dict[str | None, tuple[bool, ...] | None]] = {
     None: None,
@@ -23,10 +24,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     model: Annotated[str | None, typer.Option(help="The model's name at the endpoint.")] = None,
     base_url: Annotated[str | None, typer.Option(help="The endpoint, such as http://127.0.0.1:8080/v1.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="The environment variable that holds its key.")] = None,
-    tools: Annotated[
-        Literal["native", "json_schema", "json_text"] | None,
-        typer.Option(help="How the model calls tools. By default native.", show_default=False),
-    ] = None,
+    tools: Annotated[Calls | None, typer.Option(help="How the model calls tools. By default native.")] = None,
     profile: Annotated[str | None, typer.Option(help="A model or matrix of a YAML file.", metavar="FILE:NAME")] = None,
     notice: Annotated[str | None, typer.Option(help="Styles of notices, with commas between.")] = None,
     variant: Annotated[str | None, typer.Option(help="Variants of the profile's file, with commas.")] = None,
@@ -36,7 +34,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     seed: Annotated[int | None, typer.Option(help="Of the first run; each further one's is one more.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="By default the endpoint's.")] = None,
     log: Annotated[
-        Path | None, typer.Option(help="JSON lines, one a run; runs that it has are not made again.")
+        Path | None, typer.Option(help="JSON lines, one a run; those that it has are not run again.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     by: Annotated[Literal["case", "setting", "both"], typer.Option(help="What a row of the table is.")] = "both",
@@ -48,25 +46,15 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     The exit code is 0 where all was run, 1 where a run failed for the endpoint's or a server's sake, or fewer did well
     than --require says, 2 for what must be mended first.
 
-    Example: mcp-mirror eval evals/cases --model gpt-5-mini --base-url https://api.openai.com/v1
-    --api-key-env OPENAI_API_KEY --repeats 5 --log runs.jsonl
+    Example: mcp-mirror eval evals/cases --model qwen --base-url http://127.0.0.1:8080/v1 --repeats 5
     """
     from mcp_mirror.evals.asking import Asked  # noqa: PLC0415  # see above
     from mcp_mirror.evals.conduct import Output, conduct  # noqa: PLC0415
 
-    asked = Asked(
-        cases=tuple(cases or ()),
-        profile=profile,
-        model=_given(model=model, base_url=base_url, api_key_env=api_key_env, tools=tools, temperature=temperature),
-        matrix=_given(
-            styles=_listed(notice),
-            variants=_listed(variant),
-            few_shot=_FLAGS[few_shot],
-            gateway=_FLAGS[gateway],
-            repeats=repeats,
-            seed=seed,
-        ),
-    )
+    called = _given(model=model, base_url=base_url, api_key_env=api_key_env, tools=tools, temperature=temperature)
+    runs = _given(styles=_listed(notice), variants=_listed(variant), repeats=repeats, seed=seed)
+    flags = _given(few_shot=_FLAGS[few_shot], gateway=_FLAGS[gateway])
+    asked = Asked(cases=tuple(cases or ()), profile=profile, model=called, matrix=runs | flags)
     raise typer.Exit(conduct(asked, log, jobs, Output(by, form, require)))
 
 
