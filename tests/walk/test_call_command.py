@@ -13,49 +13,50 @@ if TYPE_CHECKING:
 
     from tests.walk.conftest import Configured, Run
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string"},
-        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "number": {"type": "number"},
-        "whole": {"type": "integer"},
-        "either": {"type": ["string", "number"]},
-        "lines": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        "map": {"type": "object"},
-        "flag": {"type": "boolean"},
-        "any": {},
-    },
+TYPES: dict[str, Any] = {
+    "text": {"type": "string"},
+    "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "number": {"type": "number"},
+    "whole": {"type": "integer"},
+    "either": {"type": ["string", "number"]},
+    "lines": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    "map": {"type": "object"},
+    "flag": {"type": "boolean"},
+    "any": {},
 }
-READ: list[tuple[str, str]] = [
-    *((f"text={text}", json.dumps(text)) for text in ("123", "1.50", "true", "null", "[1]", '{"a":1}', "NaN", "")),
-    *(("text=a=b", '"a=b"'), ('text="7"', '"\\"7\\""'), ("text= 1 ", '" 1 "'), ("text=\u00e9", '"\u00e9"')),
-    *(("maybe=123", '"123"'), ("maybe=null", "null"), ("maybe=word", '"word"'), ('maybe="7"', '"\\"7\\""')),
-    *(("number=1.50", "1.50"), ("number=1e400", "1e400"), (f"whole={'9' * 5000}", "9" * 5000), ("whole=-0", "-0")),
-    *(("either=7", "7"), ('either="7"', '"7"'), ("either=seven", '"seven"'), ("either=[7]", '"[7]"')),
-    *(('lines=["a"]', '["a"]'), ("lines=a", '"a"'), ("lines=5", '"5"')),
-    *(('map={"a": 1.0}', '{"a": 1.0}'), ("flag=true", "true")),
-    *(("any=5.0", "5.0"), ("any=word", '"word"'), ('any="5"', '"5"'), ("any=NaN", '"NaN"'), ("unheard_of=1", "1")),
+READ: list[tuple[str, str, str]] = [
+    *(("text", text, json.dumps(text)) for text in ("123", "1.50", "true", "null", "[1]", '{"a":1}', "NaN", "")),
+    *(("text", text, json.dumps(text)) for text in ("a=b", '"7"', " 1 ")),
+    ("text", "\u00e9", '"\u00e9"'),
+    *(("maybe", "123", '"123"'), ("maybe", "null", "null"), ("maybe", "word", '"word"'), ("maybe", '"7"', '"\\"7\\""')),
+    *(("number", "1.50", "1.50"), ("number", "1e400", "1e400")),
+    *(("whole", "9" * 5000, "9" * 5000), ("whole", "-0", "-0")),
+    *(("either", "7", "7"), ("either", '"7"', '"7"'), ("either", "seven", '"seven"'), ("either", "[7]", '"[7]"')),
+    *(("lines", '["a"]', '["a"]'), ("lines", "a", '"a"'), ("lines", "5", '"5"')),
+    *(("map", '{"a": 1.0}', '{"a": 1.0}'), ("flag", "true", "true")),
+    *(("any", "5.0", "5.0"), ("any", "word", '"word"'), ("any", '"5"', '"5"'), ("any", "NaN", '"NaN"')),
+    ("unheard_of", "1", "1"),
 ]
+"""What a value's type is, what is typed, and what the tool gets."""
+PROPERTIES = TYPES | {f"{name}{at}": TYPES[name] for at, (name, *_) in enumerate(READ) if name in TYPES}
+"""A key of its own for each value, so that one call has all of them."""
 
 
 @pytest.fixture
 def config(configured: Configured, raw: Any, tmp_path: Path) -> str:
-    (tmp_path / "tools").write_text(json.dumps([{"name": "hear", "inputSchema": SCHEMA}]))
+    (tmp_path / "tools").write_text(
+        json.dumps([{"name": "hear", "inputSchema": {"type": "object", "properties": PROPERTIES}}])
+    )
     upstreams = {"raw": raw("ok", "--tools", str(tmp_path / "tools"))}
     return str(configured(upstreams, mirror={"capture": "never"}))
 
 
 async def test_a_value_is_read_as_the_tool_declares_it(config: str, run: Run) -> None:
-    """All of them in few calls: each starts a gateway."""
-    pending = list(READ)
-    while pending:
-        batch = {text.partition("=")[0]: (text, wanted) for text, wanted in reversed(pending)}
-        pending = [case for case in pending if case not in batch.values()]
-        ended = await run("call", "--config", config, "hear_mirrored", *(f"--arg={text}" for text, _ in batch.values()))
-        assert ended.code == 0, ended.out + ended.err
-        for key, (text, wanted) in batch.items():
-            assert f'"{key}":{wanted}' in ended.out, text
+    given = [f"--arg={name}{at}={text}" for at, (name, text, _) in enumerate(READ)]
+    ended = await run("call", "--config", config, "hear_mirrored", *given)
+    assert ended.code == 0, ended.out + ended.err
+    for at, (name, text, wanted) in enumerate(READ):
+        assert f'"{name}{at}":{wanted}' in ended.out, text
 
 
 async def test_a_value_that_does_not_fit_is_told(config: str, run: Run) -> None:

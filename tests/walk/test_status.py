@@ -79,12 +79,6 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     ended = await run("call", "--config", config, "make_grid_mirrored", "--arg", "size=3", "--arg", 'name="7"')
     assert ended.code == 0
     assert ended.out.startswith('"make_grid-')
-    ended = await run("call", "--config", config, "no_such")
-    assert ended.code == 1
-    assert "There is no tool 'no_such'." in ended.out
-    ended = await run("call", "--config", config, "shout_mirrored", "--arg", "text")
-    assert ended.code == 2
-    assert "wants KEY=VALUE" in ended.err
 
 
 async def test_the_schema_of_the_configuration_admits_what_we_write(
