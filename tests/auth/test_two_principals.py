@@ -95,7 +95,7 @@ async def answers_of(visitor: Visitor, path: str) -> list[str]:
 @own_store
 async def test_anothers_an_expired_ones_and_an_unknown_path_are_answered_alike(guarded: Path) -> None:
     told = json.loads(guarded.read_text())
-    told["store"]["ttl"] = 2
+    told["store"]["ttl"] = 1
     guarded.write_text(json.dumps(told))
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
@@ -107,7 +107,7 @@ async def test_anothers_an_expired_ones_and_an_unknown_path_are_answered_alike(g
         assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
         async with asyncio.timeout(30):
             while "expired at" not in await alice.call("memory_describe", memory_path=owned.hidden[0]):  # noqa: ASYNC110  # time ends it
-                await asyncio.sleep(2.2)  # each look puts the end off
+                await asyncio.sleep(1.1)  # each look puts the end off
         assert "expired at" in await alice.call("memory_describe", memory_path=foreign)
         assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
 
