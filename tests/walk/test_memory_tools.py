@@ -357,9 +357,14 @@ def _words(file: Path) -> list[str]:
 
 
 def _memory_of(process: int) -> int:
-    """Bytes that a process and all that come from it hold, but for files that they map."""
-    held = 0
+    """Bytes that a process and all that come from it hold, but for files that they map.
+
+    A child that has not become another program yet has no memory but its parent's (vfork).
+    """
+    held, command = 0, Path(f"/proc/{process}/cmdline").read_bytes()
     for one in _family(process):
+        if one != process and Path(f"/proc/{one}/cmdline").read_bytes() == command:
+            continue
         said = Path(f"/proc/{one}/status").read_text()
         held += sum(int(size) << 10 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", said, re.MULTILINE))
     return held
