@@ -22,6 +22,7 @@ import msgspec
 
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import ContextPolicy, MirrorPolicy
+from mcp_mirror.tokens.messages import IMAGE_TOKENS
 from mcp_mirror.wire import join, open_array, open_object
 
 Estimate = Callable[[Buffer], int]
@@ -33,8 +34,6 @@ LEAST: Final = 128
 NOTICE: Final = 600
 """Tokens that leave room for a notice of any style in nearly every case; with less, a path alone is told."""
 
-_MEDIA: Final = 4_800
-"""What an image costs at most (Anthropic's figure for its largest, 2,576 pixels a side; others take less)."""
 _MEDIA_BYTES: Final = 64
 """Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, which is little."""
 _DECODED: Final = 1 << 20
@@ -111,7 +110,7 @@ def cost_of(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int
 
 def media_cost(size: int) -> int:
     """Tokens that an image, a recording or a file of so many bytes of base64 costs at most."""
-    return max(_MEDIA, size // _MEDIA_BYTES)
+    return max(IMAGE_TOKENS, size // _MEDIA_BYTES)
 
 
 def _block_cost(raw: Buffer, estimate: Estimate) -> int:

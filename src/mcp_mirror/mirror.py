@@ -23,6 +23,7 @@ from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, Silent
 from mcp_mirror.calls import ToolCall
 from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
+from mcp_mirror.conversations import CONVERSATION, read_conversation
 from mcp_mirror.definitions import Definition, Format, define
 from mcp_mirror.errors import MirrorError, innermost
 from mcp_mirror.flows import written
@@ -31,6 +32,7 @@ from mcp_mirror.memory_tools.finding import CONTENTS, find
 from mcp_mirror.memory_tools.own_tool import Call, Given
 from mcp_mirror.memory_tools.storing import Made, store
 from mcp_mirror.models import Buffer, Provenance
+from mcp_mirror.policies import TokenProvider
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.recall import Recalled
 from mcp_mirror.replies import Reply, read_reply
@@ -129,7 +131,12 @@ class Mirror:
             await self._opening.__aexit__(None, None, None)
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | str | bytes | None = None, *, namespace: str = LOCAL
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str | bytes | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
     ) -> Reply:
         """Call a tool by the name under which `tools` lists it; what goes wrong in the call is a reply that says so.
 
@@ -138,11 +145,14 @@ class Mirror:
             arguments: A mapping, or the JSON text of an object as models write it. Any string in it may be a memory
                 path.
             namespace: Whose memory it uses: what one stores, another does not see.
+            conversation: Whose context the reply goes into, where the configuration has a `context`: its id, or a
+                mapping of `id`, `tokens` and `reset` (docs/context.md). None: no account is kept.
 
         Raises:
             MirrorError: The mirror is not open.
         """
-        return await self._within(lambda application: _call(application, name, arguments, namespace))
+        told = {CONVERSATION: conversation}
+        return await self._within(lambda application: _call(application, name, arguments, namespace, told))
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """The value under a memory path, whole, for the program itself: what its JSON is in Python.
@@ -183,7 +193,7 @@ class Mirror:
         provider: ChatFormat,
         *,
         namespace: str = LOCAL,
-        estimate: Estimate | None = None,
+        estimate: Estimate | TokenProvider | None = None,
     ) -> Pruned:
         """Bring a conversation under a budget of tokens; what is pruned is stored before this returns.
 
@@ -192,15 +202,18 @@ class Mirror:
             budget: Tokens that all of them together may have.
             provider: Whose format it is; see `prune_messages`.
             namespace: Whose memory it uses.
-            estimate: Tells the tokens of one message better than we do.
+            estimate: Whose tokens these are, or what tells them; see `prune_messages`. None for those of the
+                configuration's `mirror.provider`, where it names one.
 
         Raises:
             StoreError: A part cannot be kept. The messages are whole still.
             MirrorError: The mirror is not open.
             TypeError: A message is no dict.
-            ValueError: The format is not known.
+            ValueError: The format, or whose tokens it is, is not known.
         """
         self._application  # noqa: B018  # before work is done in vain
+        configured = self._config.mirror.provider
+        estimate = estimate or (configured if configured != "default" else None)
         kept: dict[str, bytes] = {}
         cut = partial(prune_messages, messages, budget, provider, kept, estimate=estimate)
         pruned = await anyio.to_thread.run_sync(cut)
@@ -333,10 +346,15 @@ class Mirror:
 
 
 async def _call(
-    application: Application, name: str, arguments: Mapping[str, Any] | str | bytes | None, namespace: str
+    application: Application,
+    name: str,
+    arguments: Mapping[str, Any] | str | bytes | None,
+    namespace: str,
+    told: Mapping[str, Any],
 ) -> Reply:
     try:
-        call = ToolCall(Silent(Caller(namespace)), name, _read_arguments(arguments))
+        given, conversation = _read_arguments(arguments), read_conversation(told, None)
+        call = ToolCall(Silent(Caller(namespace)), name, given, conversation=conversation)
         return read_reply(await application.gateway.call_tool(call))
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))

@@ -110,6 +110,12 @@ def _check_parameters(function: Callable[..., Any], name: str) -> None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
+    if inspect.isasyncgenfunction(function):
+        raise MirrorError(f"Function {name!r} cannot be a tool: it gives its values one by one. Return a list of them.")
+    if inspect.isfunction(function) and next((one.name for one in parameters), "") == "self":
+        raise MirrorError(
+            f"Function {name!r} cannot be a tool: it is the method of no object. Give one: mirror.tool(it.{name})."
+        )
     for parameter in parameters:
         if nameless := _NAMELESS.get(parameter.kind):
             raise MirrorError(
@@ -128,6 +134,8 @@ def _adapter_of(function: Callable[..., Any], name: str) -> TypeAdapter[Mapping[
     try:
         adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # it takes functions
         adapter.json_schema(schema_generator=_Schema)
+    except KeyError:
+        raise MirrorError(f"{name!r} cannot be a tool: it is no function or method. Wrap it in a function.") from None
     except (PydanticUserError, NameError, TypeError) as error:
         said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise MirrorError(

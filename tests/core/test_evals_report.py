@@ -57,6 +57,7 @@ def test_a_configuration_is_the_case_s_with_style_and_variant() -> None:
         {"model": replace(MODEL, temperature=0.1)},
         {"model": replace(MODEL, extra={"top_k": 1})},
         {"model": replace(MODEL, harness="another")},
+        {"model": replace(MODEL, name="of eight bits", base_url="http://b/v1")},
         {"style": "json"},
         {"changes": {"server": {"name": "a"}}},
         {"few_shot": True},

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -206,6 +206,20 @@ def test_name_and_description_are_the_functions_own_or_given() -> None:
     assert read(chosen).description == ""
 
 
+async def one_by_one(count: int) -> AsyncIterator[int]:
+    for value in range(count):
+        yield value
+
+
+bound_plain = functools.partial(plain, days=2)
+bound_plain.__name__ = "bound_plain"  # type: ignore[attr-defined]
+
+
+class Station:
+    def name_of(self, city: str) -> str:
+        return city
+
+
 def by_position(value: int, /) -> None:
     del value
 
@@ -241,6 +255,9 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
         (unknown, "an annotation cannot be read from JSON: name 'Nowhere' is not defined."),
         (lambda value: value, "'<lambda>' is no name for a tool"),
         (functools.partial(plain, "Bonn"), "'' is no name for a tool"),
+        (bound_plain, "it is no function or method. Wrap it in a function."),
+        (one_by_one, "it gives its values one by one. Return a list of them."),
+        (Station.name_of, "it is the method of no object. Give one: mirror.tool(it.name_of)."),
         ("plain", "Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...)"),
         (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),
     ],

@@ -5,6 +5,7 @@ import json
 import random
 import string
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,19 @@ IMAGES: dict[str, dict[str, Any]] = {
     "Anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
     "Gemini": {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
     "AI SDK": {"type": "file", "mediaType": "image/png", "data": "AAAA"},
+    **{f"AI SDK {kind}": {"type": kind, "data": "A" * 99_999} for kind in ("image-data", "image-url", "image-file-id")},
+    "AI SDK file": {"type": "file-data", "mediaType": "image/png", "data": "A" * 99_999},
+    "computer use": {"type": "computer_screenshot", "image_url": "data:image/png;base64," + "A" * 99_999},
+    "Responses image": {"type": "image_generation_call", "id": "1", "result": "A" * 99_999},
+}
+STATES = [{"id": f"{at:08x}", "status": "waits", "model": "x", "state": None, "active": True} for at in range(50)]
+LISTED = [{"name": "look_up", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+AS_JSON: dict[str, tuple[dict[str, Any], Any]] = {
+    "AI SDK 4 result": ({"type": "tool-result", "toolName": "x", "result": STATES}, STATES),
+    "AI SDK part": ({"type": "tool-x", "state": "output-available", "input": {}, "output": STATES}, STATES),
+    "AI SDK part of an object": ({"type": "tool-x", "input": {}, "output": {"type": "row", "rows": STATES}}, STATES),
+    "a result of nothing's form": ({"role": "tool", "tool_call_id": "1", "content": {"rows": STATES}}, STATES),
+    "a list of tools": ({"type": "mcp_list_tools", "server_label": "x", "tools": LISTED}, LISTED),
 }
 
 
@@ -210,6 +224,34 @@ def test_messages_cost_the_sum_of_each() -> None:
 def test_an_image_costs_a_stated_bound(name: str) -> None:
     empty, seen = ({"role": "user", "content": content} for content in ([], [IMAGES[name]]))
     assert estimate_tokens(seen) - estimate_tokens(empty) == IMAGE_TOKENS
+
+
+@pytest.mark.parametrize("name", AS_JSON)
+def test_what_a_model_reads_as_json_costs_all_of_its_json(name: str) -> None:
+    message, value = AS_JSON[name]
+    for provider in PROVIDERS:
+        assert estimate_tokens(message, provider) > estimate_tokens(json.dumps(value), provider)
+
+
+def test_a_medium_that_is_told_by_its_name_alone_has_a_bound() -> None:
+    for kind in ("file-url", "file-id"):
+        assert estimate_tokens(turn("tool", {"type": kind, "fileId": "x"})) > MEDIUM_TOKENS
+
+
+def test_what_is_encrypted_costs_by_its_size() -> None:
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": "A" * 40_000}
+    assert estimate_tokens(thought, "openai") >= 10_000
+
+
+@pytest.mark.parametrize("what", ["a", b"a", {"role": "user", "content": "a"}, []])
+def test_a_provider_that_is_not_known_is_told(what: Any) -> None:
+    with pytest.raises(ValueError, match=r"'foo' is no provider\. There are default, openai, "):
+        estimate_tokens(what, "foo")  # type: ignore[arg-type]
+
+
+def test_numbers_in_a_buffer_cost_what_their_bytes_do() -> None:
+    numbers = array("I", [0x31323334] * 40_000)
+    assert estimate_tokens(memoryview(numbers)) == estimate_tokens(numbers.tobytes())
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(10, MEDIUM_TOKENS), (80_000, 20_000)])

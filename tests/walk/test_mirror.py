@@ -25,6 +25,7 @@ from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
 from mcp_mirror.pins import Pins
 from mcp_mirror.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
 from mcp_mirror.signatures import read_function
+from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.upstreams.local import LocalFunctions
 
 SERVERS = Path(__file__).parent / "servers"
@@ -68,7 +69,11 @@ def with_functions(**options: Any) -> Mirror:
 
     @mirror.tool
     def fail(kind: str) -> None:
-        raise {"key": KeyError, "stop": StopIteration}[kind]("of the inside")
+        raise {"key": KeyError, "stop": StopIteration, "exit": SystemExit}[kind]("of the inside")
+
+    @mirror.tool
+    async def leave() -> None:
+        sys.exit(4)
 
     return mirror
 
@@ -139,6 +144,8 @@ async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
         ("load_table_mirrored", {"city": "Rome"}, "Only Bonn is measured."),
         ("fail_mirrored", {"kind": "key"}, "fail failed: KeyError: 'of the inside'"),
         ("fail_mirrored", {"kind": "stop"}, "fail failed: StopIteration: of the inside"),
+        ("fail_mirrored", {"kind": "exit"}, "fail failed: SystemExit: of the inside"),
+        ("leave_mirrored", {}, "leave failed: SystemExit: 4"),
         ("average_mirrored", {"values": []}, "average failed: ZeroDivisionError: division by zero"),
         (
             "average_mirrored",
@@ -159,6 +166,22 @@ async def test_what_goes_wrong_is_a_reply_that_says_so(name: str, arguments: Any
         assert said in str(reply)
         assert "Traceback" not in reply.text
         assert __file__ not in reply.text
+        assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
+
+
+async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
+    config = {"context": {"window": 3000, "reserve": "20 %"}, "upstreams": {}}
+    async with with_functions(upstreams=config) as mirror:
+        arguments = {"values": list(range(100)), "bounds": {"least": 0, "most": 90}}
+        asked = [await mirror.call("within_mirrored", arguments, conversation="one") for _ in range(30)]
+        lengths = [len(reply.text) for reply in asked]
+        assert lengths[-1] < lengths[0]
+        assert sum(estimate_tokens(reply.text) for reply in asked) < 3000
+        anew = await mirror.call("within_mirrored", arguments, conversation={"id": "one", "reset": True})
+        assert len(anew.text) == lengths[0]
+        wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
+        assert wrong.is_error
+        assert "wants an id of up to" in wrong.text
 
 
 async def test_functions_that_are_not_async_do_not_hold_up_the_others() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = {"rows": list(range(500)), "name": "today's"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "list_rows", "arguments": "{}"}}
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "Which rows?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "call_1", "content": json.dumps(ROWS, indent=1)},
@@ -49,6 +49,14 @@ async def test_a_twin_takes_what_was_pruned_by_its_path_by_the_path_of_a_key_and
         assert json.loads(heard)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}
 
 
+async def test_a_mirror_counts_what_it_prunes_as_its_configuration_says() -> None:
+    async with Mirror(upstreams={"mirror": {"provider": "mistral"}, "upstreams": {}}) as mirror:
+        pruned = await mirror.prune(MESSAGES, 10_000, "openai")
+        assert pruned.tokens_before == estimate_tokens(MESSAGES, "mistral") > estimate_tokens(MESSAGES, "openai")
+        with pytest.raises(ValueError, match="'foo' is no provider"):
+            await mirror.prune(MESSAGES, 10_000, "openai", estimate="foo")  # type: ignore[arg-type]
+
+
 async def test_a_mirror_prunes_a_conversation_into_its_memory_and_restores_it() -> None:
     mirror = Mirror()
 
@@ -69,5 +77,7 @@ async def test_a_mirror_prunes_a_conversation_into_its_memory_and_restores_it() 
         assert same.messages is MESSAGES
         costly = await mirror.prune(MESSAGES, 10_000, "openai", estimate=lambda _: 10_000)
         assert costly.tokens_before == 40_000
+        of_llama = await mirror.prune(MESSAGES, 10_000, "openai", estimate="llama")
+        assert of_llama.tokens_before == estimate_tokens(MESSAGES, "llama")
     with pytest.raises(MirrorError, match="is closed"):
         await mirror.prune(MESSAGES, 0, "openai")

@@ -45,8 +45,12 @@ class Model:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """What of it changes what it says."""
+        """What of it changes what it says, and what tells it from the others of a matrix.
+
+        Not where it is served: a log goes on at another port.
+        """
         return {
+            "name": self.name,
             "model": self.model or self.name,
             "tools": self.tools,
             "temperature": self.temperature,

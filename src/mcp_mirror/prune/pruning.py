@@ -59,7 +59,7 @@ def prune_messages(
     provider: ChatFormat,
     memory: Memory | None = None,
     *,
-    estimate: Estimate | None = None,
+    estimate: Estimate | TokenProvider | None = None,
 ) -> Pruned:
     """Replace parts of a conversation by stubs until it has at most `budget` tokens.
 
@@ -70,17 +70,18 @@ def prune_messages(
     Args:
         messages: Plain dicts in the provider's format.
         budget: Tokens that all messages together may have.
-        provider: Whose format it is; tokens are told as it counts them.
+        provider: Whose format it is.
         memory: Takes what is pruned; the stubs then name its paths, and `restore_messages` puts it back. See that it
             is kept before a model sees the stubs.
-        estimate: Tells the tokens of one message better than we do.
+        estimate: Whose tokens these are, where many models take one format, or a function that tells those of one
+            message. None for the tokens of the format's own provider; of the AI SDK, the most that any takes.
 
     Raises:
         TypeError: A message is no dict.
-        ValueError: The format is not known.
+        ValueError: The format, or whose tokens it is, is not known.
     """
     check_messages(messages, provider)
-    estimate = estimate or estimate_of(provider)
+    estimate = estimate if callable(estimate) else estimate_of(provider, estimate)
     costs = [estimate(message) for message in messages]
     before = sum(costs)
     if before <= budget:
@@ -142,6 +143,6 @@ _COUNTED_AS: Final[Mapping[ChatFormat, TokenProvider]] = {
 """Whose tokens the messages of a format are; the AI SDK's may go to anybody."""
 
 
-def estimate_of(provider: ChatFormat) -> Estimate:
-    """Tells the tokens of one message as the models behind a format count them."""
-    return partial(estimate_tokens, provider=_COUNTED_AS[provider])
+def estimate_of(provider: ChatFormat, tokens: TokenProvider | None) -> Estimate:
+    """Tells the tokens of one message as these models, or those behind a format, count them."""
+    return partial(estimate_tokens, provider=tokens or _COUNTED_AS[provider])

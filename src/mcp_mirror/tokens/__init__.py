@@ -48,11 +48,16 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
 
     An empty text costs 0 tokens. Up to 32 KiB a text is looked at whole; of a larger one windows are, so that a text
     arranged to deceive can cost more than its estimate.
+
+    Raises:
+        ValueError: There is no such provider.
     """
-    if isinstance(what, str | bytes | memoryview):
+    if provider not in PROVIDERS:
+        raise ValueError(f"{provider!r} is no provider. There are {', '.join(PROVIDERS)}.")
+    if isinstance(what, str | bytes):
         return _of_text(what, provider)
-    if isinstance(what, bytearray):
-        return _of_text(memoryview(what), provider)
+    if isinstance(what, bytearray | memoryview):
+        return _of_text(memoryview(what).cast("B"), provider)
     if isinstance(what, Mapping):
         return _of_message(what, provider)
     return sum(_of_message(message, provider) for message in what)

@@ -14,12 +14,14 @@ Message = Mapping[str, Any]
 
 _UNREAD: Final = frozenset({
     "type", "id", "role", "status", "object", "index", "model", "cache_control", "citations", "logprobs",
-    "call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "signature", "encrypted_content",
+    "call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "signature",
     "thoughtSignature", "thought_signature", "thought", "state", "providerOptions", "providerMetadata", "annotations",
 })  # fmt: skip
 """Members that no model reads as text: they are part of what a message or a call costs in any case."""
-_JSON: Final = frozenset({"input", "args", "arguments", "response", "json", "rawInput"})
+_JSON: Final = frozenset({"input", "args", "arguments", "response", "result", "json", "rawInput", "tools"})
 """Members whose value is read as the JSON text of it, or as it is if it is a text."""
+_RESULTS: Final = frozenset({"content", "output"})
+"""Members that hold blocks of a message, or whatever a tool gave, which is read as JSON text too."""
 _JSON_OUTPUTS: Final = frozenset({"json", "error-json"})
 """Types of the AI SDK's outputs whose `value` is read as JSON text."""
 _CALLS: Final = frozenset({
@@ -27,14 +29,33 @@ _CALLS: Final = frozenset({
     "tool_result", "tool-call", "tool-result", "custom_tool_call", "custom_tool_call_output",
 })  # fmt: skip
 """Types, or members, that are a call or its result."""
-_IMAGES: Final = frozenset({"image", "image_url", "input_image"})
+_IMAGES: Final = frozenset({
+    "image", "image_url", "input_image", "image-data", "image-url", "image-file-id", "computer_screenshot",
+    "image_generation_call",
+})  # fmt: skip
 _MEDIA: Final = frozenset({
     "input_audio", "audio", "file", "input_file", "document", "inlineData", "inline_data", "fileData", "file_data",
-    "video", "media",
+    "video", "media", "file-data", "file-url", "file-id",
 })  # fmt: skip
-IMAGE_TOKENS: Final = 1_600
-"""Tokens of an image at most: of 1,568 x 1,568 pixels at (width x height) / 750, which Anthropic's guide to vision
-states with the size that larger images are scaled to; OpenAI's guide has 85 + 8 tiles x 170 = 1,445 for the largest."""
+_OUTPUTS: Final = frozenset(
+    {
+        "text",
+        "input_text",
+        "output_text",
+        "content",
+        "error-text",
+        "execution-denied",
+        *_JSON_OUTPUTS,
+        *_IMAGES,
+        *_MEDIA,
+    }
+)
+"""Types of what an `output` holds, if it is not a tool's own value."""
+_PARTS: Final = frozenset({"parts", "text", *_CALLS, *_MEDIA})
+"""Members by which a part of a message is one where it has no type."""
+IMAGE_TOKENS: Final = 4_800
+"""Tokens of an image at most: Anthropic's figure for its largest, 2,576 pixels a side. Of OpenAI's models those of the
+4o and 4.1 series take up to 3,814; gpt-4o-mini, which counts each tile of 512 pixels as 5,667, takes more."""
 MEDIUM_TOKENS: Final = 6_400
 """Tokens of any other medium at least, where it is no text: four images; if more, one for 4 characters of its data."""
 
@@ -97,15 +118,27 @@ def _members(value: Mapping[str, Any]) -> Iterator[str | int]:
 def _member(name: str, member: Any) -> Iterator[str | int]:
     if name in _UNREAD or member is None:
         return
+    if name == "encrypted_content":  # what it says is not known, but how long it is
+        yield len(_as_json(member)) // 4
+        return
     if name in _MEDIA and isinstance(member, Mapping):
         yield from _medium(member)
         return
     if name in _CALLS:
         yield from [_CALL] * (len(member) if isinstance(member, list) else 1)
-    if name in _JSON and not isinstance(member, str):
+    if (name in _JSON and not isinstance(member, str)) or (name in _RESULTS and _is_value(name, member)):
         yield _as_json(member)
     else:
         yield from _parts(member)
+
+
+def _is_value(name: str, member: Any) -> bool:
+    """Whether this is what a tool gave as it is, and no block, or list of blocks, of a message."""
+    if isinstance(member, Mapping):
+        if name == "output":
+            return member.get("type") not in _OUTPUTS
+        return not isinstance(member.get("type"), str) and not _PARTS & member.keys()
+    return isinstance(member, list) and any(isinstance(item, Mapping) and _is_value(name, item) for item in member)
 
 
 def _medium(value: Any) -> Iterator[str | int]:

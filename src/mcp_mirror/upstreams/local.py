@@ -167,7 +167,7 @@ async def _answer(function: Function, begin: Callable[[], Awaitable[Any]]) -> Re
         return result_of(await begin())
     except ToolError:
         raise
-    except Exception as error:  # noqa: BLE001  # whatever a function raises is told to the model
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a function raises is told to the model
         return failure_of(function.name, error)
 
 
@@ -178,7 +178,7 @@ def _call_now(function: Function, arguments: bytes) -> Result | Awaitable[Any]:
         return returned if inspect.isawaitable(returned) else result_of(returned)
     except ToolError:
         raise
-    except Exception as error:  # noqa: BLE001  # as above
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
         return failure_of(function.name, error)
 
 
