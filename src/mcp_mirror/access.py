@@ -13,6 +13,9 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 Grant = Literal["authorization_code", "client_credentials"]
 
+TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # of all of them
+"""What each of our own tokens begins with: scanners for leaked secrets can tell what it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPolicy:

@@ -180,9 +180,9 @@ def lock(
             write_file(file, found[0].now)
 
     run_to_end(run())
-    for line in found[0].told():
+    for line in found[0].told(is_written=not only_check):
         open_console().print(line, style=DIFFERENCES.get(line[:3]), highlight=False, markup=False)
-    say(f"mcp-mirror: {found[0].outcome('not' if only_check else 'now')} in {file}.")
+    say(f"mcp-mirror: {found[0].outcome(is_written=not only_check)} in {file}.")
     _tell_problems(found[0].problems)
     raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
 
@@ -300,6 +300,8 @@ def token(
 
     Example: mcp-mirror token alice
     """
+    if not name.strip():
+        raise typer.BadParameter("A principal needs a name, such as alice.")
     minted, digest = mint_token()
     print(minted)  # noqa: T201  # the output
     say(f"The token is above, and nowhere else. In the configuration:\nauth:\n  tokens:\n    {name}: {digest}")

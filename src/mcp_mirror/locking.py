@@ -29,17 +29,22 @@ class Comparison:
         """What differs."""
         return differences(self.was or NO_LOCK, self.now)
 
-    def outcome(self, become: str) -> str:
+    def outcome(self, *, is_written: bool) -> str:
         """The end of it: how many differences are or are not in the lock file."""
         count = len(self.changes)
+        if self.was is None and is_written:
+            return f"{count} {'definition is' if count == 1 else 'definitions are'} locked"
+        become = "now" if is_written else "not"
         return (
             f"{count} {'difference is' if count == 1 else 'differences are'} {become}" if count else "all is as locked"
         )
 
-    def told(self) -> Iterator[str]:
+    def told(self, *, is_written: bool) -> Iterator[str]:
         """The changes, line by line; what the first lock holds is in its file to be read."""
         for change in self.changes:
-            yield f"{change.what} {change.how}{change.where}."
+            is_new = self.was is None and is_written
+            how = f"{change.how.partition(' ')[0]} locked" if is_new else f"{change.how}{change.where}"
+            yield f"{change.what} {how}."
             if self.was is not None:
                 yield from (f"  {line}" for line in change.lines())
 

@@ -1,6 +1,8 @@
 """What `mcp-mirror check` tells: every upstream and twin, what they cost, and what is wrong."""
 
 import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from rich import box
@@ -11,6 +13,7 @@ from rich.text import Text
 from mcp_mirror.app import Application
 from mcp_mirror.locking import shown
 from mcp_mirror.tokens import TokenProvider, estimate_tokens
+from mcp_mirror.upstreams.upstream import Upstream
 
 _UNCUT: Final = 250
 """Columns of a table that is no terminal's."""
@@ -62,4 +65,20 @@ def report(application: Application) -> list[str]:
         console.print(f"{upstream.policy.name}: {state}{said}", highlight=False, markup=False)
     down = [f"{one.policy.name}: {one.status.detail}" for one in application.upstreams if one.status.state != "ready"]
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
-    return [*down, *listed, *catalog.problems, *map(shown, catalog.findings)]
+    unused = [said for one in application.upstreams for said in _unused_names(one)]
+    return [*down, *listed, *unused, *catalog.problems, *map(shown, catalog.findings)]
+
+
+def _unused_names(upstream: Upstream) -> Iterator[str]:
+    """Of names in the configuration that are to be tools of an upstream, those that are none.
+
+    A glob that matches nothing may be meant for what is not there yet, unless it keeps tools from some principals.
+    """
+    if upstream.listing is None:
+        return
+    policy, tools = upstream.policy, [str(tool.get("name")) for tool in upstream.listing.tools]
+    scoped = {glob for glob, each in policy.overrides if each.required_scopes}
+    for glob in dict.fromkeys((*policy.allow, *policy.deny, *(glob for glob, _ in policy.overrides))):
+        is_meant = glob in scoped or not set("*?[") & set(glob)
+        if is_meant and not any(fnmatchcase(tool, glob) for tool in tools):
+            yield f"{policy.name}: the configuration names {glob!r}, and the server has no tool of this name."

@@ -209,7 +209,6 @@ async def test_a_token_that_is_taken_out_of_the_configuration_is_good_no_more(co
     ("sections", "said"),
     [
         ({}, "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."),
-        ({"auth": {}}, "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."),
         ({"auth": {"tokens": HASHES}}, "Name in 'server.allowed_hosts' the hosts under which clients reach it"),
     ],
 )

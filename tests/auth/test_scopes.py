@@ -379,7 +379,10 @@ async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:
 
 
 def test_a_scope_that_no_token_has_is_warned_of(configured: Configured) -> None:
-    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}, "scopes": ["all"]}
+    auth = {
+        "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm", "all"]}, "bob": HASHES["bob"]},
+        "scopes": ["all"],
+    }
     config = configured(
         {"crm": speaking("2025-11-25", required_scopes=["crm", "all"], overrides={"x": {"required_scopes": "crn"}})},
         auth=auth,
@@ -387,3 +390,23 @@ def test_a_scope_that_no_token_has_is_warned_of(configured: Configured) -> None:
     (warning,) = load_config(config, {}).warnings
     assert "upstreams.crm.overrides.x.required_scopes" in warning
     assert "'crn'" in warning
+
+
+def test_a_token_that_lets_nobody_in_is_warned_of(configured: Configured) -> None:
+    auth = {
+        "scopes": ["tools"],
+        "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]},
+    }
+    (warning,) = load_config(configured({}, auth=auth), {}).warnings
+    assert "auth.tokens.alice: the token lacks the scope 'tools' of 'auth.scopes'" in warning
+
+
+async def test_check_tells_of_names_that_no_tool_has(configured: Configured, run: Run) -> None:
+    auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}}}
+    tools = {"allow": ["*", "eccho"], "deny": ["gorw", "x*"]}
+    overrides = {"echo": {"required_scopes": ["crm"]}, "groww": {"timeout": 3}, "y*": {"required_scopes": ["crm"]}}
+    config = configured({"crm": speaking("2025-11-25", tools=tools, overrides=overrides)}, auth=auth)
+    ended = await run("check", "--config", str(config))
+    assert ended.code == 1
+    told = {line.partition("'")[2].partition("'")[0] for line in ended.err.splitlines() if " no tool " in line}
+    assert told == {"eccho", "gorw", "groww", "y*"}

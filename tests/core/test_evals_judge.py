@@ -217,6 +217,14 @@ def test_an_answer_is_compared_without_case_and_space() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_there"),
+    [("It is 17.", True), ("17, I think", True), ("(17)", True), ("170", False), ("1,017", False), ("3.17", False)],
+)
+def test_a_number_is_not_found_in_a_longer_one(answer: str, *, is_there: bool) -> None:
+    assert verdict(case(answer=Answer(contains=(("17",),))), answer=answer).passed is is_there
+
+
 def test_a_conversation_that_did_not_end_with_an_answer_fails() -> None:
     assert failed(verdict(case(), end="calls")) == {"answered": "ended by calls why"}
 

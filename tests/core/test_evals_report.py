@@ -110,6 +110,11 @@ RECORDS = [
 ]
 
 
+def test_what_failed_in_every_row_is_told() -> None:
+    failed = record(end="error", success=False, exact=None, estimated_tokens={})
+    assert "| void |" in as_markdown(rows_of([failed], "case"))
+
+
 def test_runs_are_grouped_and_void_ones_count_for_nothing() -> None:
     rows = rows_of(RECORDS, "both")
     told = [

@@ -74,6 +74,8 @@ def test_hits_are_told_with_where_they_are(value: Any, pattern: str, keys: Any, 
 def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
     said = grep(f"short\n{'x' * 5000}needle{'y' * 5000}", "needle")
     assert said == f"1 (char 5006): ...{'x' * 80}needle{'y' * 80}..."
+    assert grep("needle " * 40, "needle").startswith("0 (char 0; 39 more in this line): needle needle")
+    assert grep("needle " * 4000, "needle").startswith("0 (char 0; at least 1,000 more in this line): ")
     assert excerpt(b"a" * 1000, (0, 900)) == "a" * 380 + "..."
     assert excerpt(b"a" * 1000, (990, 1000)) == "..." + "a" * 90
     assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a: ...{'x' * 80}needle"

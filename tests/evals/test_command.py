@@ -83,6 +83,17 @@ def test_a_void_run_is_told_and_made_again(case: Path, tmp_path: Path) -> None:
         assert [json.loads(line)["end"] for line in log.read_text().splitlines()] == ["error", "answered"]
 
 
+def test_where_nothing_works_it_ends_soon(case: Path, tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    with scripted_server() as server:
+        server.scripts["sky"] = [{"status": 401, "body": "no such key"}] * 9
+        ended = run(*arguments(case, server.url, "--model", "sky", "--log", str(log), "--repeats", "9"))
+    assert ended.exit_code == 1
+    assert ended.stderr.count("a run failed: ") == 1
+    assert "5 runs in a row failed, so that no more are made" in ended.stderr
+    assert len(log.read_text().splitlines()) == 5
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

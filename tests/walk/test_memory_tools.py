@@ -228,6 +228,21 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, spe
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 
+async def test_a_text_that_holds_json_is_queried_as_what_it_holds(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        for held, expression, found in (
+            ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
+            (' {"a": {"b": "c"}}\n', "a.b", "c"),
+            ("[1, 2", "[0]", "null: the expression finds nothing."),
+            ("[1, 2]", "length(@)", "6"),  # of the text itself
+        ):
+            path = await store(client, {"text": held})
+            assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
+
+
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:

@@ -49,11 +49,25 @@ def check_access(file: ConfigFile, root: Table, findings: Findings) -> None:
     auth = root.members.get("auth")
     for place, complaint in _complaints_of_auth(file.auth):
         findings.problem(_node(auth, place).place if auth else root.place, complaint)
+    if auth is not None:
+        _check_entrance(file.auth, auth, findings)
     upstreams = root.members.get("upstreams")
     for name, upstream in file.upstreams.items():
         for complaint in _complaints_of_oauth(upstream) if upstream.auth else ():
             findings.problem(_node(upstreams or root, (name, "auth")).place, complaint)
         _check_scopes(name, upstream, file.auth, upstreams or root, findings)
+
+
+def _check_entrance(section: AuthSection, auth: Node, findings: Findings) -> None:
+    """Tell of an entrance that lets everybody in, though it is there to see, and of tokens that let nobody in."""
+    if not (section.tokens or section.issuers):
+        said = "wanted 'tokens' or 'issuers': without them everybody is let in; leave 'auth' out if that is meant"
+        findings.problem(auth.place, said)
+    for name, token in section.tokens.items():
+        missing = [scope for scope in section.scopes if token.scopes is not None and scope not in token.scopes]
+        if missing:
+            said = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so that it lets nobody in"
+            findings.warn(_node(auth, ("tokens", name)).place, said)
 
 
 def _check_scopes(name: str, upstream: UpstreamSection, auth: AuthSection, root: Node, findings: Findings) -> None:

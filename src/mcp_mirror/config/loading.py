@@ -19,6 +19,7 @@ from platformdirs import user_config_path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from mcp_mirror.access import TOKEN_PREFIX
 from mcp_mirror.config.access_policies import check_access, read_auth, read_oauth
 from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
 from mcp_mirror.config.fields import WANTED, kind_name, read_boolean
@@ -235,6 +236,9 @@ def _tell(error: ErrorDetails, root: Table, findings: Findings) -> None:
     if error["type"] == "extra_forbidden":
         findings.problem(_unknown_place(node.place), _unknown_key(loc))
         return
+    if error["type"] == "missing":
+        findings.problem(_safe_place(node), f"wanted {loc[-1]!r}, which is missing")
+        return
     wanted = error["ctx"]["wanted"] if error["type"] == WANTED else _WANTED_TYPES.get(error["type"], "a mapping")
     got = kind_name(node)
     findings.problem(_safe_place(node), f"wanted {wanted}, got {got}{_hint(node, wanted)}")
@@ -243,6 +247,8 @@ def _tell(error: ErrorDetails, root: Table, findings: Findings) -> None:
 def _hint(node: Node, wanted: str) -> str:
     if not isinstance(node, Scalar):
         return ""
+    if wanted.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
+        return "; this is a token itself, and no longer a secret: make another, and put its hash here"
     if node.kind == "nothing" and node.text == "~":
         return "; a bare ~ means nothing in YAML, so put it in quotes"
     if node.kind == "nothing":

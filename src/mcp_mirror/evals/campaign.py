@@ -5,16 +5,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 import anyio
 import httpx2
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.endpoint import Endpoint
-from mcp_mirror.evals.log import Log, Record
+from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Matrix, Model, Setting
 from mcp_mirror.evals.running import run_setting
 from mcp_mirror.evals.stage import Place
+
+HOPELESS: Final = 5
+"""Runs that failed in a row, for the endpoint's or a server's sake, after which the others would too."""
 
 
 def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
@@ -37,7 +41,7 @@ def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
 
 
 async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callable[[Record], None]) -> None:
-    """Make every run that the log does not have.
+    """Make every run that the log does not have, until `HOPELESS` of them failed one after another.
 
     Args:
         settings: All that are wanted.
@@ -49,14 +53,19 @@ async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callab
         ConfigError: A model's key is not in the environment.
     """
     waiting: Iterator[Setting] = iter([one for one in settings if not log.has(one.key)])
+    in_vain = 0
     async with AsyncExitStack() as stack:
         endpoints = await _endpoints({one.model.name: one.model for one in settings}, stack)
 
         async def work() -> None:
+            nonlocal in_vain
             for setting in waiting:
                 record = await run_setting(setting, endpoints[setting.model.name])
                 log.add(record)
                 done(record)
+                in_vain = in_vain + 1 if record["end"] == VOID else 0
+                if in_vain >= HOPELESS:
+                    return
 
         async with anyio.create_task_group() as tasks:
             for _ in range(jobs):

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.asking import Asked, read_matrix
-from mcp_mirror.evals.campaign import check_matrix, run_all
+from mcp_mirror.evals.campaign import HOPELESS, check_matrix, run_all
 from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Setting
 from mcp_mirror.evals.report import By, Format, as_json, as_markdown, as_table, rows_of
@@ -43,9 +43,9 @@ def conduct(asked: Asked, log: Path | None, jobs: int, output: Output) -> int:
         _say(f"mcp-mirror: {error}")
         return _MISUSED
     _print(records, output)
-    if len(records) < len(settings):
-        return _INTERRUPTED
     is_whole = all(record["end"] != VOID for record in records)
+    if len(records) < len(settings):
+        return _INTERRUPTED if is_whole else _UNMET
     is_enough = sum(record["success"] for record in records) >= output.require * len(settings)
     return 0 if is_whole and is_enough else _UNMET
 
@@ -58,6 +58,7 @@ def _run(settings: Sequence[Setting], log: Log, jobs: int) -> list[Record]:
     """Make what is missing; what was made before it was broken off is told too."""
     keys = [setting.key for setting in settings]
     console = Console(stderr=True)
+    told: set[str] = set()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(settings), completed=sum(map(log.has, keys)))
@@ -65,11 +66,17 @@ def _run(settings: Sequence[Setting], log: Log, jobs: int) -> list[Record]:
         def done(record: Record) -> None:
             good = sum(one["success"] for one in log.of(keys))
             progress.update(task, advance=1, description=f"runs, {good} well; last {record['case']}")
+            if record["end"] == VOID and record["detail"] not in told:
+                told.add(record["detail"])
+                console.print(f"mcp-mirror: a run failed: {record['detail']}", highlight=False, markup=False)
 
         try:
             anyio.run(run_all, settings, log, jobs, done)
         except KeyboardInterrupt:
             _say("Broken off. The same command with the same --log goes on.")
+        else:
+            if len(log.of(keys)) < len(settings):
+                _say(f"mcp-mirror: {HOPELESS} runs in a row failed, so that no more are made.")
     return log.of(keys)
 
 
@@ -80,5 +87,3 @@ def _print(records: Sequence[Record], output: Output) -> None:
         (console if console.is_terminal else Console(width=_UNCUT)).print(as_table(rows))
     else:
         print((as_markdown if output.form == "markdown" else as_json)(rows))  # noqa: T201  # the output
-    for error in sorted({record["detail"] for record in records if record["end"] == VOID}):
-        _say(f"mcp-mirror: a run failed: {error}")

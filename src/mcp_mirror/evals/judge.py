@@ -206,17 +206,23 @@ def _check_forbidden(glob: str, run: Run) -> Check:
 
 
 def _check_answer(case: Case, answer: str) -> Iterable[Check]:
-    wanted, said = case.answer, _folded(answer)
+    wanted = case.answer
     for texts in (*wanted.contains, *((wanted.any_of,) if wanted.any_of else ())):
-        found = any(_folded(text) in said for text in texts)
+        found = any(_says(answer, text) for text in texts)
         yield Check(f"answer has {' or '.join(texts)}", found, "" if found else f"the answer reads {_cut(answer)}")
     for text in wanted.excludes:
-        found = _folded(text) in said
+        found = _says(answer, text)
         yield Check(f"answer has no {text}", not found, f"the answer reads {_cut(answer)}" if found else "")
     if wanted.max_tokens is not None:
         tokens = estimate_tokens(answer.encode())
         passed = tokens <= wanted.max_tokens
         yield Check(f"answer of {wanted.max_tokens} tokens", passed, "" if passed else f"it takes {tokens}")
+
+
+def _says(answer: str, text: str) -> bool:
+    """Whether a text is in an answer, and not only as a part of a longer number: 17 is not in 170, nor in 3.17."""
+    before, after = (r"(?<!\d)(?<!\d[.,])" if text[:1].isdigit() else ""), (r"(?!\d)" if text[-1:].isdigit() else "")
+    return re.search(f"{before}{re.escape(_folded(text))}{after}", _folded(answer)) is not None
 
 
 def _folded(text: str) -> str:

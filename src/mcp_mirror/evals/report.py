@@ -109,8 +109,8 @@ _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("failed", lambda row: f"{row.means['failed_calls']:.1f}"),
     ("void", lambda row: str(row.void or "")),
 )
-_OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway", "void"})
-"""Columns that are left out where all rows have the same there."""
+_OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway"})
+"""Columns that are left out where all rows have the same there; `void` is where there is none."""
 _NUMBERS: Final = len(("case", *_SETTING))
 
 
@@ -125,7 +125,11 @@ def _share(count: int, runs: int) -> str:
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
     """Columns that tell something: name, cells, and whether they are numbers."""
     columns = [(name, [say(row) for row in rows], at >= _NUMBERS) for at, (name, say) in enumerate(_COLUMNS)]
-    return [column for column in columns if column[0] not in _OPTIONAL or len(set(column[1])) > 1]
+    return [
+        (name, cells, is_number)
+        for name, cells, is_number in columns
+        if len(set(cells)) > 1 or (any(cells) if name == "void" else name not in _OPTIONAL)
+    ]
 
 
 def as_table(rows: Sequence[Row]) -> Table:

@@ -15,7 +15,7 @@ from mcp_mirror.memory_tools.storing import Made, keep
 from mcp_mirror.models import Buffer, Span
 from mcp_mirror.notice import human_bytes
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
-from mcp_mirror.query.select import select
+from mcp_mirror.query.select import json_held_by, select
 from mcp_mirror.visible import quoted
 
 
@@ -28,6 +28,8 @@ class _Select:
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
         found = select(blob, self.expression)
+        if found == b"null" and (held := json_held_by(blob)) is not None:
+            found = select(held, self.expression)
         if len(found) > self.most:
             raise ToolError(
                 f"It finds {human_bytes(len(found))}; {human_bytes(self.most)} is the limit "

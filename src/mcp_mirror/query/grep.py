@@ -20,6 +20,8 @@ from mcp_mirror.spans import strings_at, trim
 
 _LONG: Final = 240
 """Characters of a line that is shown whole; of a longer one, the hit with what is around it."""
+_MANY: Final = 1000
+"""Further hits of one line that are counted."""
 _AROUND: Final = 80
 _HIT: Final = 300
 """Characters of a hit that are shown."""
@@ -100,13 +102,16 @@ class Search:
         pieces = (piece.data for piece in pieces_of(blob, span, is_over))
         for line in matching_lines(matcher, pieces, self.context):
             if line.number >= self.offset:
-                yield self._hit(line)
+                yield self._hit(line, matcher)
 
-    def _hit(self, line: Line) -> _Hit:
-        said = excerpt(line.data[line.start : line.stop], line.at)
+    def _hit(self, line: Line, matcher: Matcher) -> _Hit:
+        whole = line.data[line.start : line.stop]
+        said = excerpt(whole, line.at)
         place = ""
         if line.stop - line.start > _LONG:
-            place = f" (char {line.characters + count_characters(line.data[: line.start + line.at[0]])})"
+            place = f" (char {line.characters + count_characters(line.data[: line.start + line.at[0]])}"
+            more = matcher.count(whole, max(line.at[1], line.at[0] + 1), _MANY)
+            place += f"; {'at least ' if more == _MANY else ''}{more:,} more in this line)" if more else ")"
         before = _before(line, self.context)
         after = _after(line, self.context)
         return _Hit(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import re2
@@ -51,6 +52,10 @@ class Matcher:
             if match := self._line.search(data[start:stop]):
                 yield start, stop, match.span()
             position = stop + 1
+
+    def count(self, line: bytes, begin: int, most: int) -> int:
+        """How often a line matches from there on; `most` at most."""
+        return sum(1 for _ in islice(self._line.finditer(line, begin), most))
 
     def _first(self, data: bytes, begin: int, end: int) -> int | None:
         if self._is_global:

@@ -48,6 +48,16 @@ def _as_written(number: Any) -> msgspec.Raw:
 _OPTIONS: Final = jmespath.Options()
 
 
+def json_held_by(blob: Buffer) -> bytes | None:
+    """The object or array that a JSON text holds as its text; None for any other value."""
+    try:
+        held = msgspec.json.decode(blob, type=str).strip().encode()
+        msgspec.json.decode(held, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    return held if held[:1] in (b"{", b"[") else None
+
+
 def select(blob: Buffer, expression: str) -> bytes:
     """What an expression finds in a value, as JSON.
 

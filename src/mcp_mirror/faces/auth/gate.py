@@ -161,6 +161,7 @@ class Gate:
     def _refuse(self, why: _Refusal, scheme: str | None, namespace: str = "") -> JSONResponse:
         """A challenge as RFC 6750, section 3, and RFC 9449, section 7.1, have it: an error only where a token came."""
         self._audit.write(AuditRecord("refusal", namespace, "", why.outcome))
+        _logger.info("A request is refused: %s", why.outcome)
         challenge = {"www-authenticate": ", ".join(self._challenge(one, why) for one in self._schemes(scheme))}
         return JSONResponse(_body(why.error or "invalid_token", why.description), why.status, challenge)
 

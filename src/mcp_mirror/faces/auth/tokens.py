@@ -7,18 +7,14 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from typing import Final
 
-from mcp_mirror.access import TokenPolicy
+from mcp_mirror.access import TOKEN_PREFIX, TokenPolicy
 from mcp_mirror.faces.auth.principals import Principal
-
-_PREFIX: Final = "mcpm_"
-"""Scanners for leaked secrets can tell what it is."""
 
 
 def mint_token() -> tuple[str, str]:
     """A new token, and what the configuration says for it."""
-    token = _PREFIX + secrets.token_urlsafe(32)
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     return token, f"sha256:{_digest(token)}"
 
 
