@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import webbrowser
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,8 @@ from mcp_mirror.lockfile import read_file, write_file
 from mcp_mirror.locking import DIFFERENCES, Comparison, compare
 from mcp_mirror.login import sign_in
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.policies import LockPolicy
+from mcp_mirror.paths import bases_in
+from mcp_mirror.policies import Config, LockPolicy
 from mcp_mirror.process import fail, find, load, load_from, run_to_end, say, tell_warnings
 from mcp_mirror.reloading import Reloading
 from mcp_mirror.report import open_console, report
@@ -228,6 +229,7 @@ def call(
     result = {key: _parsed(replies[0][key]) for key in ("content", "isError") if key in replies[0]}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
+    _tell_lost(loaded, result["content"], given)
     raise typer.Exit(1 if result.get("isError") else 0)
 
 
@@ -331,6 +333,16 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parsed(member: Buffer | Segments) -> Any:
     return json.loads(join(member if isinstance(member, tuple) else (member,)))
+
+
+def _tell_lost(loaded: Config, content: list[dict[str, Any]], given: Mapping[str, str]) -> None:
+    """Say that a path which was printed is good for nothing now."""
+    told = {base for block in content for base in bases_in(str(block.get("text", "")))}
+    if loaded.store.kind in (None, "memory") and told - bases_in(json.dumps(given)):
+        say(
+            "mcp-mirror: the path above ended with this command, for each `call` is a gateway of its own. With "
+            "`store: {kind: disk}` the next one finds it; with `mirror: {capture: never}` all of the result is shown."
+        )
 
 
 def _argument(text: str) -> tuple[str, str]:

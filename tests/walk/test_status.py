@@ -79,6 +79,10 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     ended = await run("call", "--config", config, "make_grid_mirrored", "--arg", "size=3", "--arg", 'name="7"')
     assert ended.code == 0
     assert ended.out.startswith('"make_grid-')
+    assert "the path above ended with this command" in ended.err
+    kept = str(configured({"lab": chemist}, store={"kind": "disk", "path": "kept"}))
+    ended = await run("call", "--config", kept, "make_grid_mirrored", "--arg", "size=3", "--arg", "name=x")
+    assert (ended.code, ended.err) == (0, "")
 
 
 async def test_the_schema_of_the_configuration_admits_what_we_write(

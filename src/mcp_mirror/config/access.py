@@ -80,7 +80,7 @@ def _token_of_hash(value: object) -> object:
 
 
 class AuthSection(Section):
-    """Who is let in over HTTP. Without tokens and issuers everybody who reaches it is, on loopback alone."""
+    """Who is let in over HTTP. Without this section everybody who reaches the gateway is, on loopback alone."""
 
     tokens: Annotated[dict[str, Annotated[TokenSection, BeforeValidator(_token_of_hash)]], OrNothing] = Field(
         default_factory=dict,

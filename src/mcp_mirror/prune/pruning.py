@@ -73,8 +73,7 @@ def prune_messages(
         provider: Whose format it is.
         memory: Takes what is pruned; the stubs then name its paths, and `restore_messages` puts it back. See that it
             is kept before a model sees the stubs.
-        estimate: Whose tokens these are, where many models take one format, or a function that tells those of one
-            message. None for the tokens of the format's own provider; of the AI SDK, the most that any takes.
+        estimate: Whose tokens these are, or what tells those of one message. None: the format's own provider's.
 
     Raises:
         TypeError: A message is no dict.
