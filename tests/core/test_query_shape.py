@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import select
+from mcp_mirror.query.select import json_held_by, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -99,3 +99,18 @@ def test_a_whole_number_of_any_length_keeps_its_digits() -> None:
 def test_an_expression_that_does_not_work_says_why(blob: bytes, expression: str, said: str) -> None:
     with pytest.raises(ToolError, match=said):
         select(blob, expression)
+
+
+@pytest.mark.parametrize(
+    ("blob", "held"),
+    [
+        (b'"[1, 2.50]"', b"[1, 2.50]"),
+        (b'" {\\"a\\": 1e400}\\n"', b'{"a": 1e400}'),
+        (b'"7"', None),
+        (b'"[1, 2"', None),
+        (b'"' + b"[" * 5000 + b'"', None),
+        (b"[1]", None),
+    ],
+)
+def test_a_text_holds_an_object_or_an_array_or_nothing(blob: bytes, held: bytes | None) -> None:
+    assert json_held_by(blob) == held
