@@ -5,11 +5,11 @@ import logging
 import os
 import sys
 import webbrowser
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -31,8 +31,7 @@ from mcp_mirror.lockfile import read_file, write_file
 from mcp_mirror.locking import DIFFERENCES, Comparison, compare
 from mcp_mirror.login import sign_in
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.paths import bases_in
-from mcp_mirror.policies import Config, LockPolicy
+from mcp_mirror.policies import LockPolicy
 from mcp_mirror.process import fail, find, load, load_from, run_to_end, say, tell_warnings
 from mcp_mirror.reloading import Reloading
 from mcp_mirror.report import open_console, report
@@ -64,6 +63,11 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+_LOST: Final = (
+    "mcp-mirror: the path above ended with this command, for each `call` is a gateway of its own. With "
+    "`store: {kind: disk}` the next one finds it; with `mirror: {capture: never}` all of the result is shown."
+)
+
 VerboseOption = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on standard error.")]
 
 
@@ -216,20 +220,23 @@ def call(
     set_up_logging(verbose, loaded)
     tell_warnings(loaded)
     given = dict(_argument(text) for text in arg or ())
-    replies: list[Reply] = []
+    made: list[tuple[ToolCall, Reply]] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _until_served(application, tool)
             arguments = read_arguments(given, _schema_of(application, tool))
-            replies.append(await application.gateway.call_tool(ToolCall(Silent(Caller(LOCAL)), tool, arguments)))
+            asked = ToolCall(Silent(Caller(LOCAL)), tool, arguments)
+            made.append((asked, await application.gateway.call_tool(asked)))
 
     run_to_end(run())
-    result = {key: _parsed(replies[0][key]) for key in ("content", "isError") if key in replies[0]}
+    [(asked, reply)] = made
+    result = {key: _parsed(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
-    _tell_lost(loaded, result["content"], given)
+    if asked.course.path and loaded.store.kind in (None, "memory"):
+        say(_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
 
 
@@ -333,16 +340,6 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parsed(member: Buffer | Segments) -> Any:
     return json.loads(join(member if isinstance(member, tuple) else (member,)))
-
-
-def _tell_lost(loaded: Config, content: list[dict[str, Any]], given: Mapping[str, str]) -> None:
-    """Say that a path which was printed is good for nothing now."""
-    told = {base for block in content for base in bases_in(str(block.get("text", "")))}
-    if loaded.store.kind in (None, "memory") and told - bases_in(json.dumps(given)):
-        say(
-            "mcp-mirror: the path above ended with this command, for each `call` is a gateway of its own. With "
-            "`store: {kind: disk}` the next one finds it; with `mirror: {capture: never}` all of the result is shown."
-        )
 
 
 def _argument(text: str) -> tuple[str, str]:

@@ -42,9 +42,8 @@ class Comparison:
     def told(self, *, is_written: bool) -> Iterator[str]:
         """The changes, line by line; what the first lock holds is in its file to be read."""
         for change in self.changes:
-            is_new = self.was is None and is_written
-            how = f"{change.how.partition(' ')[0]} locked" if is_new else f"{change.how}{change.where}"
-            yield f"{change.what} {how}."
+            is_first = self.was is None and is_written
+            yield change.what if is_first else f"{change.what} {change.how}{change.where}."
             if self.was is not None:
                 yield from (f"  {line}" for line in change.lines())
 

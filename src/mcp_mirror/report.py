@@ -81,4 +81,4 @@ def _unused_names(upstream: Upstream) -> Iterator[str]:
     for glob in dict.fromkeys((*policy.allow, *policy.deny, *(glob for glob, _ in policy.overrides))):
         is_meant = glob in scoped or not set("*?[") & set(glob)
         if is_meant and not any(fnmatchcase(tool, glob) for tool in tools):
-            yield f"{policy.name}: the configuration names {glob!r}, and the server has no tool of this name."
+            yield f"{policy.name}: it has no tool {glob!r}, which the configuration names. Correct it or take it out."

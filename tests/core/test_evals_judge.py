@@ -219,7 +219,10 @@ def test_an_answer_is_compared_without_case_and_space() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "is_there"),
-    [("It is 17.", True), ("17, I think", True), ("(17)", True), ("170", False), ("1,017", False), ("3.17", False)],
+    [
+        *(("It is 17.", True), ("17, I think", True), ("(17)", True), ("17, 18", True)),
+        *(("170", False), ("1,017", False), ("3.17", False), ("17.5", False)),
+    ],
 )
 def test_a_number_is_not_found_in_a_longer_one(answer: str, *, is_there: bool) -> None:
     assert verdict(case(answer=Answer(contains=(("17",),))), answer=answer).passed is is_there

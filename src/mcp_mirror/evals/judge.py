@@ -220,8 +220,9 @@ def _check_answer(case: Case, answer: str) -> Iterable[Check]:
 
 
 def _says(answer: str, text: str) -> bool:
-    """Whether a text is in an answer, and not only as a part of a longer number: 17 is not in 170, nor in 3.17."""
-    before, after = (r"(?<!\d)(?<!\d[.,])" if text[:1].isdigit() else ""), (r"(?!\d)" if text[-1:].isdigit() else "")
+    """Whether a text is in an answer, and not only as a part of a longer number: 17 is not in 170, 3.17, 17.5."""
+    before = r"(?<!\d)(?<!\d[.,])" if text[:1].isdigit() else ""
+    after = r"(?![.,]?\d)" if text[-1:].isdigit() else ""
     return re.search(f"{before}{re.escape(_folded(text))}{after}", _folded(answer)) is not None
 
 

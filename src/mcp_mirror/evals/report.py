@@ -110,7 +110,7 @@ _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("void", lambda row: str(row.void or "")),
 )
 _OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway"})
-"""Columns that are left out where all rows have the same there; `void` is where there is none."""
+"""Columns that are left out where all rows have the same there; any is where no row has anything."""
 _NUMBERS: Final = len(("case", *_SETTING))
 
 
@@ -125,11 +125,7 @@ def _share(count: int, runs: int) -> str:
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
     """Columns that tell something: name, cells, and whether they are numbers."""
     columns = [(name, [say(row) for row in rows], at >= _NUMBERS) for at, (name, say) in enumerate(_COLUMNS)]
-    return [
-        (name, cells, is_number)
-        for name, cells, is_number in columns
-        if len(set(cells)) > 1 or (any(cells) if name == "void" else name not in _OPTIONAL)
-    ]
+    return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len(set(one[1])) > 1)]
 
 
 def as_table(rows: Sequence[Row]) -> Table:

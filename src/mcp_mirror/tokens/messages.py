@@ -37,27 +37,17 @@ _MEDIA: Final = frozenset({
     "input_audio", "audio", "file", "input_file", "document", "inlineData", "inline_data", "fileData", "file_data",
     "video", "media", "file-data", "file-url", "file-id",
 })  # fmt: skip
-_OUTPUTS: Final = frozenset(
-    {
-        "text",
-        "input_text",
-        "output_text",
-        "content",
-        "error-text",
-        "execution-denied",
-        *_JSON_OUTPUTS,
-        *_IMAGES,
-        *_MEDIA,
-    }
-)
+_OUTPUTS: Final = _JSON_OUTPUTS | _IMAGES | _MEDIA | {
+    "text", "input_text", "output_text", "content", "error-text", "execution-denied",
+}  # fmt: skip
 """Types of what an `output` holds, if it is not a tool's own value."""
-_PARTS: Final = frozenset({"parts", "text", *_CALLS, *_MEDIA})
+_PARTS: Final = _CALLS | _MEDIA | {"parts", "text"}
 """Members by which a part of a message is one where it has no type."""
 IMAGE_TOKENS: Final = 4_800
 """Tokens of an image at most: Anthropic's figure for its largest, 2,576 pixels a side. Of OpenAI's models those of the
 4o and 4.1 series take up to 3,814; gpt-4o-mini, which counts each tile of 512 pixels as 5,667, takes more."""
 MEDIUM_TOKENS: Final = 6_400
-"""Tokens of any other medium at least, where it is no text: four images; if more, one for 4 characters of its data."""
+"""Tokens of any other medium at least, where it is no text; if more, one for 4 characters of its data."""
 
 
 @dataclass(frozen=True, slots=True)
