@@ -18,7 +18,7 @@ sys.modules["mcp_mirror"] = package = ModuleType("mcp_mirror")  # only pure modu
 package.__path__ = [str(HERE.parent / "src" / "mcp_mirror")]
 
 from counts import TOKENIZERS, counter, kept  # noqa: E402
-from mcp_mirror.tokens import estimate_tokens  # noqa: E402
+from mcp_mirror.tokens import PROVIDERS, estimate_tokens  # noqa: E402
 from mcp_mirror.tokens.costs import encode_table  # noqa: E402
 from mcp_mirror.tokens.estimate import estimate_text  # noqa: E402
 from texts import CUT, KINDS, Text, corpus, texts  # noqa: E402
@@ -45,7 +45,7 @@ def report() -> None:
     """Print a table for each tokenizer and, for `default`, against the largest count."""
     chosen = held_out()
     true = [kept(name, "held", chosen) for name in TOKENIZERS]
-    estimates = [estimate_text(one.text) for one in chosen]
+    estimates = [estimate_text(one.text, range(len(TOKENIZERS))) for one in chosen]
     for at, name in enumerate(TOKENIZERS):
         _print(
             name,
@@ -80,17 +80,21 @@ def _fastest(call: Callable[[], object], times: int) -> float:
 
 
 def speed() -> None:
-    """Print how much faster an estimate is than a count, on 1 MB of prose and of code."""
+    """Print how much faster an estimate is than the count that it is for, on 1 MB of prose and of code."""
     for kind in ("prose", "code"):
         whole = corpus(CUT[kind], "held")
         text = (whole * (1_000_000 // len(whole) + 1))[:999_999]
         estimate = _fastest(partial(estimate_tokens, text), 20)
-        print(f"\n1 MB of {kind}: estimated in {1000 * estimate:.2f} ms")
-        for name in TOKENIZERS:
+        print(f"\n1 MB of {kind}: estimated for all in {1000 * estimate:.2f} ms")
+        for name in PROVIDERS[1:]:
             count = counter(name)
             part = text[:50_000] if name.startswith("anthropic") else text
             took = _fastest(partial(count, part), 3) * len(text) / len(part)
-            print(f"  {name:14} counted in {1000 * took:8.1f} ms: {took / estimate:6.0f} times")
+            estimate = _fastest(partial(estimate_tokens, text, name), 20)
+            print(
+                f"  {name:14} counted in {1000 * took:8.1f} ms, estimated in {1000 * estimate:.2f} ms:"
+                f" {took / estimate:6.0f} times"
+            )
 
 
 if __name__ == "__main__":

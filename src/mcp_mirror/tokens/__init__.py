@@ -6,7 +6,7 @@ measured costs are read once, when first needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
@@ -69,10 +69,15 @@ def estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
 
 
 def _of_text(text: str | Buffer, provider: TokenProvider) -> int:
-    each = dict(zip(table().tokenizers, estimate_text(text), strict=True))
-    if provider == "anthropic":
-        return max(each["anthropic"], each["anthropic-4.6"])
-    return max(each.values()) if provider == "default" else each[provider]
+    return max(estimate_text(text, _tokenizers(provider)))
+
+
+@cache
+def _tokenizers(provider: TokenProvider) -> tuple[int, ...]:
+    """The places in the table of those whose largest count holds for this provider."""
+    each = table().tokenizers
+    named = {"default": each, "anthropic": ("anthropic", "anthropic-4.6")}.get(provider, (provider,))
+    return tuple(map(each.index, named))
 
 
 def _of_message(message: Message, provider: TokenProvider) -> int:

@@ -2,8 +2,8 @@
 
 A text of up to 32 KiB is looked at whole. Of a larger one, windows are: one at a place of its own in each of equal
 strata, so that nothing periodic can hide between them; and four times as many where the deviation between neighbours
-says that they do not suffice. This bounds texts that change as texts do, in runs; of a text that somebody arranged so
-that the windows miss what is dense, it can fall short.
+says that they do not suffice. A window holds the words that begin in it, so that none is cut. This bounds texts that
+change as texts do, in runs; of a text that somebody arranged so that the windows miss what is dense, it can fall short.
 """
 
 import codecs
@@ -21,12 +21,14 @@ from mcp_mirror.tokens.pieces import count_joints, split
 
 _WHOLE: Final = 1 << 15
 """Bytes, or characters of a `str`, of the largest text that is looked at whole."""
-_WINDOW: Final = 128
-_FEW_WINDOWS: Final = 16
-_MANY_WINDOWS: Final = 64
-_ENOUGH: Final = 0.04
+_WINDOW: Final = 48
+_REACH: Final = 24
+"""How far behind either edge of a window the space is looked for at which it is cut."""
+_FEW_WINDOWS: Final = 64
+_MANY_WINDOWS: Final = 256
+_ENOUGH: Final = 0.05
 """Share of the estimate that the standard error of few windows may be."""
-_SAMPLED_DEVIATIONS: Final = 3.0
+_SAMPLED_DEVIATIONS: Final = 3.5
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _INSIDE: Final = 0x80
 """The upper two bits of a byte inside a character of UTF-8."""
@@ -35,23 +37,25 @@ _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Tokens expected of a text by one tokenizer, and the variance of those of rare pieces."""
+    """Tokens expected of a text by one tokenizer, the variance of those of rare pieces, and the error of the windows.
+
+    The latter is a standard error in tokens, 0 of a text that was looked at whole.
+    """
 
     tokens: float
     variance: float
+    sampling: float
 
 
-def estimate_text(text: str | Buffer) -> tuple[int, ...]:
-    """Tokens that this text costs at most, by tokenizer in the order of the table.
+def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, ...]:
+    """Tokens that this text costs at most, by each of these tokenizers (their places in the table).
 
     Bytes are UTF-8; what is not valid there costs as the replacement character does.
     """
-    size = len(text)
-    if not size:
-        return (0,) * len(table().tokenizers)
-    if size <= _WHOLE:
-        return tuple(_bound(each, at, 0.0) for at, each in enumerate(_expected(_decoded(text))))
-    return _sampled(text)
+    if not len(text):
+        return (0,) * len(tokenizers)
+    each = _expected([_decoded(text)], [len(text)], tokenizers) if len(text) <= _WHOLE else _sampled(text, tokenizers)
+    return tuple(map(_bound, each, tokenizers))
 
 
 def _decoded(text: str | Buffer) -> str:
@@ -60,30 +64,32 @@ def _decoded(text: str | Buffer) -> str:
 
 @dataclass(slots=True)
 class _Rare:
-    """Sums over rare pieces, in lanes: costs by class, and the variance of all.
+    """Rare pieces, as they come."""
 
-    A rare piece that comes n times is n times as wrong: n squared its variance.
-    """
-
-    costs: dict[str, int] = field(default_factory=dict)
-    spread: int = 0
+    pieces: list[str] = field(default_factory=list)
 
     def add(self, pieces: Iterable[str]) -> int:
-        """Take these in; what they cost."""
-        total = 0
-        for piece, times in Counter(pieces).items():
-            guessed = guess(piece)
-            cost = times * guessed.units
-            total += cost
-            self.costs[guessed.named] = self.costs.get(guessed.named, 0) + cost
-            self.spread += times * times * guessed.variance
-        return total
+        """Take these in; what they cost, in lanes."""
+        start = len(self.pieces)
+        self.pieces += pieces
+        return sum(guess(piece).units for piece in self.pieces[start:])
 
-    def variance(self, at: int) -> float:
-        """Of a tokenizer's tokens: of each piece, and of all of a class together."""
-        rules = table().rules
-        together = sum((rules[name][at].doubt * lane(cost, at) / UNIT) ** 2 for name, cost in self.costs.items())
-        return lane(self.spread, at) / UNIT + together
+    def variances(self, tokenizers: Sequence[int]) -> list[float]:
+        """Of each tokenizer's tokens: of each piece, and of all of a class together.
+
+        A rare piece that comes n times is n times as wrong: n squared its variance.
+        """
+        costs: dict[str, int] = {}
+        spread = 0
+        for piece, times in Counter(self.pieces).items():
+            guessed = guess(piece)
+            costs[guessed.named] = costs.get(guessed.named, 0) + times * guessed.units
+            spread += times * times * guessed.variance
+        by_class = [(table().rules[named], cost) for named, cost in costs.items()]
+        return [
+            lane(spread, at) / UNIT + sum((rules[at].doubt * lane(cost, at) / UNIT) ** 2 for rules, cost in by_class)
+            for at in tokenizers
+        ]
 
 
 def _count(text: str, rare: _Rare) -> int:
@@ -94,66 +100,72 @@ def _count(text: str, rare: _Rare) -> int:
     return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
-def _expected(text: str) -> list[Expected]:
-    """By tokenizer: what the pieces cost, and the joints between them."""
+def _expected(
+    windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[int], scale: float = 1
+) -> list[Expected]:
+    """Of a text that is so many times its windows, by tokenizer: what the pieces cost, and the joints between them."""
     rare = _Rare()
-    total, joints = _count(text, rare), count_joints(text)
-    return [
-        Expected(max(lane(total, at) / UNIT + sum(map(mul, joints, by_joint)), 0.0), rare.variance(at))
-        for at, by_joint in enumerate(table().joints)
-    ]
+    each = [_count(window, rare) for window in windows]
+    weights = [table().joints[at] for at in tokenizers]
+    joints = count_joints("".join(windows)) if any(map(any, weights)) else []
+    found = []
+    for at, by_joint, variance in zip(tokenizers, weights, rare.variances(tokenizers), strict=True):
+        tokens = [lane(total, at) / UNIT for total in each]
+        whole = max(sum(tokens) + sum(map(mul, joints, by_joint)), 0.0)
+        found.append(Expected(whole * scale, variance * scale * scale, _standard_error(tokens, sizes) * scale))
+    return found
 
 
-def _bound(expected: Expected, at: int, sampling: float) -> int:
-    """Expected tokens and their margin; `sampling` is the standard error of the windows, in tokens."""
+def _standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
+    """Of the sum of windows of such sizes; 0 of a single one.
+
+    By the differences of neighbours, as is usual for a systematic sample (Wolter, Introduction to Variance Estimation,
+    section 8.2): of what each has more than its size lets expect.
+    """
+    if len(tokens) == 1:
+        return 0.0
+    density = sum(tokens) / sum(sizes)
+    beyond = [count - density * size for count, size in zip(tokens, sizes, strict=True)]
+    differences = sum((one - other) ** 2 for one, other in pairwise(beyond)) / (2 * (len(tokens) - 1))
+    return math.sqrt(len(tokens) * differences)
+
+
+def _bound(expected: Expected, at: int) -> int:
+    """Expected tokens and their margin."""
     margin = table().margins[at]
     deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
-    return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * sampling)
+    return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
 
 
-def _sampled(text: str | Buffer) -> tuple[int, ...]:
+def _sampled(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
     """By few windows, and by many where these differ."""
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(*map(_whole_characters, _windows(text, count)), strict=True)
-        each = _by_windows(windows, len(text) / sum(sizes))
-        if all(error <= _ENOUGH * whole.tokens for whole, error in each):
+        windows, sizes = zip(*(_window(text, start) for start in _starts(len(text), count)), strict=True)
+        each = _expected(windows, sizes, tokenizers, len(text) / sum(sizes))
+        if all(one.sampling <= _ENOUGH * one.tokens for one in each):
             break
-    return tuple(_bound(whole, at, error) for at, (whole, error) in enumerate(each))
+    return each
 
 
-def _windows(text: str | Buffer, count: int) -> Iterator[str | Buffer]:
-    """So many windows, each at a place of its own in its stratum."""
-    stratum = len(text) / count
-    for at in range(count):
-        start = int(at * stratum + (at * _GOLDEN % 1) * (stratum - _WINDOW))
-        yield text[start : start + _WINDOW]
+def _starts(size: int, count: int) -> Iterator[int]:
+    """Where so many windows start, each at a place of its own in its stratum."""
+    stratum = size / count
+    return (int(at * stratum + (at * _GOLDEN % 1) * (stratum - _WINDOW - _REACH)) for at in range(count))
 
 
-def _whole_characters(window: str | Buffer) -> tuple[str, int]:
-    """A window without what is left of a character at its edges, and its size."""
+def _window(text: str | Buffer, start: int) -> tuple[str, int]:
+    """The words that begin in a window, or where there are none the characters, and their size."""
+    window = text[start : start + _WINDOW + _REACH]
     if isinstance(window, str):
+        window = window[_words(window.find(" ", 0, _REACH), window.find(" ", _WINDOW))]
         return window, len(window)
     raw = bytes(window)
+    raw = raw[_words(raw.find(b" ", 0, _REACH), raw.find(b" ", _WINDOW))]
     raw = raw[next((at for at, byte in enumerate(raw[:3]) if byte & 0xC0 != _INSIDE), 3) :]
     decoder = _DECODER("replace")
     return decoder.decode(raw), len(raw) - len(decoder.getstate()[0])
 
 
-def _by_windows(windows: Sequence[str], scale: float) -> list[tuple[Expected, float]]:
-    """The whole of which these are windows, and the standard error of its tokens, by tokenizer.
-
-    The error is by the differences of neighbours, as is usual for a systematic sample (Wolter, Introduction to
-    Variance Estimation, section 8.2).
-    """
-    found = table()
-    rare = _Rare()
-    each = [_count(window, rare) for window in windows]
-    joints = count_joints("\n".join(windows))
-    wholes = []
-    for at, by_joint in enumerate(found.joints):
-        tokens = [lane(total, at) / UNIT for total in each]
-        differences = sum((one - other) ** 2 for one, other in pairwise(tokens)) / (2 * (len(tokens) - 1))
-        whole = sum(tokens) + sum(map(mul, joints, by_joint))
-        expected = Expected(whole * scale, rare.variance(at) * scale * scale)
-        wholes.append((expected, scale * math.sqrt(len(tokens) * differences)))
-    return wholes
+def _words(first: int, last: int) -> slice:
+    """From the first space to the last, where they were found."""
+    return slice(max(first, 0), last if last >= 0 else _WINDOW)
