@@ -1,4 +1,4 @@
-"""The command line: `mcp-mirror serve | check | lock | call | eval | stats | flows | tokens | login | token`."""
+"""The command line: `mcp-mirror serve | install | check | lock | call | stats | login | token | tokens | eval`."""
 
 import json
 import logging
@@ -26,6 +26,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.command import evaluate
 from mcp_mirror.faces.auth.tokens import mint_token
 from mcp_mirror.flow_matrix import print_flows
+from mcp_mirror.installing import install, uninstall
 from mcp_mirror.literals import read_arguments
 from mcp_mirror.lockfile import read_file, write_file
 from mcp_mirror.locking import DIFFERENCES, Comparison, compare
@@ -53,6 +54,8 @@ app.add_typer(config_app, name="config")
 app.command("eval")(evaluate)
 app.command(name="tokens")(count_files)
 app.command(name="flows")(print_flows)
+app.command()(install)
+app.command()(uninstall)
 
 ConfigOption = Annotated[
     Path | None,

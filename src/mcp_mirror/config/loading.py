@@ -83,8 +83,17 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: the file cannot be used; one line for each problem names file, line, key and what was wanted.
     """
+    return parse_config(_read_text(path), path, environ)
+
+
+def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration that `path` would hold with this text.
+
+    Raises:
+        ConfigError: as for `load_config`.
+    """
     lock_name = path.with_suffix(LOCK_SUFFIX).name
-    return _read_config(_read_text(path), Findings(str(path)), path.absolute().parent, environ, lock_name)
+    return _read_config(text, Findings(str(path)), path.absolute().parent, environ, lock_name)
 
 
 def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, str]) -> Config:
