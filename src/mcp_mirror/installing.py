@@ -7,7 +7,6 @@ start can be read.
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import typer
 import yaml
 from platformdirs import user_config_path
 
-from mcp_mirror.config import parse_config
+from mcp_mirror.config import add_servers, parse_config
 from mcp_mirror.errors import ConfigError, MirrorError
 from mcp_mirror.process import fail, say
 
@@ -31,10 +30,6 @@ KEPT_AS: Final = ".before-mcp-mirror"
 """What the name of a client's file ends with where it is kept as it was."""
 _PRIVATE: Final = 0o600
 """Clients keep keys of servers in their files, and so does ours then."""
-_PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
-_HEAD: Final = (
-    "# The servers of {title}, as they stood in its configuration. The gateway's own settings can be added.\n\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +114,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
             "install again."
         )
     literal = moved if client.expands else _escaped(moved, "${", "$${")
-    text = _joined(before, client, literal, path) if moved else before
+    text = add_servers(before, client.block, literal, str(path)) if moved else before
     try:
         parse_config(text, path, environ)
     except ConfigError as error:
@@ -232,56 +227,6 @@ def _escaped(value: Any, said: str, written: str) -> Any:
     return {key: _escaped(item, said, written) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _joined(text: str, client: Client, servers: Mapping[str, Any], path: Path) -> str:
-    """Our configuration with these servers in the client's block, and nothing else changed."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        root = yaml.ScalarNode("", "")  # what is wrong is told by whoever reads the configuration
-    if root is None:
-        return (text or _HEAD.format(title=client.title)) + _yaml({client.block: servers})
-    if isinstance(root, yaml.MappingNode) and not root.flow_style:
-        block = next((value for key, value in root.value if key.value == client.block), None)
-        if block is None:
-            return f"{text.rstrip()}\n\n{_yaml({client.block: servers})}"
-        is_nothing = isinstance(block, yaml.ScalarNode) and not block.value
-        if is_nothing or (isinstance(block, yaml.MappingNode) and not block.flow_style):
-            at, column = _end_of_lines(text, block), 2 if is_nothing else block.start_mark.column
-            return text[:at].rstrip("\n") + "\n" + indent(_yaml(servers), " " * column) + text[at:]
-    raise ConfigError(f"The servers cannot be added to {path} as it is written. Name another file with --config.")
-
-
-def _end_of_lines(text: str, node: yaml.Node) -> int:
-    """Behind the line that a node in block style ends on; comments that follow it belong to what is next."""
-    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
-    end: int = node.end_mark.index
-    if text[end - 1] == "\n":
-        return end
-    stop = text.find("\n", end)
-    return len(text) if stop < 0 else stop + 1
-
-
-class _Dumper(yaml.SafeDumper):
-    """Puts texts in quotes but words, paths and options: in our configuration more are numbers than in YAML 1.1."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
-
-    def represent_text(self, text: str) -> yaml.Node:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, None if _PLAIN.fullmatch(text) else '"')
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
-def _yaml(value: Mapping[str, Any]) -> str:
-    text: str = yaml.dump(dict(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
-    return text
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
@@ -313,7 +258,8 @@ def _write(path: Path, text: str) -> None:
 
 
 _ClientArgument = Annotated[
-    str, typer.Argument(metavar="CLIENT", help=f"{', '.join(known_clients())}, or the path of the client's JSON file.")
+    str,
+    typer.Argument(metavar="CLIENT", help="A client's name, such as claude-desktop, or the path of its JSON file."),
 ]
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be written, keys of servers too, and write nothing.")
