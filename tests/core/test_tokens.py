@@ -105,6 +105,15 @@ def test_a_text_that_alternates_is_no_cheaper_than_it_is(run: int, count_tokens:
     assert count_tokens(text) <= estimate_tokens(text, "openai") <= 1.4 * count_tokens(text)
 
 
+def test_a_text_of_white_space_with_few_dense_parts_is_no_cheaper_than_it_is(
+    count_tokens: Callable[[str], int],
+) -> None:
+    parts = [letters(string.ascii_letters, 300) if at % 12 == 0 else " " * 300 for at in range(3000)]
+    random.Random(5).shuffle(parts)  # noqa: S311  # the same text on every run
+    text = "".join(parts)
+    assert count_tokens(text) <= estimate_tokens(text, "openai") <= 2 * count_tokens(text)
+
+
 @given(st.text(max_size=200))
 def test_a_text_costs_what_its_bytes_cost(text: str) -> None:
     for provider in PROVIDERS:
