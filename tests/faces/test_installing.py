@@ -1,7 +1,9 @@
 """`mcp-mirror install` and `uninstall`: servers move and come back, and nothing else in either file changes."""
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,13 @@ def read(file: Path) -> Any:
 
 @pytest.mark.parametrize("name", known_clients())
 def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> None:
-    file = write(name)
-    before, block = read(file), known_clients()[name].block
+    file, block = write(name), known_clients()[name].block
+    before = file.read_bytes()
     ran = invoke("install", name)
     assert ran.exit_code == 0, ran.output
     config = tmp_path / ".config" / "mcp-mirror" / f"{name}.yaml"
-    kept, (entry,) = {key: read(file)[key] for key in OTHER}, read(file)[block].values()
-    assert kept == OTHER
+    [entry] = read(file)[block].values()
+    assert {key: read(file)[key] for key in OTHER} == OTHER
     assert entry["args"] == ["serve", "--config", str(config)]
     assert shutil.which(entry["command"]) == entry["command"]
     assert entry.get("type") == ("stdio" if block == "servers" else None)
@@ -69,91 +71,91 @@ def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> 
     assert isinstance(search, HttpEndpoint)
     assert (files.command, files.args, files.env["KEY"]) == ("npx", tuple(FILES["args"]), "a: b # c")
     assert search.url == SEARCH["url"]
-    assert read(file.with_name(file.name + KEPT_AS)) == before
-    assert config.stat().st_mode & 0o777 == 0o600
+    assert file.with_name(file.name + KEPT_AS).read_bytes() == before
+    assert {path.stat().st_mode & 0o777 for path in (config, file.with_name(file.name + KEPT_AS))} == {0o600}
+    assert f"mcp-mirror check --config {config}" in ran.stderr
     assert invoke("uninstall", name).exit_code == 0
-    assert read(file) == before
+    assert file.read_bytes() == before
     assert config.exists()
+    assert invoke("install", name).exit_code == 0  # its own configuration of before is no obstacle
+    assert read(file)[block] == {"mirror": entry}
 
 
-def test_what_is_installed_takes_in_a_server_that_came_later(write: Write) -> None:
+def test_what_changed_since_stays_when_the_servers_come_back(write: Write) -> None:
     file = write()
     assert invoke("install", "claude-desktop").exit_code == 0
-    installed = read(file)
-    assert invoke("install", "claude-desktop").exit_code == 0
-    assert read(file) == installed
-    late = {"command": "late"}
-    file.write_text(json.dumps({**OTHER, "mcpServers": {**installed["mcpServers"], "late": late}}))
-    assert invoke("install", "claude-desktop").exit_code == 0
-    assert read(file) == installed
+    installed = read(file)["mcpServers"]
+    file.write_text(json.dumps({"scale": 2, "mcpServers": {**installed, "files": {"command": "new"}, "late": {}}}))
     assert invoke("uninstall", "claude-desktop").exit_code == 0
-    assert read(file) == {**OTHER, "mcpServers": {**SERVERS, "late": late}}
-    assert read(file.with_name(file.name + KEPT_AS)) == {**OTHER, "mcpServers": SERVERS}
+    assert read(file) == {"scale": 2, "mcpServers": {**SERVERS, "files": {"command": "new"}, "late": {}}}
 
 
 @pytest.mark.parametrize(
-    "before",
+    "gateway",
     [
-        "# mine\nstore:\n  kind: memory   # not kept\n",
-        "# mine\nmcpServers:\n    first: {command: one}   # inline\n\n# of the store\nstore: {kind: memory}\n",
-        "mcpServers:\n  first:\n    command: one\n    args:\n    - |\n      a\n      # b\nstore: {kind: memory}\n",
-        "store: {kind: memory}\nmcpServers:\n  first:\n    command: one\n    env: {A: b}",
+        {"command": "/usr/bin/mcp-mirror", "args": ["serve", "--config=mine.yaml"], "env": {"KEY": "k"}},
+        {"command": "uvx", "args": ["mcp-mirror", "serve", "-c", "${workspaceFolder}/mine.yaml"]},
+        {"command": "python", "args": ["-m", "mcp_mirror", "serve"]},
     ],
 )
-def test_a_configuration_that_is_there_keeps_all_that_it_says(before: str, write: Write, tmp_path: Path) -> None:
-    write()
-    config = tmp_path / "mine.yaml"
-    config.write_text(before)
-    earlier = load_config(config, {})
+def test_a_gateway_that_somebody_put_there_is_let_alone(gateway: Any, write: Write) -> None:
+    file = write(files=FILES, mine=gateway)
+    before = file.read_bytes()
+    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "is not as `mcp-mirror install`")):
+        ran = invoke(command, "claude-desktop")
+        assert (ran.exit_code, file.read_bytes()) == (2, before)
+        assert said in ran.stderr
+
+
+def test_a_configuration_that_is_there_is_let_alone(write: Write, tmp_path: Path) -> None:
+    file, config = write(), tmp_path / "mine.yaml"
     assert invoke("install", "claude-desktop", "--config", str(config)).exit_code == 0
-    after, lines = load_config(config, {}), iter(config.read_text().splitlines())
-    assert after.store == earlier.store
-    assert [one.name for one in after.upstreams] == [*(one.name for one in earlier.upstreams), *SERVERS]
-    assert after.upstreams[: len(earlier.upstreams)] == earlier.upstreams
-    assert all(line in lines for line in before.splitlines())
-
-
-@pytest.mark.parametrize("before", ["# nothing yet\n", "", "mcpServers:  # soon\n"])
-def test_servers_go_into_a_configuration_of_nothing(before: str, write: Write, tmp_path: Path) -> None:
-    write()
-    config = tmp_path / "mine.yaml"
-    config.write_text(before)
-    assert invoke("install", "claude-desktop", "--config", str(config)).exit_code == 0
-    assert [one.name for one in load_config(config, {}).upstreams] == [*SERVERS]
-    assert before in config.read_text()
-
-
-def test_a_client_may_use_a_configuration_that_one_wrote_oneself(write: Write, tmp_path: Path) -> None:
-    file = write(content="{}")
-    config = tmp_path / "mine.yaml"
-    config.write_text("upstreams: {one: {command: x}}")
+    assert invoke("uninstall", "claude-desktop").exit_code == 0
+    config.write_text(config.read_text() + "store: {kind: memory}\n")
+    before = [path.read_bytes() for path in (file, config)]
     ran = invoke("install", "claude-desktop", "--config", str(config))
-    assert f"uses {config}" in ran.stderr
-    assert read(file)["mcpServers"]["mirror"]["args"][-1] == str(config)
-    assert config.read_text() == "upstreams: {one: {command: x}}"
+    assert ran.exit_code == 2
+    assert f"{config} is there already. Name another file" in ran.stderr
+    assert [path.read_bytes() for path in (file, config)] == before
 
 
-def test_a_client_is_also_known_by_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "project" / ".mcp.json"
+@pytest.mark.parametrize("block", ["mcpServers", "servers"])
+def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "a project" / ".mcp.json"
     file.parent.mkdir()
-    for block in ("mcpServers", "servers"):
-        file.write_text(json.dumps({block: SERVERS}))
-        assert invoke("install", str(file)).exit_code == 0
-        assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mirror.yaml"))
-        assert invoke("uninstall", str(file)).exit_code == 0
-        assert read(file) == {block: SERVERS}
-        file.with_name("mirror.yaml").unlink()
+    file.write_text(json.dumps({block: SERVERS}))
+    ran = invoke("install", str(file))
+    assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp.mirror.yaml"))
+    assert f"mcp-mirror uninstall '{file}'" in ran.stderr
+    assert invoke("uninstall", str(file)).exit_code == 0
+    assert read(file) == {block: SERVERS}
+
+
+def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: Path) -> None:
+    file = write(told={"command": "x", "args": ["${HOME}"]})
+    assert invoke("install", "claude-desktop").exit_code == 0
+    assert invoke("uninstall", str(file)).exit_code == 0
+    assert read(file)["mcpServers"]["told"]["args"] == ["${HOME}"]
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    assert find_client(str(link)).title == "Claude Desktop"
 
 
 def test_what_is_text_to_a_client_is_no_variable_here(write: Write, tmp_path: Path) -> None:
     told = {"command": "x", "args": ["${HOME}", "$${x}", "$y", "{z}"]}
-    file = write(told=told)
-    assert invoke("install", "claude-desktop").exit_code == 0
+    write(told=told)
+    assert "in its environment" not in invoke("install", "claude-desktop").stderr
     (upstream,) = load_config(tmp_path / ".config/mcp-mirror/claude-desktop.yaml", {}).upstreams
     assert isinstance(upstream.endpoint, StdioEndpoint)
     assert upstream.endpoint.args == tuple(told["args"])
-    assert invoke("uninstall", "claude-desktop").exit_code == 0
-    assert read(file)["mcpServers"] == {"told": told}
+
+
+def test_what_the_client_must_have_is_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "k")
+    write("cursor", a={"command": "x", "env": {"A": "${env:KEY}", "B": "${KEY}"}, "envFile": ".env"})
+    ran = invoke("install", "cursor")
+    assert "Cursor must have these variables in its environment: KEY." in ran.stderr
+    assert "mcpServers.a.envFile: the file is not read" in ran.stderr
 
 
 def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> None:
@@ -170,18 +172,24 @@ def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> No
     assert file.read_bytes() == installed
 
 
-REFUSED = {
-    "comments": ('{"mcpServers": {} // mine\n}', "is not plain JSON"),
+REFUSED: dict[str, tuple[str, str]] = {
+    "comments": ('{"mcpServers": {} // mine\n}', "cannot be read as plain JSON"),
+    "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "a key comes twice"),
+    "too deep": ("[" * 100_000, "cannot be read as plain JSON"),
     "no object": ("[]", "holds no JSON object"),
     "no servers": ('{"mcpServers": [1]}', "is no object of servers"),
-    "nothing to move": ("{}", "has no servers to move"),
+    "nothing to move": ("{}", "There are no servers in"),
+    "a number of no form": ('{"scale": 1e400, "mcpServers": {"a": {"command": "x"}}}', "JSON has no form for"),
+    "half a character": ('{"name": "\\ud800", "mcpServers": {"a": {"command": "x"}}}', "JSON has no form for"),
+    "half a character in a server": ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "Nothing was changed"),
     "a variable that is not set": ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${NOT_SET}"}}}}', "NOT_SET"),
+    "a variable of the client's": ('{"mcpServers": {"a": {"command": "${userHome}/x"}}}', "have to be written out"),
     "what the client asks a person": (
         '{"mcpServers": {"a": {"command": "${input:key}"}}}',
         "${input:...} asks a person",
     ),
+    "a folder beside": ('{"mcpServers": {"a": {"command": "x", "cwd": "here"}}}', "Write it in full"),
     "a server of no form": ('{"mcpServers": {"a": {}}}', "mcpServers.a"),
-    "half a character": ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "cannot be"),
 }
 
 
@@ -196,39 +204,15 @@ def test_what_cannot_be_moved_is_told_and_stays(case: str, write: Write, tmp_pat
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file.name]
 
 
-@pytest.mark.parametrize(
-    "config", ["{store: {kind: memory}}", "mcpServers: {a: {command: x}}", "mcpServers: 5", "[", "- a", "upstreams: 5"]
-)
-def test_a_configuration_that_cannot_be_added_to_is_told_and_stays(config: str, write: Write, tmp_path: Path) -> None:
-    file = write()
-    before = file.read_bytes()
-    (tmp_path / "mine.yaml").write_text(config)
-    ran = invoke("install", "claude-desktop", "--config", str(tmp_path / "mine.yaml"))
-    assert ran.exit_code == 2
-    assert "mine.yaml" in ran.stderr
-    assert (file.read_bytes(), (tmp_path / "mine.yaml").read_text()) == (before, config)
-
-
-def test_a_server_of_the_same_name_is_told(write: Write, tmp_path: Path) -> None:
-    write()
-    (tmp_path / "mine.yaml").write_text("upstreams:\n  files: {command: x}\n")
-    ran = invoke("install", "claude-desktop", "--config", str(tmp_path / "mine.yaml"))
-    assert ran.exit_code == 2
-    assert "an upstream of this name is on line" in ran.stderr
-
-
-def test_what_is_not_there_is_told(write: Write, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told(write: Write) -> None:
     assert "neither a client (claude-desktop, cursor" in invoke("install", "nobody").stderr
-    assert "cannot be read" in invoke("install", "cursor").stderr
-    write()
+    assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
+    assert "There is no " in invoke("install", "cursor").stderr
+    file = write()
     assert "names no mcp-mirror" in invoke("uninstall", "claude-desktop").stderr
     assert invoke("install", "claude-desktop").exit_code == 0
-    config = tmp_path / ".config/mcp-mirror/claude-desktop.yaml"
-    for broken in ("[", "5", "mcpServers: 5"):
-        config.write_text(broken)
-        assert f"claude_desktop_config.json{KEPT_AS}" in invoke("uninstall", "claude-desktop").stderr
-    config.unlink()
-    assert "cannot be read: No such file" in invoke("uninstall", "claude-desktop").stderr
+    file.with_name(file.name + KEPT_AS).unlink()
+    assert "is not beside it. Mend it by hand." in invoke("uninstall", "claude-desktop").stderr
 
 
 def test_a_file_that_cannot_be_written_is_told(write: Write, tmp_path: Path) -> None:
@@ -236,8 +220,10 @@ def test_a_file_that_cannot_be_written_is_told(write: Write, tmp_path: Path) -> 
     (tmp_path / ".config/mcp-mirror").write_text("no folder")
     ran = invoke("install", "claude-desktop")
     assert ran.exit_code == 2
-    assert "cannot be written" in ran.stderr
+    assert "cannot be" in ran.stderr
     assert read(file)["mcpServers"] == SERVERS
+    (tmp_path / ".config/mcp-mirror").unlink()
+    assert invoke("install", "claude-desktop").exit_code == 0  # what was written before is no obstacle
 
 
 def test_a_link_stays_one_and_rights_stay(write: Write, tmp_path: Path) -> None:
@@ -250,13 +236,20 @@ def test_a_link_stays_one_and_rights_stay(write: Write, tmp_path: Path) -> None:
     assert file.is_symlink()
     assert "mirror" in read(real)["mcpServers"]
     assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".config", "dotfiles.json"]
 
 
-def test_a_client_without_a_file_yet_gets_one(tmp_path: Path) -> None:
-    (tmp_path / ".cursor").mkdir()
-    (tmp_path / "mine.yaml").write_text("upstreams: {one: {command: x}}")
-    assert invoke("install", "cursor", "--config", str(tmp_path / "mine.yaml")).exit_code == 0
-    assert list(read(tmp_path / ".cursor/mcp.json")["mcpServers"]) == ["mirror"]
+@pytest.mark.parametrize(
+    ("system", "folder"),
+    [("darwin", "Library/Application Support"), ("win32", "AppData/Roaming"), ("linux", ".config")],
+)
+def test_a_client_is_looked_for_where_its_system_has_it(
+    system: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert known_clients()["claude-desktop"].file.parent == tmp_path / folder / "Claude"
+    assert known_clients()["vscode"].file == tmp_path / folder / "Code/User/mcp.json"
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -265,14 +258,22 @@ NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,12}", fullmatch=True)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(NAMES, SERVER, min_size=1, max_size=4))
-def test_any_servers_come_back_as_they_were(write: Write, tmp_path: Path, servers: dict[str, Any]) -> None:
-    file = write(content=json.dumps({"mcpServers": servers}))
-    (tmp_path / ".config/mcp-mirror/claude-desktop.yaml").unlink(missing_ok=True)
-    change = plan_install(find_client("claude-desktop"), None, {})
-    carry_out(change)
-    for one in load_config(change.config, {}).upstreams:
+@given(
+    servers=st.dictionaries(NAMES, SERVER, min_size=1, max_size=4),
+    spaces=st.sampled_from([None, 2]),
+    is_marked=st.booleans(),
+)
+def test_any_servers_come_back_as_they_were(
+    write: Write, *, servers: dict[str, Any], spaces: int | None, is_marked: bool
+) -> None:
+    text = json.dumps({"mcpServers": servers}, indent=spaces, ensure_ascii=False)
+    file = write(content="\ufeff" + text.replace("\n", "\r\n") if is_marked else text)
+    before = file.read_bytes()
+    client = find_client("claude-desktop")
+    client.config.unlink(missing_ok=True)
+    carry_out(plan_install(client, None, os.environ))
+    for one in load_config(client.config, {}).upstreams:
         assert isinstance(one.endpoint, StdioEndpoint)
         assert one.endpoint.args == tuple(servers[one.name].get("args", ()))
-    carry_out(plan_uninstall(find_client("claude-desktop")))
-    assert read(file)["mcpServers"] == servers
+    carry_out(plan_uninstall(client))
+    assert file.read_bytes() == before

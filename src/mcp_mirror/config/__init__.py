@@ -1,7 +1,6 @@
 """The configuration file: found, read with positions, checked, and turned into policies."""
 
-from mcp_mirror.config.adding import add_servers
 from mcp_mirror.config.editors import config_json_schema
 from mcp_mirror.config.loading import find_config, load_config, parse_config, read_config
 
-__all__ = ["add_servers", "config_json_schema", "find_config", "load_config", "parse_config", "read_config"]
+__all__ = ["config_json_schema", "find_config", "load_config", "parse_config", "read_config"]

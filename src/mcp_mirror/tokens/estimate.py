@@ -148,9 +148,12 @@ def _sampled(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
 
 
 def _starts(size: int, count: int) -> Iterator[int]:
-    """Where so many windows start, each at a place of its own in its stratum."""
+    """Where so many windows start, each at a place of its own in its stratum.
+
+    By squares: were the places a multiple of their number, each would be at the same column of a table of some width.
+    """
     stratum = size / count
-    return (int(at * stratum + (at * _GOLDEN % 1) * (stratum - _WINDOW - _REACH)) for at in range(count))
+    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _WINDOW - _REACH)) for at in range(count))
 
 
 def _window(text: str | Buffer, start: int) -> tuple[str, int]:
