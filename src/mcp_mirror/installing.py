@@ -1,8 +1,9 @@
 """The commands `mcp-mirror install` and `uninstall`: between a client and its servers, and out again.
 
 The servers in a client's file move, as they stand there (`config.clients` reads them so), to a new configuration of
-ours, and the gateway takes their place. The file as it was is kept beside it, and comes back from there. Nothing that
-is there already is added to: what would need a person's judgement is refused, before anything is written.
+ours, and the gateway takes their place. The file as it was is kept beside it as long as the gateway is installed, and
+comes back from there. Nothing that is there already is added to: what would need a person's judgement is refused,
+before anything is written.
 """
 
 import json
@@ -35,7 +36,8 @@ _PRIVATE: Final = 0o600
 """Clients keep keys of servers in their files, and so does ours then."""
 _HEAD: Final = "# Servers as they stood in {file}. Settings of the gateway can be added.\n\n"
 _PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_FOLDERS: Final = ("cwd", "working_directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +81,27 @@ def find_client(named: str) -> Client:
     """A client by its name, or by the path of its file.
 
     Raises:
-        ConfigError: There is no such client, or it has no such file.
+        ConfigError: There is no such client and no such file, or it has servers under two keys.
     """
     known = known_clients()
-    file = known[named].file if named in known else Path(os.path.expanduser(named)).absolute()  # noqa: PTH111  # any text
-    if named not in known and not file.is_file():
+    if named in known:
+        return known[named]
+    file = os.path.realpath(os.path.expanduser(named))  # noqa: PTH111  # any text
+    if not os.path.isfile(file):  # noqa: PTH113  # any text
         names = ", ".join(known)
         raise ConfigError(
             f"{named!r} is neither a client ({names}) nor a file. Name one of them, or another's JSON file."
         )
     for client in known.values():
-        if client.file.resolve() == file.resolve():
+        if os.path.realpath(client.file) == file:
             return client
-    block = "servers" if "servers" in _parsed(_bytes(file), file) else "mcpServers"
-    return Client(str(file), file, file.with_name(f"{file.stem.lstrip('.')}.mirror.yaml"), block)
+    path = Path(file)
+    written = _parsed(_bytes(path), path)
+    blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
+    if len(blocks) > 1:
+        raise ConfigError(f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move them under one of these.")
+    config = path.with_name(f"{path.stem.lstrip('.')}.mirror.yaml")
+    return Client(f"the client of {path.name}", path, config, blocks[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +112,12 @@ class Change:
     servers: Mapping[str, Any]
     """Those that move, as the client writes them."""
     before: bytes
-    """The client's file as it is."""
+    """The client's file as it is, or was."""
     after: bytes
     config: Path
     """Our configuration."""
-    text: str = ""
-    """What is to be in it; nothing is written where this is empty."""
+    text: str
+    """What install writes into it."""
     warnings: tuple[str, ...] = ()
     """What of the servers has no effect here."""
 
@@ -123,89 +132,106 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
 
     Raises:
         ConfigError: The client's file cannot be read, has the gateway already or no servers, one of these cannot be
-            used as it stands, or there is a configuration already.
+            used as it stands, or a file is there already that would be written.
     """
-    before = _bytes(client.file)
+    before, kept = _bytes(client.file), _kept(client)
     written = _parsed(before, client.file)
+    if os.path.exists(kept) and _bytes(kept) != before:  # noqa: PTH110  # any path
+        raise ConfigError(
+            f"{kept} holds {client.file.name} as it was when the gateway was installed. Bring those servers back first "
+            "(`mcp-mirror uninstall`); then all can be installed."
+        )
     servers = _servers(written, client)
-    path = Path(os.path.expanduser(config or client.config)).absolute()  # noqa: PTH111  # any text
+    _check(servers, client)
+    path = Path(os.path.realpath(os.path.expanduser(config or client.config)))  # noqa: PTH111  # any text
+    try:
+        text = _config_text(client, servers)
+        warnings = parse_config(text, path, environ).warnings
+    except ConfigError as error:
+        raise ConfigError(
+            f"Nothing was changed: the servers in {client.file} cannot be used as they stand there. Variables of the "
+            f"client's own, such as ${{workspaceFolder}}, have to be written out. As they would be in {path}:\n{error}"
+        ) from None
+    except RecursionError:
+        raise ConfigError(f"A server in {client.file} is nested too deep to be one. Mend it first.") from None
+    is_there = os.path.exists(path) and _bytes(path) != text.encode()  # noqa: PTH110  # any path
+    if is_there or path in map(Path, map(os.path.realpath, (client.file, kept))):
+        raise ConfigError(f"{path} is there already. Name another file with --config, or move it away.")
+    after = {**written, client.block: {ENTRY: _own_entry(client, path, text)}}
+    return Change(client, servers, before, _json(after, client.file), path, text, warnings)
+
+
+def _check(servers: Mapping[str, Any], client: Client) -> None:
     if found := next(filter(_is_ours, servers.values()), None):
         raise ConfigError(
-            f"{client.title} starts mcp-mirror already ({shlex.join(map(str, found.get('args', ())))}). Add servers to "
-            "the configuration that it names, or take it out first (`mcp-mirror uninstall`)."
+            f"{_capital(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add servers "
+            "to the configuration that it names, or take it out first."
         )
     if not servers:
         raise ConfigError(
             f"There are no servers in {client.file}. Write a configuration of your own, as the README shows."
         )
     for name, entry in servers.items():
-        if isinstance(entry, dict) and (cwd := entry.get("cwd")) and not os.path.isabs(str(cwd)):  # noqa: PTH117  # any
-            raise ConfigError(
-                f"The folder {cwd!r} of server {name!r} depends on where it is started. Write it in full."
-            )
-    text = _config_text(client, servers)
-    if path.exists() and _bytes(path) != _config_before(client):
-        raise ConfigError(f"{path} is there already. Name another file with --config, or move it away.")
-    try:
-        warnings = parse_config(text, path, environ).warnings
-    except ConfigError as error:
-        raise ConfigError(
-            f"Nothing was changed: the gateway could not use these servers as they stand in {client.file}, where "
-            f"variables of the client's own have to be written out. What they would be in {path}:\n{error}"
-        ) from None
-    after = {**written, client.block: {ENTRY: _own_entry(client, path)}}
-    return Change(client, servers, before, _json(after, client.file), path, text, warnings)
+        folders = [str(entry[key]) for key in _FOLDERS if entry.get(key)] if isinstance(entry, dict) else []
+        for folder in folders:
+            if folder[0] not in "~$" and not os.path.isabs(folder):  # noqa: PTH117  # any text
+                raise ConfigError(f"The folder {folder!r} of server {name!r} depends on where it is. Write it in full.")
 
 
 def plan_uninstall(client: Client) -> Change:
-    """Put a client's servers back in the place of the gateway, as they were; our configuration stays.
+    """Put a client's servers back in the place of the gateway, as they were.
 
     If nothing else has changed since, the file is as it was to the byte. A server that came later stays, and stands
     before one of the same name.
 
     Raises:
-        ConfigError: The gateway is not there, or the file as it was is not.
+        ConfigError: The file as it was is not there, or a file cannot be read.
     """
-    now = _bytes(client.file)
-    written = _parsed(now, client.file)
-    servers = _servers(written, client)
-    gateway = next(filter(_is_ours, servers.values()), None)
     kept = _kept(client)
-    if gateway is None or not kept.exists():
-        raise ConfigError(
-            f"{client.file} is not as `mcp-mirror install` leaves it: it names no mcp-mirror, or {kept.name} is not "
-            "beside it. Mend it by hand."
-        )
-    was = _bytes(kept)
-    before = _parsed(was, kept)
-    back = _servers(before, client)
-    others = {name: entry for name, entry in servers.items() if not _is_ours(entry)}
-    if not others and _json({**before, client.block: {ENTRY: gateway}}, kept) == now:
-        return Change(client, back, now, was, client.config)
-    after = {**written, client.block: {**back, **others}}
-    return Change(client, back, now, _json(after, client.file), client.config)
+    if not os.path.exists(kept):  # noqa: PTH110  # any path
+        raise ConfigError(f"There is no {kept}, which `mcp-mirror install` leaves. Mend {client.file} by hand.")
+    was, now = _bytes(kept), _bytes(client.file)
+    before, written = _parsed(was, kept), _parsed(now, client.file)
+    back, servers = _servers(before, client), dict(_servers(written, client))
+    gateway = servers.pop(ENTRY) if _is_ours(servers.get(ENTRY)) else {}
+    args = gateway.get("args", [])
+    config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
+    is_all = not servers and _json({**before, client.block: {ENTRY: gateway}}, kept) == now
+    after = was if is_all else _json({**written, client.block: {**back, **servers}}, client.file)
+    return Change(client, back, was, after, config, _config_text(client, back))
 
 
-def carry_out(change: Change) -> None:
-    """Write what is to be written: the client's file as it was, our configuration, and the client's file last.
+def carry_out_install(change: Change) -> None:
+    """Write our configuration, the client's file as it was, and the client's file last.
 
     Raises:
         ConfigError: One cannot be written.
     """
-    if change.text:
-        _write(_kept(change.client), change.before)
-        _write(change.config, change.text.encode())
+    _write(change.config, change.text.encode())
+    _write(_kept(change.client), change.before)
     _write(change.client.file, change.after)
+
+
+def carry_out_uninstall(change: Change) -> bool:
+    """Write the client's file, and remove what install has written besides; whether our configuration stays.
+
+    It does where somebody has changed it.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    _write(change.client.file, change.after)
+    is_there = os.path.exists(change.config)  # noqa: PTH110  # any path
+    is_changed = is_there and _bytes(change.config) != change.text.encode()
+    with suppress(OSError):
+        _kept(change.client).unlink()
+        if is_there and not is_changed:
+            change.config.unlink()
+    return is_changed
 
 
 def _kept(client: Client) -> Path:
     return client.file.with_name(client.file.name + KEPT_AS)
-
-
-def _config_before(client: Client) -> bytes | None:
-    """What an install before this one has written into the configuration, if there was one."""
-    kept = _kept(client)
-    return _config_text(client, _servers(_parsed(_bytes(kept), kept), client)).encode() if kept.exists() else None
 
 
 def _config_text(client: Client, servers: Mapping[str, Any]) -> str:
@@ -241,7 +267,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def _parsed(data: bytes, file: Path) -> dict[str, Any]:
     try:
-        written = json.loads(data.decode("utf-8-sig") or "{}", object_pairs_hook=_unique)
+        written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file} cannot be read as plain JSON ({error}). Comments and doubled keys would be lost: move its servers "
@@ -267,20 +293,29 @@ def _servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
 
 
 def _is_ours(entry: Any) -> bool:
-    """Whether this server is the gateway, however it is started (`uvx mcp-mirror`, `python -m mcp_mirror`)."""
-    if not isinstance(entry, dict) or not isinstance(args := entry.get("args", []), list):
+    """Whether this server is the gateway, however it is started (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
+    if not isinstance(entry, dict) or not isinstance(args := entry.get("args"), list) or "serve" not in args:
         return False
-    return "serve" in args and any(
-        Path(str(word)).stem in {"mcp-mirror", "mcp_mirror"} for word in (entry.get("command"), *args)
-    )
+    words = (re.split(r"[@=\[]", Path(str(word)).name)[0] for word in (entry.get("command"), *args))
+    return any(word.removesuffix(".exe") in {"mcp-mirror", "mcp_mirror"} for word in words)
 
 
-def _own_entry(client: Client, config: Path) -> dict[str, Any]:
-    """How the client starts the gateway: by a full path, since a client with a window has a `PATH` of its own."""
+def _own_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
+    """How the client starts the gateway.
+
+    By a full path, since a client with a window has a `PATH` of its own; with the variables that its servers name,
+    since the client may know more of them than it hands on.
+    """
     script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
     program = [script] if script else [sys.executable, "-m", "mcp_mirror"]
     kind = {"type": "stdio"} if client.block == "servers" else {}
-    return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)]}
+    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if client.expands else {}
+    env = {"env": named} if named else {}
+    return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)], **env}
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _json(value: Any, file: Path) -> bytes:
@@ -301,9 +336,9 @@ def _bytes(path: Path) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all, with the rights it had; what a link leads to, not the link."""
-    path = path.resolve()
     draft = ""
     try:
+        path = path.resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = path.stat().st_mode & 0o777 if path.exists() else _PRIVATE
         file, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
@@ -311,10 +346,11 @@ def _write(path: Path, data: bytes) -> None:
             opened.write(data)
         Path(draft).chmod(mode)
         Path(draft).replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         with suppress(OSError):
             Path(draft).unlink()
-        raise ConfigError(f"{path} cannot be written: {error.strerror}. Check the path and its permissions.") from None
+        reason = getattr(error, "strerror", None) or "its links lead in a circle"
+        raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
 
 
 _ClientArgument = Annotated[
@@ -346,49 +382,53 @@ def install(
     """
     try:
         change = plan_install(find_client(client), config, os.environ)
-        if not _is_shown(change, dry_run=dry_run):
-            carry_out(change)
-            _tell_installed(change, client)
+        for warning in change.warnings:
+            say(f"mcp-mirror: {warning}")
+        if dry_run:
+            _show(change.config, change.text.encode())
+            _show(change.client.file, change.after)
+            return
+        carry_out_install(change)
+        _tell_installed(change, client)
     except MirrorError as error:
         fail(error)
 
 
 def _tell_installed(change: Change, named: str) -> None:
-    title, path = change.client.title, shlex.quote(str(change.config))
-    say(
-        f"{title} starts mcp-mirror now, and mcp-mirror its servers, from {change.config}: {', '.join(change.servers)}."
-    )
-    say(f"{change.client.file} as it was is kept in {_kept(change.client).name} beside it.")
-    for warning in change.warnings:
-        say(f"mcp-mirror: {warning}")
-    names = dict.fromkeys(_VARIABLE.findall(change.text)) if change.client.expands else {}
-    if names:
-        say(f"{title} must have these variables in its environment: {', '.join(names)}.")
+    title, names = change.client.title, ", ".join(change.servers)
+    say(f"{_capital(title)} starts mcp-mirror now, and mcp-mirror its servers, from {change.config}: {names}.")
+    say(f"{change.client.file} as it was is kept beside it, in {_kept(change.client).name}.")
+    if named not in known_clients():
+        say("Both hold what that file held, keys too: keep them out of version control.")
     say("A server gets PATH, HOME and a few more of the environment, and what its `env` names.")
-    say(f"See whether everything connects, and start {title} anew: mcp-mirror check --config {path}")
-    say(f"To put the servers back: mcp-mirror uninstall {shlex.quote(named)}")
+    check, back = (
+        shlex.join(["mcp-mirror", *words])
+        for words in (["check", "--config", str(change.config)], ["uninstall", named])
+    )
+    say(f"See whether everything connects, and start {title} anew: {check}")
+    say(f"To put the servers back: {back}")
 
 
 def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:  # noqa: FBT002  # a flag of the command line
     """Put a client's servers back in the place of the gateway, as they were when it was installed.
 
-    What is in memory stays, and so does the gateway's configuration.
+    What is in memory stays, and so does a configuration that was changed since.
 
     Example: mcp-mirror uninstall claude-desktop
     """
     try:
         change = plan_uninstall(find_client(client))
-        if not _is_shown(change, dry_run=dry_run):
-            carry_out(change)
-            say(f"{change.client.title} starts its own servers again: {', '.join(change.servers)}. Start it anew.")
+        if dry_run:
+            _show(change.client.file, change.after)
+            return
+        stays = carry_out_uninstall(change)
+        title, names = change.client.title, ", ".join(change.servers)
+        say(f"{_capital(title)} starts its own servers again: {names}. Start it anew.")
+        if stays:
+            say(f"{change.config} was changed since and stays; what was added there, {title} does not know of.")
     except MirrorError as error:
         fail(error)
 
 
-def _is_shown(change: Change, *, dry_run: bool) -> bool:
-    if dry_run:
-        texts = ((change.config, change.text), (change.client.file, change.after.decode("utf-8-sig")))
-        for path, text in texts:
-            if text:
-                print(f"{path}:\n{indent(text, '  ')}")  # noqa: T201  # the output
-    return dry_run
+def _show(path: Path, data: bytes) -> None:
+    print(f"{path}:\n{indent(data.decode('utf-8-sig'), '  ')}")  # noqa: T201  # the output

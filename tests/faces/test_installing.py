@@ -15,7 +15,16 @@ from typer.testing import CliRunner, Result
 
 from mcp_mirror.cli import app
 from mcp_mirror.config import load_config
-from mcp_mirror.installing import KEPT_AS, carry_out, find_client, known_clients, plan_install, plan_uninstall
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.installing import (
+    KEPT_AS,
+    carry_out_install,
+    carry_out_uninstall,
+    find_client,
+    known_clients,
+    plan_install,
+    plan_uninstall,
+)
 from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
 
 FILES = {"command": "npx", "args": ["-y", "server-files", "/home/you"], "env": {"KEY": "a: b # c"}}
@@ -76,47 +85,84 @@ def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> 
     assert f"mcp-mirror check --config {config}" in ran.stderr
     assert invoke("uninstall", name).exit_code == 0
     assert file.read_bytes() == before
-    assert config.exists()
-    assert invoke("install", name).exit_code == 0  # its own configuration of before is no obstacle
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+    assert invoke("install", name).exit_code == 0
     assert read(file)[block] == {"mirror": entry}
 
 
-def test_what_changed_since_stays_when_the_servers_come_back(write: Write) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_changed_since_stays_when_the_servers_come_back(is_there: bool, write: Write) -> None:  # noqa: FBT001
     file = write()
     assert invoke("install", "claude-desktop").exit_code == 0
-    installed = read(file)["mcpServers"]
-    file.write_text(json.dumps({"scale": 2, "mcpServers": {**installed, "files": {"command": "new"}, "late": {}}}))
+    installed = read(file)["mcpServers"] if is_there else {}
+    work = {"command": "mcp-mirror", "args": ["serve", "--config", "/work.yaml"], "env": {"KEY": "k"}}
+    since = {"files": {"command": "new"}, "late": {}, "work": work}
+    file.write_text(json.dumps({"scale": 2, "mcpServers": {**installed, **since}}))
+    ran = invoke("install", "claude-desktop")
+    assert ran.exit_code == 2
+    assert f"{file.name}{KEPT_AS} holds {file.name} as it was" in ran.stderr
     assert invoke("uninstall", "claude-desktop").exit_code == 0
-    assert read(file) == {"scale": 2, "mcpServers": {**SERVERS, "files": {"command": "new"}, "late": {}}}
+    assert read(file) == {"scale": 2, "mcpServers": {**SERVERS, **since}}
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write()
+    before = file.read_bytes()
+
+    def write_some(path: Path, data: bytes) -> None:
+        nonlocal written
+        written -= 1
+        if written < 0:
+            raise ConfigError("The disk is full.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mcp_mirror.installing._write", write_some)
+        assert invoke("install", "claude-desktop").exit_code == 2
+    assert file.read_bytes() == before
+    assert invoke("install", "claude-desktop").exit_code == 0
+    assert invoke("uninstall", "claude-desktop").exit_code == 0
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "gateway",
     [
         {"command": "/usr/bin/mcp-mirror", "args": ["serve", "--config=mine.yaml"], "env": {"KEY": "k"}},
-        {"command": "uvx", "args": ["mcp-mirror", "serve", "-c", "${workspaceFolder}/mine.yaml"]},
+        {"command": "uvx", "args": ["mcp-mirror@latest", "serve", "-c", "${workspaceFolder}/mine.yaml"]},
         {"command": "python", "args": ["-m", "mcp_mirror", "serve"]},
     ],
 )
 def test_a_gateway_that_somebody_put_there_is_let_alone(gateway: Any, write: Write) -> None:
     file = write(files=FILES, mine=gateway)
     before = file.read_bytes()
-    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "is not as `mcp-mirror install`")):
+    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "There is no ")):
         ran = invoke(command, "claude-desktop")
         assert (ran.exit_code, file.read_bytes()) == (2, before)
         assert said in ran.stderr
 
 
-def test_a_configuration_that_is_there_is_let_alone(write: Write, tmp_path: Path) -> None:
+def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) -> None:
     file, config = write(), tmp_path / "mine.yaml"
     assert invoke("install", "claude-desktop", "--config", str(config)).exit_code == 0
-    assert invoke("uninstall", "claude-desktop").exit_code == 0
     config.write_text(config.read_text() + "store: {kind: memory}\n")
+    assert f"{config} was changed since and stays" in invoke("uninstall", "claude-desktop").stderr
     before = [path.read_bytes() for path in (file, config)]
     ran = invoke("install", "claude-desktop", "--config", str(config))
     assert ran.exit_code == 2
     assert f"{config} is there already. Name another file" in ran.stderr
     assert [path.read_bytes() for path in (file, config)] == before
+
+
+def test_no_file_is_written_over_another(write: Write) -> None:
+    file = write()
+    before = file.read_bytes()
+    for config in (file, file.with_name(file.name + KEPT_AS), file.parent):
+        ran = invoke("install", "claude-desktop", "--config", str(config))
+        assert (ran.exit_code, file.read_bytes()) == (2, before)
+    assert list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("block", ["mcpServers", "servers"])
@@ -127,6 +173,8 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
     ran = invoke("install", str(file))
     assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp.mirror.yaml"))
     assert f"mcp-mirror uninstall '{file}'" in ran.stderr
+    assert "The client of .mcp.json starts mcp-mirror now" in ran.stderr
+    assert "keep them out of version control" in ran.stderr
     assert invoke("uninstall", str(file)).exit_code == 0
     assert read(file) == {block: SERVERS}
 
@@ -144,18 +192,24 @@ def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: 
 def test_what_is_text_to_a_client_is_no_variable_here(write: Write, tmp_path: Path) -> None:
     told = {"command": "x", "args": ["${HOME}", "$${x}", "$y", "{z}"]}
     write(told=told)
-    assert "in its environment" not in invoke("install", "claude-desktop").stderr
+    assert invoke("install", "claude-desktop").exit_code == 0
     (upstream,) = load_config(tmp_path / ".config/mcp-mirror/claude-desktop.yaml", {}).upstreams
     assert isinstance(upstream.endpoint, StdioEndpoint)
     assert upstream.endpoint.args == tuple(told["args"])
 
 
-def test_what_the_client_must_have_is_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", "k")
-    write("cursor", a={"command": "x", "env": {"A": "${env:KEY}", "B": "${KEY}"}, "envFile": ".env"})
-    ran = invoke("install", "cursor")
-    assert "Cursor must have these variables in its environment: KEY." in ran.stderr
-    assert "mcpServers.a.envFile: the file is not read" in ran.stderr
+def test_variables_are_handed_on_as_the_client_spells_them(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEY", "OTHER"):
+        monkeypatch.setenv(name, "k")
+    file = write("cursor", a={"command": "x", "args": ["${OTHER}", "${NONE:-no}"], "env": {"A": "${env:KEY}"}})
+    assert invoke("install", "cursor").exit_code == 0
+    assert read(file)["mcpServers"]["mirror"]["env"] == {"OTHER": "${OTHER}", "KEY": "${env:KEY}"}
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_what_has_no_effect_is_told(more: list[str], write: Write) -> None:
+    write("cursor", a={"command": "x", "envFile": ".env"})
+    assert "mcpServers.a.envFile: the file is not read" in invoke("install", "cursor", *more).stderr
 
 
 def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> None:
@@ -176,6 +230,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "comments": ('{"mcpServers": {} // mine\n}', "cannot be read as plain JSON"),
     "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "a key comes twice"),
     "too deep": ("[" * 100_000, "cannot be read as plain JSON"),
+    "a server too deep": ('{"mcpServers": {"a": {"x": ' + "[" * 900 + "]" * 900 + "}}}", "is nested too deep"),
+    "nothing but a line": ("\n", "There are no servers in"),
     "no object": ("[]", "holds no JSON object"),
     "no servers": ('{"mcpServers": [1]}', "is no object of servers"),
     "nothing to move": ("{}", "There are no servers in"),
@@ -188,6 +244,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         '{"mcpServers": {"a": {"command": "${input:key}"}}}',
         "${input:...} asks a person",
     ),
+    "a folder of another name": ('{"mcpServers": {"a": {"command": "x", "working_directory": "b"}}}', "in full"),
     "a folder beside": ('{"mcpServers": {"a": {"command": "x", "cwd": "here"}}}', "Write it in full"),
     "a server of no form": ('{"mcpServers": {"a": {}}}', "mcpServers.a"),
 }
@@ -209,21 +266,30 @@ def test_what_is_not_there_is_told(write: Write) -> None:
     assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
     assert "There is no " in invoke("install", "cursor").stderr
     file = write()
-    assert "names no mcp-mirror" in invoke("uninstall", "claude-desktop").stderr
-    assert invoke("install", "claude-desktop").exit_code == 0
-    file.with_name(file.name + KEPT_AS).unlink()
-    assert "is not beside it. Mend it by hand." in invoke("uninstall", "claude-desktop").stderr
+    ran = invoke("uninstall", "claude-desktop")
+    assert f"There is no {file}{KEPT_AS}" in ran.stderr
+    assert "by hand" in ran.stderr
 
 
-def test_a_file_that_cannot_be_written_is_told(write: Write, tmp_path: Path) -> None:
+def test_servers_under_two_keys_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "two.json"
+    file.write_text(json.dumps({"servers": {}, "mcpServers": SERVERS}))
+    assert invoke("install", str(file), "--dry-run").exit_code == 0
+    file.write_text(json.dumps({"servers": SERVERS, "mcpServers": SERVERS}))
+    assert "has servers under 'mcpServers' and 'servers'" in invoke("install", str(file)).stderr
+
+
+@pytest.mark.parametrize("config", ["x" * 300, "loop", "loop/x.yaml", "file/x.yaml"])
+def test_a_configuration_that_cannot_be_written_is_told(config: str, write: Write, tmp_path: Path) -> None:
     file = write()
-    (tmp_path / ".config/mcp-mirror").write_text("no folder")
-    ran = invoke("install", "claude-desktop")
+    before = file.read_bytes()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").write_text("")
+    ran = invoke("install", "claude-desktop", "--config", str(tmp_path / config))
     assert ran.exit_code == 2
-    assert "cannot be" in ran.stderr
-    assert read(file)["mcpServers"] == SERVERS
-    (tmp_path / ".config/mcp-mirror").unlink()
-    assert invoke("install", "claude-desktop").exit_code == 0  # what was written before is no obstacle
+    assert "cannot be written" in ran.stderr
+    assert file.read_bytes() == before
+    assert "neither a client" in invoke("install", str(tmp_path / config)).stderr
 
 
 def test_a_link_stays_one_and_rights_stay(write: Write, tmp_path: Path) -> None:
@@ -270,10 +336,9 @@ def test_any_servers_come_back_as_they_were(
     file = write(content="\ufeff" + text.replace("\n", "\r\n") if is_marked else text)
     before = file.read_bytes()
     client = find_client("claude-desktop")
-    client.config.unlink(missing_ok=True)
-    carry_out(plan_install(client, None, os.environ))
+    carry_out_install(plan_install(client, None, os.environ))
     for one in load_config(client.config, {}).upstreams:
         assert isinstance(one.endpoint, StdioEndpoint)
         assert one.endpoint.args == tuple(servers[one.name].get("args", ()))
-    carry_out(plan_uninstall(client))
+    assert not carry_out_uninstall(plan_uninstall(client))
     assert file.read_bytes() == before
