@@ -86,16 +86,15 @@ def find_client(named: str) -> Client:
     known = known_clients()
     if named in known:
         return known[named]
-    file = os.path.realpath(os.path.expanduser(named))  # noqa: PTH111  # any text
-    if not os.path.isfile(file):  # noqa: PTH113  # any text
+    path = _full(named)
+    if not os.path.isfile(path):  # noqa: PTH113  # of any text
         names = ", ".join(known)
         raise ConfigError(
             f"{named!r} is neither a client ({names}) nor a file. Name one of them, or another's JSON file."
         )
     for client in known.values():
-        if os.path.realpath(client.file) == file:
+        if _full(client.file) == path:
             return client
-    path = Path(file)
     written = _parsed(_bytes(path), path)
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
@@ -136,14 +135,14 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     """
     before, kept = _bytes(client.file), _kept(client)
     written = _parsed(before, client.file)
-    if os.path.exists(kept) and _bytes(kept) != before:  # noqa: PTH110  # any path
+    if _is_there(kept) and _bytes(kept) != before:
         raise ConfigError(
             f"{kept} holds {client.file.name} as it was when the gateway was installed. Bring those servers back first "
             "(`mcp-mirror uninstall`); then all can be installed."
         )
     servers = _servers(written, client)
     _check(servers, client)
-    path = Path(os.path.realpath(os.path.expanduser(config or client.config)))  # noqa: PTH111  # any text
+    path = _full(config or client.config)
     try:
         text = _config_text(client, servers)
         warnings = parse_config(text, path, environ).warnings
@@ -154,8 +153,8 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
         ) from None
     except RecursionError:
         raise ConfigError(f"A server in {client.file} is nested too deep to be one. Mend it first.") from None
-    is_there = os.path.exists(path) and _bytes(path) != text.encode()  # noqa: PTH110  # any path
-    if is_there or path in map(Path, map(os.path.realpath, (client.file, kept))):
+    is_other = _is_there(path) and _bytes(path) != text.encode()
+    if is_other or path in map(_full, (client.file, kept)):
         raise ConfigError(f"{path} is there already. Name another file with --config, or move it away.")
     after = {**written, client.block: {ENTRY: _own_entry(client, path, text)}}
     return Change(client, servers, before, _json(after, client.file), path, text, warnings)
@@ -188,7 +187,7 @@ def plan_uninstall(client: Client) -> Change:
         ConfigError: The file as it was is not there, or a file cannot be read.
     """
     kept = _kept(client)
-    if not os.path.exists(kept):  # noqa: PTH110  # any path
+    if not _is_there(kept):
         raise ConfigError(f"There is no {kept}, which `mcp-mirror install` leaves. Mend {client.file} by hand.")
     was, now = _bytes(kept), _bytes(client.file)
     before, written = _parsed(was, kept), _parsed(now, client.file)
@@ -221,13 +220,21 @@ def carry_out_uninstall(change: Change) -> bool:
         ConfigError: The file cannot be written.
     """
     _write(change.client.file, change.after)
-    is_there = os.path.exists(change.config)  # noqa: PTH110  # any path
+    is_there = _is_there(change.config)
     is_changed = is_there and _bytes(change.config) != change.text.encode()
     with suppress(OSError):
         _kept(change.client).unlink()
         if is_there and not is_changed:
             change.config.unlink()
     return is_changed
+
+
+def _full(path: str | Path) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111  # unlike a `Path`, of any text
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110  # the same
 
 
 def _kept(client: Client) -> Path:
