@@ -105,6 +105,13 @@ def test_a_text_that_alternates_is_no_cheaper_than_it_is(run: int, count_tokens:
     assert count_tokens(text) <= estimate_tokens(text, "openai") <= 1.4 * count_tokens(text)
 
 
+@pytest.mark.parametrize("indent", [1, 2, 4])
+def test_a_large_text_is_no_dearer_for_its_indentation(indent: int, count_tokens: Callable[[str], int]) -> None:
+    text = json.dumps({"rows": [{"row": [ROWS]} for _ in range(40)]}, indent=indent)
+    for form in (text, text.encode()):
+        assert count_tokens(text) <= estimate_tokens(form, "openai") <= 1.3 * count_tokens(text)
+
+
 @pytest.mark.parametrize(("width", "size"), [(73, 163_456), (80, 204_288), (64, 200_000), (100, 1_000_000)])
 def test_no_column_of_a_table_is_missed(width: int, size: int, count_tokens: Callable[[str], int]) -> None:
     rows = (f"{'name':<{width - 25}}{chance.randbytes(12).hex()}\n" for _ in range(size // width + 1))
@@ -268,6 +275,7 @@ def test_a_provider_that_is_not_known_is_told(what: Any) -> None:
 def test_numbers_in_a_buffer_cost_what_their_bytes_do() -> None:
     numbers = array("I", [0x31323334] * 40_000)
     assert estimate_tokens(memoryview(numbers)) == estimate_tokens(numbers.tobytes())
+    assert estimate_tokens(memoryview(b"a-b-c-")[::2]) == estimate_tokens(b"abc")
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(10, MEDIUM_TOKENS), (80_000, 20_000)])

@@ -57,7 +57,8 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
     if isinstance(what, str | bytes):
         return _of_text(what, provider)
     if isinstance(what, bytearray | memoryview):
-        return _of_text(memoryview(what).cast("B"), provider)
+        view = memoryview(what)
+        return _of_text(view.cast("B") if view.c_contiguous else view.tobytes(), provider)
     if isinstance(what, Mapping):
         return _of_message(what, provider)
     return sum(_of_message(message, provider) for message in what)

@@ -3,7 +3,7 @@
 A text of up to 32 KiB is looked at whole. Of a larger one, windows are: one at a place of its own in each of equal
 strata, so that nothing periodic can hide between them; and four times as many where the deviation between neighbours
 says that they do not suffice. A window holds the words that begin in it, so that none is cut. This bounds texts that
-change as texts do, in runs; of a text that somebody arranged so that the windows miss what is dense, it can fall short.
+change as texts do, in runs; of a text that somebody arranged so that the windows miss what is dense, it falls short.
 """
 
 import codecs
@@ -23,7 +23,9 @@ _WHOLE: Final = 1 << 15
 """Bytes, or characters of a `str`, of the largest text that is looked at whole."""
 _WINDOW: Final = 48
 _REACH: Final = 24
-"""How far behind either edge of a window the space is looked for at which it is cut."""
+"""How far behind either edge of a window the spaces are looked for before which it is cut."""
+_READ: Final = 1 + _WINDOW + _REACH
+"""What is read of a window: also the character before it, by which a space is known to be the first."""
 _FEW_WINDOWS: Final = 64
 _MANY_WINDOWS: Final = 256
 _ENOUGH: Final = 0.05
@@ -153,22 +155,31 @@ def _starts(size: int, count: int) -> Iterator[int]:
     By squares: were the places a multiple of their number, each would be at the same column of a table of some width.
     """
     stratum = size / count
-    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _WINDOW - _REACH)) for at in range(count))
+    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _READ)) for at in range(count))
 
 
 def _window(text: str | Buffer, start: int) -> tuple[str, int]:
-    """The words that begin in a window, or where there are none the characters, and their size."""
-    window = text[start : start + _WINDOW + _REACH]
+    """What is in a window (`_words`), and its size."""
+    window = text[start : start + _READ]
     if isinstance(window, str):
-        window = window[_words(window.find(" ", 0, _REACH), window.find(" ", _WINDOW))]
+        window = window[_words(window)]
         return window, len(window)
     raw = bytes(window)
-    raw = raw[_words(raw.find(b" ", 0, _REACH), raw.find(b" ", _WINDOW))]
+    raw = raw[_words(raw.decode("latin-1"))]
     raw = raw[next((at for at, byte in enumerate(raw[:3]) if byte & 0xC0 != _INSIDE), 3) :]
     decoder = _DECODER("replace")
     return decoder.decode(raw), len(raw) - len(decoder.getstate()[0])
 
 
-def _words(first: int, last: int) -> slice:
-    """From the first space to the last, where they were found."""
-    return slice(max(first, 0), last if last >= 0 else _WINDOW)
+def _words(read: str) -> slice:
+    """The words that begin in a window, with the spaces before them; where there are no spaces, all of it."""
+    first, last = _first_run(read, 1, 1 + _REACH), _first_run(read, 1 + _WINDOW, _READ)
+    return slice(first if first > 0 else 1, last if last > 0 else 1 + _WINDOW)
+
+
+def _first_run(read: str, start: int, stop: int) -> int:
+    """Where the first run of spaces begins between two places; below 0 if none does."""
+    at = read.find(" ", start, stop)
+    if at == start and read[start - 1] == " ":  # it has begun before
+        at = read.find(" ", stop - len(read[start:stop].lstrip(" ")), stop)
+    return at
