@@ -16,15 +16,8 @@ from typer.testing import CliRunner, Result
 from mcp_mirror.cli import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.installing import (
-    KEPT_AS,
-    carry_out_install,
-    carry_out_uninstall,
-    find_client,
-    known_clients,
-    plan_install,
-    plan_uninstall,
-)
+from mcp_mirror.installing.changes import carry_out_install, carry_out_uninstall, plan_install, plan_uninstall
+from mcp_mirror.installing.clients import KEPT_AS, find_client, known_clients
 from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
 
 FILES = {"command": "npx", "args": ["-y", "server-files", "/home/you"], "env": {"KEY": "a: b # c"}}
@@ -119,7 +112,7 @@ def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkey
         path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_mirror.installing._write", write_some)
+        patch.setattr("mcp_mirror.installing.changes.write_file", write_some)
         assert invoke("install", "claude-desktop").exit_code == 2
     assert file.read_bytes() == before
     assert invoke("install", "claude-desktop").exit_code == 0
