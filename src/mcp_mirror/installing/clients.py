@@ -32,7 +32,7 @@ class Client:
 
 
 def known_clients() -> dict[str, Client]:
-    """The clients that are known by name, with where they keep their servers on this system (each one's own manual)."""
+    """The clients that are known by name, with where each is documented to keep its servers on this system."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also where there is none
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
