@@ -172,6 +172,16 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
     assert read(file) == {block: SERVERS}
 
 
+@pytest.mark.parametrize("block", ["mcpServers", "servers"])
+def test_servers_come_back_where_somebody_has_taken_all_out(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({block: SERVERS}))
+    assert invoke("install", str(file)).exit_code == 0
+    file.write_text("{}")
+    assert invoke("uninstall", str(file)).exit_code == 0
+    assert read(file) == {block: SERVERS}
+
+
 def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: Path) -> None:
     file = write(told={"command": "x", "args": ["${HOME}"]})
     assert invoke("install", "claude-desktop").exit_code == 0

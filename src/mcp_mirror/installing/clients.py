@@ -11,7 +11,7 @@ from typing import Any, Final
 from platformdirs import user_config_path
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.installing.files import full, parse_json, read_bytes
+from mcp_mirror.installing.files import full, is_there, parse_json, read_bytes
 
 KEPT_AS: Final = ".before-mcp-mirror"
 """What the name of a client's file ends with where it is kept as it was."""
@@ -72,7 +72,8 @@ def find_client(named: str) -> Client:
     for client in known.values():
         if full(client.file) == path:
             return client
-    written = parse_json(read_bytes(path), path)
+    kept = path.with_name(path.name + KEPT_AS)
+    written = parse_json(read_bytes(kept if is_there(kept) else path), path)
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
         raise ConfigError(f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move them under one of these.")
