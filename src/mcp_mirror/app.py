@@ -173,13 +173,20 @@ class _HttpServer(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    """A listening socket whose connections send without delay.
+
+    The option is set here, where accepted sockets inherit it: asyncio sets it only on sockets that name their protocol,
+    which those of `create_server` do not. Without it each small answer waits for the client's delayed acknowledgement.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise MirrorError(
             f"Cannot serve on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any that is free."
         ) from None
+    return listening
 
 
 @asynccontextmanager
