@@ -150,6 +150,8 @@ class Party:
     """What the handshake says that the client can do."""
     name: str | None = None
     """Whose connection it is; None where it is everybody's. See `Caller.party`."""
+    is_shared: bool = False
+    """Requests of several principals or sessions go over the connection."""
 
 
 class Hearing:

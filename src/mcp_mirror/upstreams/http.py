@@ -270,6 +270,29 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return None if stub is None else bytes(stub)
 
 
+TakesCookies = Callable[[str | None], bool]
+"""Whether to keep cookies of the answer to a request of this protocol version; None: the request names none."""
+
+
+class CookieFilter(httpx2.AsyncBaseTransport):
+    """Sends through `inner`, and removes cookies from responses where the connection must not keep them."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, takes_cookies: TakesCookies) -> None:
+        self._inner = inner
+        self._takes_cookies = takes_cookies
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request."""
+        response = await self._inner.handle_async_request(request)
+        if "set-cookie" in response.headers and not self._takes_cookies(request.headers.get("mcp-protocol-version")):
+            del response.headers["set-cookie"]
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+
 def _is_message(fields: tuple[bytes, ...]) -> bool:
     """Whether an event's data is a message: the older transport has an event that names an address too."""
     kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
@@ -320,6 +343,7 @@ class HttpTransport:
     timeout: float
     """Seconds without a byte after which what is no request is given up; requests have their own clock."""
     spool: Spool
+    takes_cookies: TakesCookies
     authorizer: Authorizer | None = None
     """Has the tokens; None where none are needed."""
 
@@ -363,6 +387,7 @@ class HttpTransport:
         inner: httpx2.AsyncBaseTransport = GuardedTransport(reach)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
+        inner = CookieFilter(inner, self.takes_cookies)
         return LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
 
     def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:

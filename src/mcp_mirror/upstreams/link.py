@@ -16,7 +16,7 @@ import anyio.lowlevel
 import httpx2
 import mcp_types as types
 from mcp import MCPError
-from mcp_types.version import is_version_at_least
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
@@ -37,7 +37,7 @@ from mcp_mirror.upstreams.base import (
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.hearing import Party
-from mcp_mirror.upstreams.http import HttpTransport
+from mcp_mirror.upstreams.http import HttpTransport, TakesCookies
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
@@ -102,11 +102,11 @@ class Means:
     doorway: Doorway | None = None
     """The way in for requests over all connections; None: each connection has one of its own."""
 
-    def transport(self, last_words: LastWords) -> StdioTransport | HttpTransport:
+    def transport(self, last_words: LastWords, takes_cookies: TakesCookies) -> StdioTransport | HttpTransport:
         """A transport, single use."""
         endpoint = self.policy.endpoint
         if isinstance(endpoint, HttpEndpoint):
-            return HttpTransport(endpoint, self.policy.timeout, self.spool, self.authorizer)
+            return HttpTransport(endpoint, self.policy.timeout, self.spool, takes_cookies, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # to local functions there is no link
         return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, last_words)
 
@@ -241,7 +241,7 @@ class Link:
     async def _serve(self) -> None:
         last_words = LastWords(self.means.redactor)
         try:
-            async with self._connected(self.means.transport(last_words)) as connection:
+            async with self._connected(self.means.transport(last_words, self._takes_cookies)) as connection:
                 self._settle(connection)
                 for kind in ("tools", *(kind for kind in ("resources", "prompts") if connection.offers(kind))):
                     self._announce(kind)
@@ -284,6 +284,17 @@ class Link:
         if scope.cancelled_caught:
             hint = _SLOW_START if isinstance(means.policy.endpoint, StdioEndpoint) else _SLOW_ANSWER
             raise UpstreamError(f"It did not connect and list its tools within {seconds:g} s. {hint}")
+
+    def _takes_cookies(self, version: str | None) -> bool:
+        """Whether to keep cookies of an answer: a load balancer may need them to find the session again.
+
+        A connection of one party keeps all. A connection that several callers share keeps only those of its own
+        handshake in the 2025 protocol, which has sessions, and none where `scope` is `shared`.
+        """
+        if not self.party.is_shared:
+            return True
+        is_handshake = self._connection is None and version not in MODERN_PROTOCOL_VERSIONS
+        return is_handshake and self.means.policy.scope != "shared"
 
     def _settle(self, connection: Connection | None) -> None:
         self._connection = connection

@@ -297,7 +297,8 @@ class ServerUpstream:
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)
 
-        return Party(changed, updated, home, exchange.caller.capabilities if exchange else {}, name)
+        capabilities = exchange.caller.capabilities if exchange else {}
+        return Party(changed, updated, home, capabilities, name, is_shared=exchange is None)
 
     @property
     def _holding(self) -> HeldCalls:
