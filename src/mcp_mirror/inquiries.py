@@ -6,7 +6,6 @@ is over; a process is killed. What is asked is not known here.
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -17,8 +16,8 @@ import anyio.to_thread
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.leash import Leash
 from mcp_mirror.models import Buffer, FileSpan
+from mcp_mirror.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
 from mcp_mirror.spool import map_file
-from mcp_mirror.worker import DIED, Worker, answer_questions
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -28,9 +27,8 @@ _IN_THREAD: Final = 1 << 23
 """Bytes from which on one that is in a file is looked into by a process."""
 _GRACE: Final = 1.0
 """Seconds that a process gets to end by itself when its time is over."""
-_PROCESSES: Final = 2
-_MEMORY: Final = 2 << 30
-"""Bytes that such a process may take, beside the files that it maps."""
+_SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
+"""One principal leaves a process to others. The memory is beside the files that a process maps."""
 
 
 class Inquiry(Protocol[Answer_co]):
@@ -46,20 +44,24 @@ class _Question:
     inquiry: Inquiry[Any]
     seconds: float
 
+    def __call__(self) -> object:
+        """Find the answer, in a process."""
+        return _answer(self)
+
 
 class _Gone:
     """The file is not there any more."""
 
 
 class Inquirer:
-    """Keeps the processes, which are started when they are first needed."""
+    """Runs inquiries, in processes where needed."""
 
     def __init__(self, leash: Leash) -> None:
-        self._leash = leash
-        self._idle: list[Worker] = []
-        self._turns = anyio.Semaphore(_PROCESSES)
+        self._pool = Pool(leash, _SIZE)
 
-    async def ask(self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float) -> Answer_co:
+    async def ask(
+        self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float, principal: str
+    ) -> Answer_co:
         """Find the answer, wherever that is best done.
 
         Args:
@@ -67,12 +69,13 @@ class Inquirer:
             file: Where it also is.
             inquiry: What to find out.
             seconds: How long that may take.
+            principal: Who asks: principals share the processes fairly.
 
         Raises:
             ToolError: What the inquiry raises, or the time is over.
         """
         if file and len(blob) > _IN_THREAD:
-            answer = await self._ask_process(_Question(file, inquiry, seconds))
+            answer = await self._ask_process(_Question(file, inquiry, seconds), principal)
             if not isinstance(answer, _Gone):
                 return answer  # type: ignore[no-any-return]  # what the inquiry gave
         if len(blob) <= _AT_ONCE:
@@ -80,47 +83,37 @@ class Inquirer:
         return await anyio.to_thread.run_sync(_found, blob, inquiry, seconds)
 
     async def ask_apart(
-        self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float
+        self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
         """As `ask`, always in a process: for what does not ask whether its time is over."""
-        answer = await self._ask_process(_Question(file or bytes(blob), inquiry, seconds))
+        answer = await self._ask_process(_Question(file or bytes(blob), inquiry, seconds), principal)
         if isinstance(answer, _Gone):
-            answer = await self._ask_process(_Question(bytes(blob), inquiry, seconds))
+            answer = await self._ask_process(_Question(bytes(blob), inquiry, seconds), principal)
         return answer  # type: ignore[no-any-return]  # what the inquiry gave
 
     async def aclose(self) -> None:
         """End the processes."""
-        while self._idle:
-            await self._idle.pop().aclose()
+        await self._pool.aclose()
 
-    async def _ask_process(self, question: _Question) -> Any:
+    async def _ask_process(self, question: _Question, principal: str) -> Any:
+        seconds = question.seconds
         try:
-            with anyio.fail_after(question.seconds + _GRACE):
-                await self._turns.acquire()
-        except TimeoutError:
+            answer = await self._pool.ask(principal, question, seconds + _GRACE, seconds + _GRACE)
+        except BusyPoolError:
             raise ToolError(
-                f"Others look into large values, and have for {question.seconds:g} s (`memory_tools.timeout`). Try "
-                "again in a moment."
+                f"Other queries of large values have run for {seconds:g} s (`memory_tools.timeout`). Try again in a "
+                "moment."
             ) from None
-        try:
-            worker = self._idle.pop() if self._idle else Worker(__name__, self._leash)
-            try:
-                with anyio.fail_after(question.seconds + _GRACE):
-                    answer = await worker.exchange(question)
-            except TimeoutError:
-                await worker.aclose()
-                raise ToolError(
-                    f"That takes longer than {question.seconds:g} s (`memory_tools.timeout`). Take a part of the value."
-                ) from None
-            except DIED:
-                await worker.aclose()
-                raise ToolError("The process that looks into values died. Take a part of the value.") from None
-            except BaseException:
-                await worker.aclose()
-                raise
-            self._idle.append(worker)
-        finally:
-            self._turns.release()
+        except PreemptedError:
+            raise ToolError(
+                "The query was stopped because another principal was waiting. Query a smaller part of the value."
+            ) from None
+        except DeadlineError:
+            raise ToolError(
+                f"That takes longer than {seconds:g} s (`memory_tools.timeout`). Take a part of the value."
+            ) from None
+        except WorkerDiedError:
+            raise ToolError("The process that looks into values died. Take a part of the value.") from None
         if isinstance(answer, MirrorError):
             raise answer
         return answer
@@ -139,22 +132,8 @@ def _found(blob: Buffer, inquiry: Inquiry[Answer_co], seconds: float) -> Answer_
 # What runs in the other process.
 
 
-def main() -> None:
-    """Answer questions on standard input until it ends."""
-    _bound_memory()
-    sys.set_int_max_str_digits(0)  # of this process alone, which is killed where one takes too long
-    answer_questions(_answer)
-
-
-def _bound_memory() -> None:
-    if sys.platform != "win32":
-        import resource  # noqa: PLC0415  # there is none on Windows
-
-        with suppress(ValueError, OSError):  # a lower bound is set already
-            resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-
-
 def _answer(question: _Question) -> object:
+    sys.set_int_max_str_digits(0)  # of this process alone, which is killed where one takes too long
     try:
         place = question.place
         blob = place if isinstance(place, bytes) else _mapped(place)

@@ -7,18 +7,18 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import anyio
+from typing import Any, Final
 
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.leash import Leash
 from mcp_mirror.models import Buffer, Draft, FileSpan, Location, Span
+from mcp_mirror.pool import Pool, PoolSize, WorkerDiedError
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
 from mcp_mirror.tokens import estimator
-from mcp_mirror.worker import DIED, Worker, answer_questions
+
+_SIZE: Final = PoolSize(processes=2, per_principal=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,19 @@ class _Scan:
     path: str
     order: Order
 
+    def __call__(self) -> object:
+        """Scan, in a process."""
+        return _answer(self)
+
 
 @dataclass(frozen=True, slots=True)
 class _Locate:
     place: FileSpan
     tokens: Location
+
+    def __call__(self) -> object:
+        """Locate, in a process."""
+        return _answer(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +50,10 @@ class _Scanned:
 
 
 class Scanner:
-    """Starts the process when it is first needed and keeps it; one that dies is started again."""
+    """Starts processes when they are first needed and keeps them; one that dies is started again."""
 
     def __init__(self, leash: Leash) -> None:
-        self._worker = Worker(__name__, leash)
-        self._turn = anyio.Lock()
+        self._pool = Pool(leash, _SIZE)
 
     async def scan(self, frame: SpooledFrame, order: Order) -> Digest | Refused:
         """Read a response that is in a file; the digest's bytes are mapped from there.
@@ -70,17 +77,14 @@ class Scanner:
         return found
 
     async def aclose(self) -> None:
-        """End the process."""
-        await self._worker.aclose()
+        """End the processes."""
+        await self._pool.aclose()
 
     async def _ask(self, question: _Scan | _Locate) -> Any:
-        async with self._turn:
-            with anyio.CancelScope(shield=True):  # an answer that is not taken would answer the next question
-                try:
-                    answer = await self._worker.exchange(question)
-                except DIED:
-                    await self._worker.aclose()
-                    raise UpstreamError("The process that reads large results died. Try again.") from None
+        try:
+            answer = await self._pool.ask("", question, None)
+        except WorkerDiedError:
+            raise UpstreamError("The process that reads large results died. Try again.") from None
         if isinstance(answer, WireError):
             raise answer
         return answer
@@ -105,11 +109,6 @@ def _mapped(scanned: _Scanned) -> Digest:
 
 
 # What runs in the other process.
-
-
-def main() -> None:
-    """Answer questions on standard input until it ends."""
-    answer_questions(_answer)
 
 
 def _answer(question: _Scan | _Locate) -> object:

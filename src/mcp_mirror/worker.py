@@ -25,23 +25,30 @@ DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRea
 class Worker:
     """Starts the process when it is first needed and keeps it; one that ended is started again."""
 
-    def __init__(self, module: str, leash: Leash) -> None:
+    def __init__(self, module: str, leash: Leash, memory: int | None = None) -> None:
         """Start nothing yet.
 
         Args:
             module: Whose `main` runs in the process.
             leash: Ends the process where we are gone.
+            memory: What `main` is called with: bytes of data that the process may allocate, None for no limit.
         """
         self._module = module
         self._leash = leash
+        self._memory = memory
         self._process: Process | None = None
         self._answers: BufferedByteReceiveStream | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
 
     async def exchange(self, question: object) -> Any:
         """Ask, and wait for the answer. Who gives up waiting closes the worker: the answer would be the next one's."""
         if self._process is None or self._answers is None or self._process.returncode is not None:
             await self.aclose()
-            argv = [sys.executable, "-c", f"from {self._module} import main; main()"]
+            argv = [sys.executable, "-c", f"from {self._module} import main; main({self._memory})"]
             # In a session of its own: a Ctrl-C in the terminal leaves it to the calls that are answered still.
             self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
             self._leash.hold(self._process.pid)

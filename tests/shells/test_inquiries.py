@@ -44,48 +44,48 @@ def filed(tmp_path: Path, blob: bytes) -> FileSpan:
 
 async def test_the_answer_is_the_same_wherever_it_is_found(inquirer: Inquirer, tmp_path: Path) -> None:
     said = "2000000: the needle"
-    assert await inquirer.ask(LARGE, None, NEEDLE, SECONDS) == said
-    assert await inquirer.ask(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS) == said
-    assert await inquirer.ask_apart(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS) == said
+    assert await inquirer.ask(LARGE, None, NEEDLE, SECONDS, "alice") == said
+    assert await inquirer.ask(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
+    assert await inquirer.ask_apart(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
     small = b'"the needle"'
-    assert await inquirer.ask(small, None, NEEDLE, SECONDS) == "0: the needle"
-    assert await inquirer.ask_apart(small, None, NEEDLE, SECONDS) == "0: the needle"
+    assert await inquirer.ask(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
+    assert await inquirer.ask_apart(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
 
 
 async def test_a_file_that_is_gone_costs_nothing_but_time(inquirer: Inquirer, tmp_path: Path) -> None:
     nowhere = FileSpan(str(tmp_path / "gone"), Span(0, len(LARGE)))
-    assert await inquirer.ask(LARGE, nowhere, NEEDLE, SECONDS) == "2000000: the needle"
-    assert await inquirer.ask_apart(LARGE, nowhere, NEEDLE, SECONDS) == "2000000: the needle"
+    assert await inquirer.ask(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+    assert await inquirer.ask_apart(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 
 
 async def test_what_is_wrong_is_said_wherever_it_is_found(inquirer: Inquirer, tmp_path: Path) -> None:
     wrong = Search("(", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
     for file in (None, filed(tmp_path, LARGE)):
         with pytest.raises(ToolError, match="no RE2 expression"):
-            await inquirer.ask(LARGE, file, wrong, SECONDS)
+            await inquirer.ask(LARGE, file, wrong, SECONDS, "alice")
 
 
 async def test_a_process_that_dies_or_hangs_costs_one_question(inquirer: Inquirer, tmp_path: Path) -> None:
     file = filed(tmp_path, LARGE)
-    await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+    await inquirer.ask(LARGE, file, NEEDLE, SECONDS, "alice")
     for sign, said in ((signal.SIGKILL, "died"), (signal.SIGSTOP, r"longer than 0\.1 s")):
-        (worker,) = inquirer._idle  # noqa: SLF001  # nothing else tells which process it is
+        (worker,) = inquirer._pool._idle  # noqa: SLF001  # nothing else tells which process it is
         assert worker._process is not None  # noqa: SLF001  # as above
         os.kill(worker._process.pid, sign)  # noqa: SLF001  # as above
         with pytest.raises(ToolError, match=said):
-            await inquirer.ask(LARGE, file, NEEDLE, 0.1)
-        assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS) == "2000000: the needle"
+            await inquirer.ask(LARGE, file, NEEDLE, 0.1, "alice")
+        assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 
 
 async def test_who_gives_up_takes_no_answer_from_the_next(inquirer: Inquirer, tmp_path: Path) -> None:
     file = filed(tmp_path, LARGE)
-    await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+    await inquirer.ask(LARGE, file, NEEDLE, SECONDS, "alice")
     with anyio.move_on_after(0.001):
-        await inquirer.ask(LARGE, file, Search("line", 0, 0, 9, Budget(9, 9, estimate_tokens)), SECONDS)
-    assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS) == "2000000: the needle"
+        await inquirer.ask(LARGE, file, Search("line", 0, 0, 9, Budget(9, 9, estimate_tokens)), SECONDS, "alice")
+    assert await inquirer.ask(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
-            tasks.start_soon(inquirer.ask, LARGE, file, NEEDLE, SECONDS)
+            tasks.start_soon(inquirer.ask, LARGE, file, NEEDLE, SECONDS, "alice")
 
 
 async def test_the_event_loop_goes_on_meanwhile(inquirer: Inquirer, tmp_path: Path) -> None:
@@ -102,6 +102,6 @@ async def test_the_event_loop_goes_on_meanwhile(inquirer: Inquirer, tmp_path: Pa
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
         for file in (None, filed(tmp_path, LARGE)):
-            await inquirer.ask(LARGE, file, NEEDLE, SECONDS)
+            await inquirer.ask(LARGE, file, NEEDLE, SECONDS, "alice")
         done.set()
     assert longest < 1.0

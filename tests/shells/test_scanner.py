@@ -140,7 +140,8 @@ async def test_questions_at_once_are_answered_in_turn(scanner: Scanner, tmp_path
 async def test_a_process_that_dies_costs_one_question(scanner: Scanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
     await scanner.scan(frame, order())
-    process = scanner._worker._process  # noqa: SLF001  # nothing else tells which process to kill
+    (worker,) = scanner._pool._idle  # noqa: SLF001  # nothing else tells which process to kill
+    process = worker._process  # noqa: SLF001  # as above
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
 

@@ -20,7 +20,7 @@ from mcp_mirror.visible import quoted
 
 
 @dataclass(frozen=True, slots=True)
-class _Select:
+class Select:
     """A JMESPath expression to be answered."""
 
     expression: str
@@ -49,8 +49,8 @@ async def query(call: Call) -> Content:
             f"{quoted(str(recalled.path), 300)} has {size}; values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
         )
-    wanted = _Select(call.given.text("expression"), most)
-    found = await memory.inquirer.ask_apart(recalled.blob, recalled.file, wanted, memory.tools.timeout)
+    wanted = Select(call.given.text("expression"), most)
+    found = await memory.inquirer.ask_apart(recalled.blob, recalled.file, wanted, memory.tools.timeout, call.namespace)
     if found == b"null":
         return said("null: the expression finds nothing.")
     if found[:1] != b"{" and len(found) <= _SHOWN and memory.estimate(found) <= memory.mirror.inline_budget:

@@ -85,4 +85,4 @@ async def grep(call: Call) -> Content:
 async def ask(call: Call, recalled: Recalled, inquiry: Inquiry[Answer]) -> Answer:
     """Look into a value, wherever that is best done."""
     memory = call.memory
-    return await memory.inquirer.ask(recalled.blob, recalled.file, inquiry, memory.tools.timeout)
+    return await memory.inquirer.ask(recalled.blob, recalled.file, inquiry, memory.tools.timeout, call.namespace)

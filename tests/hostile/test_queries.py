@@ -1,0 +1,35 @@
+"""Queries that take all the time they can: they hold up only their own principal."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+
+import anyio
+
+from mcp_mirror.errors import ToolError
+from mcp_mirror.inquiries import Inquirer
+from mcp_mirror.leash import Leash
+from mcp_mirror.memory_tools.changing import Select
+
+NUMBERS = b"[" + b",".join(b"%d" % (7919 * n % 1_000_003) for n in range(400_000)) + b"]"
+BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
+"""Sorts 400,000 numbers 200 times: more than 20 s."""
+
+
+async def explode(inquirer: Inquirer, principal: str) -> None:
+    with suppress(ToolError):
+        await inquirer.ask_apart(NUMBERS, None, BOMB, 20, principal)
+
+
+async def test_twenty_query_bombs_leave_others_their_answers() -> None:
+    with Leash() as leash:
+        async with aclosing(Inquirer(leash)) as inquirer, anyio.create_task_group() as tasks:
+            await inquirer.ask_apart(b"[1]", None, Select("@[0]", 99), 20, "alice")
+            for number in range(20):
+                tasks.start_soon(explode, inquirer, f"mallory-{number % 2}")
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(3):
+                began = anyio.current_time()
+                assert await inquirer.ask_apart(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
+                assert anyio.current_time() - began < 5
+            tasks.cancel_scope.cancel()

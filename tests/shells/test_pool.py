@@ -1,0 +1,101 @@
+"""Worker processes: principals take turns, and no task lasts longer than its deadline."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from mcp_mirror.leash import Leash
+from mcp_mirror.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SLEEP = partial(time.sleep, 60)
+ANSWER = partial(abs, -3)
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[Pool]:
+    with Leash() as leash:
+        async with aclosing(Pool(leash, PoolSize(processes=3, per_principal=2, memory=1 << 30))) as opened:
+            yield opened
+
+
+async def expect_preempted(pool: Pool, principal: str, ended: list[str]) -> None:
+    with pytest.raises(PreemptedError):
+        await pool.ask(principal, SLEEP, 60)
+    ended.append(principal)
+
+
+async def test_one_principal_leaves_a_process_to_others(pool: Pool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(pool.ask, "mallory", SLEEP, 60)
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        assert await pool.ask("alice", ANSWER, 30) == 3
+        assert await pool.ask("alice", ANSWER, 30) == 3
+        assert anyio.current_time() - began < 10
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_long_task_ends_when_another_principal_waits(pool: Pool) -> None:
+    ended: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        for principal in ("mallory", "mallory", "trudy"):
+            tasks.start_soon(expect_preempted, pool, principal, ended)
+        await anyio.wait_all_tasks_blocked()
+        assert await pool.ask("alice", ANSWER, 30) == 3
+        assert len(ended) == 1
+        for principal in ("bob", "carol", "dave"):
+            tasks.start_soon(pool.ask, principal, SLEEP, 60)
+        with anyio.fail_after(30):
+            while len(ended) < 3:  # noqa: ASYNC110  # three independent tasks append to it
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_task_past_its_deadline_is_killed(pool: Pool) -> None:
+    with pytest.raises(DeadlineError):
+        await pool.ask("alice", SLEEP, 0.1)
+    assert await pool.ask("alice", ANSWER, 5) == 3
+
+
+async def test_a_deadline_does_not_count_the_start_of_a_process(pool: Pool) -> None:
+    assert await pool.ask("alice", ANSWER, 0.2) == 3
+
+
+async def test_a_task_over_the_memory_limit_costs_its_process(pool: Pool) -> None:
+    with pytest.raises(WorkerDiedError):
+        await pool.ask("alice", partial(bytearray, 2 << 30), 30)
+    with pytest.raises(WorkerDiedError):
+        await pool.ask("alice", partial(os.abort), 30)
+    assert await pool.ask("alice", ANSWER, 5) == 3
+
+
+async def test_a_task_waits_no_longer_than_its_patience(pool: Pool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(pool.ask, "alice", SLEEP, 60)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(BusyPoolError):
+            await pool.ask("alice", ANSWER, 5, 0.1)
+        tasks.cancel_scope.cancel()
+    assert await pool.ask("alice", ANSWER, 5) == 3
+
+
+async def test_a_cancelled_waiter_gives_its_place_to_the_next(pool: Pool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(pool.ask, "alice", partial(time.sleep, 1), 60)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.05):
+            await pool.ask("alice", ANSWER, 5)
+        assert await pool.ask("alice", ANSWER, 5) == 3
