@@ -13,7 +13,7 @@ EVAL   := .venv-eval
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench calibrate chats conformance eval examples faults fuzz soak replicas node lock clean
+.PHONY: help run test check format bench calibrate chats conformance eval examples faults fuzz hostile soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -57,6 +57,9 @@ faults: $(VENV)/.installed ## let upstreams and networks fail in every way, meas
 fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
+
+hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost. HOSTILE_WRITE_DOCS=1: update docs/security.md
+	HOSTILE_FULL=1 $(BIN)/pytest -q -o timeout=600 tests/hostile
 
 soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py

@@ -12,6 +12,7 @@ import typer
 
 from mcp_mirror.config import find_config, load_config
 from mcp_mirror.errors import MirrorError, frames_of, innermost
+from mcp_mirror.event_loop import new_event_loop
 from mcp_mirror.policies import Config
 
 _MISCONFIGURED: Final = 2
@@ -69,7 +70,7 @@ def run_to_end(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = No
             tasks.cancel_scope.cancel()
 
     try:
-        anyio.run(run_whole)
+        anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # a traceback would show values

@@ -26,6 +26,7 @@ from mcp_mirror.contents import ContentCapture
 from mcp_mirror.conversations import read_conversation
 from mcp_mirror.directory import KINDS, Kind
 from mcp_mirror.errors import BusyError, MirrorError, RefusedError, StoreError, ToolError
+from mcp_mirror.event_loop import read_stalls
 from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on
 from mcp_mirror.faces.postbox import Postbox
@@ -180,7 +181,8 @@ class Handlers:
         own = not self.gateway.is_transparent
         if own and uri == STATUS_URI:
             audit = {"audit": counts} if (counts := self.gateway.audit.counts) else {}
-            told = {"upstreams": self.status(asking.exchange.caller), "requests": len(self.postbox) - 1, **audit}
+            lag = {"event_loop": stalls} if (stalls := read_stalls()) else {}
+            told = {"upstreams": self.status(asking.exchange.caller), "requests": len(self.postbox) - 1, **audit, **lag}
             text = json.dumps(told, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}

@@ -1,0 +1,210 @@
+"""An asyncio event loop that measures its own stalls.
+
+A stall is a time in which the loop handles no new event, so no client gets an answer: the work of one pass of the loop,
+plus the time by which the loop wakes too late. Time in which the operating system ran other programs is subtracted
+where Linux reports it, so a busy machine is not mistaken for a slow gateway. An idle loop is never woken.
+"""
+
+import asyncio
+import logging
+import os
+import selectors
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from time import monotonic
+from typing import Any, Final
+
+_logger = logging.getLogger(__name__)
+
+BOUNDS: Final = (0.05, 0.1, 0.25, 1.0)
+"""Seconds. Stalls longer than each of these are counted."""
+_LOGGED: Final = 0.1
+"""Seconds from which a stall is logged, at level info."""
+_WARNED: Final = 1.0
+"""Seconds from which a stall is logged as a warning."""
+_LOG_INTERVAL: Final = 10.0
+"""Seconds between two log lines while the loop is active."""
+_TICK: Final = 0.05
+"""Seconds between two wake-ups while the loop is active."""
+_ACTIVE: Final = 1.0
+"""Seconds after its last event in which a loop counts as active."""
+_FRESH: Final = 0.01
+"""Seconds after which the run queue delay is read again."""
+_RECENT: Final = 20
+"""Stalls that are kept with their time."""
+_FRAMES: Final = 8
+"""Functions that a log line names."""
+
+
+class Stalls:
+    """What a loop has measured since its start. Only the loop's thread writes it; any thread may read it."""
+
+    def __init__(self) -> None:
+        self.since = monotonic()
+        self.longest = 0.0
+        """Seconds."""
+        self.counts = dict.fromkeys(BOUNDS, 0)
+        self.recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        """Of each stall the seconds from the start of the loop to its end, and its own seconds."""
+
+    def add(self, at: float, seconds: float) -> None:
+        """Count a stall that ended at this monotonic time."""
+        self.longest = max(self.longest, seconds)
+        self.recent.append((at - self.since, seconds))
+        for bound in BOUNDS:
+            self.counts[bound] += seconds > bound
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The measurements, for the status resource."""
+        recent = [{"at_s": round(at, 3), "ms": round(1000 * seconds, 1)} for at, seconds in self.recent]
+        return {
+            "uptime_s": round(monotonic() - self.since, 3),
+            "longest_stall_ms": round(1000 * self.longest, 1),
+            "stalls_over_ms": {f"{1000 * bound:.0f}": count for bound, count in self.counts.items()},
+            "recent_stalls": recent,
+        }
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """A selector event loop that measures its stalls."""
+
+    def __init__(self) -> None:
+        self.stalls = Stalls()
+        self._watch = _Watch(self.stalls)
+        super().__init__(_MeasuredSelector(self._watch))
+
+    def run_forever(self) -> None:
+        """Run until stopped. The time between two runs is not a stall."""
+        with self._watch:
+            super().run_forever()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A new loop: a measured one, except on Windows, where a selector loop cannot start processes."""
+    return asyncio.new_event_loop() if sys.platform == "win32" else MeasuredLoop()
+
+
+def read_stalls() -> Mapping[str, Any] | None:
+    """The measurements of the running loop; None if it does not measure."""
+    loop = asyncio.get_running_loop()
+    return loop.stalls.as_json() if isinstance(loop, MeasuredLoop) else None
+
+
+class _MeasuredSelector(selectors.DefaultSelector):
+    """Reports where a pass of the loop begins and ends: a pass is what happens between two calls of `select`."""
+
+    def __init__(self, watch: "_Watch") -> None:
+        super().__init__()
+        self._watch = watch
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        entered = monotonic()
+        self._watch.end_pass(entered)
+        if self._watch.is_active(entered):
+            timeout = _TICK if timeout is None else min(timeout, _TICK)
+        ready = super().select(timeout)
+        now = monotonic()
+        due = now if timeout is None else min(now, entered + max(0, timeout))
+        self._watch.begin_pass(due, has_events=bool(ready))
+        return ready
+
+
+class _Watch:
+    """Measures the passes of a running loop. A thread finds out which functions run in long ones, and logs them."""
+
+    def __init__(self, stalls: Stalls) -> None:
+        self._stalls = stalls
+        self._began: float | None = None
+        """When the current pass began; None between passes."""
+        self._last_event = 0.0
+        self._delay, self._delay_read = 0.0, 0.0
+        """Seconds that the loop's thread has waited for a processor, and when that was read."""
+        self._file = -1
+        self._thread_id = 0
+        self._unlogged: list[tuple[float, str]] = []
+        """Stalls with the functions that ran; bounded by the intervals of the log."""
+        self._sample = (0.0, "")
+        """The beginning of the last pass that was looked into, and its functions."""
+        self._is_wanted, self._is_over = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        self._thread_id, self._began = threading.get_ident(), None
+        with suppress(OSError):
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self._is_over.clear()
+        self._thread = threading.Thread(target=self._look, name="event-loop-watch", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._is_wanted.set()
+        self._thread.join()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def is_active(self, now: float) -> bool:
+        return now - self._last_event < _ACTIVE
+
+    def begin_pass(self, at: float, *, has_events: bool) -> None:
+        self._began = at
+        if has_events:
+            self._last_event = at
+        if not self._is_wanted.is_set():
+            self._is_wanted.set()
+
+    def end_pass(self, at: float) -> None:
+        began, self._began = self._began, None
+        waited = self._wait_for_processor(at) if at - self._delay_read > _FRESH else 0.0
+        if began is None or (seconds := at - began - waited) <= BOUNDS[0]:
+            return
+        self._stalls.add(at, seconds)
+        if seconds > _LOGGED:
+            self._unlogged.append((seconds, self._sample[1] if self._sample[0] == began else "an unknown place"))
+
+    def _wait_for_processor(self, now: float) -> float:
+        """Seconds since the last reading in which this thread was ready to run and another program ran instead."""
+        if self._file < 0:
+            return 0.0
+        before = self._delay
+        self._delay = int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        self._delay_read = now
+        return self._delay - before
+
+    def _look(self) -> None:
+        """Sample the functions of long passes and log them, while the loop is active."""
+        logged = 0.0
+        while not self._is_over.is_set():
+            self._is_wanted.wait()
+            self._is_over.wait(_TICK)
+            began, now = self._began, monotonic()
+            if began is not None and now - began > _TICK and self._sample[0] != began:
+                self._sample = (began, _functions_of(self._thread_id))
+            is_idle = began is None and not self.is_active(now)
+            if self._unlogged and (is_idle or now - logged > _LOG_INTERVAL or self._is_over.is_set()):
+                self._log()
+                logged = now
+            if is_idle:
+                self._is_wanted.clear()
+
+    def _log(self) -> None:
+        found, self._unlogged = self._unlogged, []
+        seconds, where = max(found)
+        level = logging.WARNING if seconds > _WARNED else logging.INFO
+        text = "The event loop stalled %d times, at most for %.0f ms, in %s. No client got an answer during a stall."
+        _logger.log(level, text, len(found), 1000 * seconds, where)
+
+
+def _functions_of(thread_id: int) -> str:
+    """The innermost functions that a thread runs, without asyncio's own."""
+    frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # there is no other way
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        if PurePath(code.co_filename).parent.name != "asyncio":
+            found.append(f"{PurePath(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return ", ".join(found) or "an unknown place"

@@ -1,0 +1,97 @@
+"""The measured event loop: stalls are counted with their length and place, other programs' time is not."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mcp_mirror.event_loop import MeasuredLoop, new_event_loop, read_stalls
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
+
+
+def run(work: Callable[[], None]) -> MeasuredLoop:
+    """Run a function within a measured loop that has other events too."""
+
+    async def run_beside_others() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+        asyncio.get_running_loop().call_soon(work)
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+
+    loop = new_event_loop()
+    assert isinstance(loop, MeasuredLoop)
+    try:
+        loop.run_until_complete(run_beside_others())
+    finally:
+        loop.close()
+    return loop
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_a_blocked_loop_is_counted_with_its_length() -> None:
+    stalls = run(lambda: time.sleep(0.3)).stalls
+    assert 0.25 < stalls.longest < 3
+    assert stalls.counts[0.25] == 1
+    assert max(seconds for _, seconds in stalls.recent) == stalls.longest
+
+
+def test_a_computing_loop_is_counted_too() -> None:
+    assert run(lambda: compute(0.15)).stalls.counts[0.1] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the time of other programs")
+def test_the_time_of_other_programs_is_not_counted() -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        took = []
+
+        def work() -> None:
+            began = time.monotonic()
+            compute(0.06)
+            took.append(time.monotonic() - began)
+
+        stalls = run(work).stalls
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert stalls.longest < 0.06 + (took[0] - 0.06) / 2 + 0.02
+
+
+def test_the_time_between_two_runs_is_not_a_stall() -> None:
+    loop = MeasuredLoop()
+    try:
+        for _ in range(2):
+            loop.run_until_complete(asyncio.sleep(0.001))
+            time.sleep(0.15)
+    finally:
+        loop.close()
+    assert loop.stalls.longest < 0.15
+
+
+def test_the_log_names_the_functions_of_a_stall_and_no_value(caplog: pytest.LogCaptureFixture) -> None:
+    def hesitate(secret: str) -> None:
+        time.sleep(1.2)
+        del secret
+
+    with caplog.at_level(logging.INFO, "mcp_mirror.event_loop"):
+        run(lambda: hesitate("c4nary"))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "hesitate" in record.getMessage()
+    assert "c4nary" not in caplog.text
+
+
+async def test_other_loops_are_not_measured() -> None:
+    assert read_stalls() is None
