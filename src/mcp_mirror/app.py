@@ -28,6 +28,7 @@ from mcp_mirror.conversations import Conversations
 from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.auth.gate import check_address
+from mcp_mirror.faces.connections import BACKLOG, Connections
 from mcp_mirror.faces.farewell import Farewell
 from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.postbox import Postbox
@@ -131,12 +132,12 @@ class Application:
         check_address(host, self.config.auth, self.config.server)
         settings = uvicorn.Config(
             Farewell(self.server.http_app(host), leaving),
-            http="h11",
+            http=Connections(self.config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="on",
-            limit_concurrency=self.config.limits.traffic.max_connections,
-            h11_max_incomplete_event_size=self.config.limits.traffic.max_header_bytes,
+            backlog=BACKLOG,
         )
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host

@@ -40,8 +40,12 @@ class TrafficPolicy:
     """Resources that are watched."""
     max_connections: int = 4096
     """To our HTTP face, of all clients together."""
+    pending_connections_per_address: int = 256
+    """Of one client address: connections that have not sent a complete head, and on which no request was admitted."""
     max_header_bytes: int = 64 << 10
-    """Of one HTTP request."""
+    """Of one HTTP request, its first line included."""
+    header_timeout: float = 10.0
+    """Seconds from a connection's beginning, or a request's first byte, to the end of the request's head."""
     body_timeout: float = 30.0
     """Seconds without a byte of a request's body."""
 

@@ -81,8 +81,17 @@ class LimitsSection(Section):
     max_connections: Count = Field(
         default=_TRAFFIC.max_connections, description="Connections to the HTTP endpoint, of all clients together."
     )
+    pending_connections_per_address: Count = Field(
+        default=_TRAFFIC.pending_connections_per_address,
+        description="Connections of one client address that wait for a complete request, before one is admitted.",
+    )
     max_header_bytes: Bytes = Field(
-        default=_TRAFFIC.max_header_bytes, description="Bytes of one HTTP request's headers.", examples=["64KiB"]
+        default=_TRAFFIC.max_header_bytes,
+        description="Bytes of one HTTP request's first line and headers.",
+        examples=["64KiB"],
+    )
+    header_timeout: Seconds = Field(
+        default=_TRAFFIC.header_timeout, description="Seconds that a connection may take to send a request's headers."
     )
     body_timeout: Seconds = Field(
         default=_TRAFFIC.body_timeout, description="Seconds that a request's body may bring no byte."

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_mirror.audit import Audit, AuditRecord
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.auth.principals import namespace_in
+from mcp_mirror.faces.connections import admit_connection
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import Sessions, session_name
 from mcp_mirror.frames import Overlong
@@ -29,6 +30,8 @@ _MARK: Final = MARK.encode()
 _CHUNK: Final = 1 << 18
 _DATA: Final = b"data: "
 _BAD: Final = 400
+_SLOWEST: Final = 1024
+"""Bytes a second at which a body must come on the average, once `limits.body_timeout` is over."""
 _RETRY: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
@@ -108,6 +111,7 @@ class PayloadLayer:
         if refusal := await self._security.validate_request(Request(scope), is_post=True):
             await self._refuse(refusal, scope, receive, send)
             return
+        admit_connection(scope)
         taken = await self._take(scope, receive)
         if not isinstance(taken, tuple):
             if taken is not None:
@@ -148,7 +152,7 @@ class PayloadLayer:
         try:
             body = await self._read(receive)
         except TimeoutError:
-            said = f"No byte of the body came for {self._traffic.body_timeout:g} s (`limits.body_timeout`)."
+            said = f"The body came too slowly: see `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
             return _refusal(408, _INVALID_REQUEST, said, None)
         except ClientDisconnect:
             return None
@@ -184,10 +188,14 @@ class PayloadLayer:
             TimeoutError: It does not come.
         """
         collector = self._spool.collector()
+        latest = anyio.current_time() + self._traffic.body_timeout
+        size = 0
         try:
             while True:
-                with anyio.fail_after(self._traffic.body_timeout):
+                silent = anyio.current_time() + self._traffic.body_timeout
+                with anyio.fail_at(min(silent, latest + size / _SLOWEST)):
                     message = await receive()
+                size += len(message.get("body", b""))
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 collector.add(message.get("body", b""))

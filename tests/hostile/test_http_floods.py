@@ -1,0 +1,269 @@
+"""Clients without a token that hold connections open: others are served, and what they hold is closed in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import stat
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+import tests.walk.conftest as ground
+from tests.auth.conftest import HASHES, TOKENS
+from tests.walk.conftest import BOUND, COMMAND, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.walk.conftest import Configured, Serve
+
+HALF = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\nx-half: "
+WHOLE = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\ncontent-type: application/json\r\n"
+PROMPT = 5.0
+"""Seconds in which an ordinary request is answered during a flood, on a busy machine. Most take milliseconds."""
+
+
+def write_config(configured: Configured, **limits: Any) -> Path:
+    return configured({}, auth={"tokens": HASHES}, limits=limits)
+
+
+class Held(asyncio.Protocol):
+    """A raw connection, and what came over it."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.over = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.said += data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class's name
+        self.over.set()
+
+
+class Holder:
+    """Holds raw connections open."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        self.place = (address.hostname, address.port)
+        self.open: list[Held] = []
+
+    async def hold(self, said: bytes = b"") -> Held:
+        """Open one more connection, and send so much."""
+        transport, held = await asyncio.get_running_loop().create_connection(Held, *self.place)
+        transport.write(said)
+        self.open.append(held)
+        return held
+
+    async def hold_many(self, number: int, said: bytes = b"") -> None:
+        for at in range(0, number, 100):
+            await asyncio.gather(*(self.hold(said) for _ in range(min(100, number - at))), return_exceptions=True)
+
+    def held(self) -> int:
+        return sum(not held.over.is_set() for held in self.open)
+
+
+async def drip(held: Held, pause: float) -> bytes:
+    """Send a byte now and then, until the other end closes the connection; gives its answer."""
+    assert held.transport is not None
+    async with asyncio.timeout(BOUND):
+        while not held.over.is_set():
+            held.transport.write(b"a")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(held.over.wait(), pause)
+    return held.said
+
+
+@asynccontextmanager
+async def holding(url: str) -> AsyncIterator[Holder]:
+    holder = Holder(url)
+    try:
+        yield holder
+    finally:
+        for held in holder.open:
+            if held.transport is not None:
+                held.transport.abort()
+
+
+def client_of(name: str) -> httpx2.AsyncClient:
+    headers = {"authorization": f"Bearer {TOKENS[name]}", "accept": "application/json, text/event-stream"}
+    return httpx2.AsyncClient(headers=headers, timeout=BOUND)
+
+
+async def call(http: httpx2.AsyncClient, url: str) -> float:
+    """Seconds that a request of a principal takes."""
+    began = time.monotonic()
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
+    answer = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    assert answer.status_code == 200, (answer.status_code, answer.text)
+    await http.delete(url, headers={"mcp-session-id": answer.headers["mcp-session-id"]})
+    return time.monotonic() - began
+
+
+async def call_anew(url: str) -> float:
+    """The same, on a connection of its own."""
+    async with client_of("alice") as http:
+        return await call(http, url)
+
+
+async def get_anew(url: str) -> httpx2.Response:
+    async with client_of("bob") as http:
+        return await http.get(url)
+
+
+@pytest.mark.parametrize("limits", [{}, {"pending_connections_per_address": 10_000}], ids=["default", "at capacity"])
+async def test_half_sent_headers_keep_nobody_out_and_are_closed(
+    configured: Configured, serve: Serve, limits: dict[str, Any]
+) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 10_000:
+        pytest.skip("too few file handles for the whole flood")
+    config = write_config(configured, header_timeout=6, **limits)
+    async with serve(config) as served, holding(served.url) as holder, client_of("bob") as kept:
+        await call(kept, served.url)
+        flood = asyncio.create_task(holder.hold_many(4200, HALF))
+        times = []
+        while not flood.done():
+            times += [await call_anew(served.url), await call(kept, served.url)]
+        times += [await call_anew(served.url) for _ in range(5)]
+        assert max(times) < PROMPT, times
+        assert 0 < holder.held() <= (4096 if limits else 256)
+        await until(lambda: not holder.held())
+        assert await call_anew(served.url) < PROMPT
+
+
+async def test_idle_sockets_do_not_take_all_handles_of_the_process(
+    configured: Configured, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = tmp_path / "limited"
+    limited.write_text(f'#!/bin/sh\nulimit -n 1024\nexec {COMMAND} "$@"\n')
+    limited.chmod(stat.S_IRWXU)
+    monkeypatch.setattr(ground, "COMMAND", str(limited))
+    config = write_config(configured, pending_connections_per_address=10_000)
+    async with serve(config) as served, holding(served.url) as holder:
+        flood = asyncio.create_task(holder.hold_many(1100))
+        times = []
+        while not flood.done():
+            times.append(await call_anew(served.url))
+        times += [await call_anew(served.url) for _ in range(5)]
+        assert max(times) < PROMPT, times
+        said = b"".join(served.stderr).decode()
+        assert "`limits.max_connections` (4,096)" in said
+        assert "1,024 open files" in said
+        assert "Too many open files" not in said
+
+
+async def test_connections_in_use_at_the_bound_are_answered_with_503(configured: Configured, serve: Serve) -> None:
+    config = write_config(configured, max_connections=3)
+    async with serve(config) as served, holding(served.url) as holder:
+        bearer = f"authorization: Bearer {TOKENS['alice']}\r\ncontent-length: 100\r\n\r\n{{".encode()
+        for _ in range(3):
+            await holder.hold(WHOLE + bearer)
+        async with asyncio.timeout(BOUND):
+            while (answer := await get_anew(served.url)).status_code != 503:
+                assert answer.status_code < 500  # the gateway accepts connections one by one
+        assert "`limits.max_connections` (3)" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"]
+
+
+SLOW: list[tuple[str, bytes, bytes]] = [
+    ("a connection without a byte", b"", b""),
+    ("a header that never ends", HALF, b"408"),
+    ("empty lines", b"\r\n\r\n", b""),
+    ("a request after another one", WHOLE + b"content-length: 0\r\n\r\n" + HALF, b"401"),
+    ("a body that was refused", WHOLE + b"content-length: 1000000\r\n\r\n", b"401"),
+    ("chunks that were refused", WHOLE + b"transfer-encoding: chunked\r\n\r\n1000000\r\n", b"401"),
+]
+
+
+async def seconds_held(holder: Holder, said: bytes) -> tuple[float, bytes]:
+    """How long a connection is kept on which a byte comes now and then, and its answer; none where nothing is said."""
+    held, began = await holder.hold(said), time.monotonic()
+    if said:
+        await drip(held, 0.2)
+    await asyncio.wait_for(held.over.wait(), BOUND)
+    return time.monotonic() - began, held.said
+
+
+async def test_a_byte_now_and_then_does_not_keep_a_connection_open(configured: Configured, serve: Serve) -> None:
+    async with serve(write_config(configured, header_timeout=1)) as served, holding(served.url) as holder:
+        found = await asyncio.gather(*(seconds_held(holder, said) for _, said, _ in SLOW))
+        for (name, _, status), (seconds, answer) in zip(SLOW, found, strict=True):
+            assert seconds < 10, name
+            assert status in answer[:20], name
+
+
+async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(configured: Configured, serve: Serve) -> None:
+    async with serve(write_config(configured, body_timeout=1)) as served, holding(served.url) as holder:
+        bearer = f"authorization: Bearer {TOKENS['alice']}\r\ncontent-length: 1000000\r\n\r\n".encode()
+        answer = await drip(await holder.hold(WHOLE + bearer), 0.2)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"`limits.body_timeout`" in answer
+
+
+async def test_pipelined_requests_are_answered_in_order(configured: Configured, serve: Serve) -> None:
+    ping = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "nothing"})
+    bearer = f"authorization: Bearer {TOKENS['alice']}\r\naccept: application/json, text/event-stream\r\n"
+    each = [ping.replace("0,", f"{number},") for number in range(500)]
+    sent = [WHOLE + f"{bearer}content-length: {len(body)}\r\n\r\n{body}".encode() for body in each]
+    end = WHOLE + b"connection: close\r\ncontent-length: 0\r\n\r\n"
+    async with serve(write_config(configured)) as served, holding(served.url) as holder:
+        held = await holder.hold(b"".join(sent) + end)
+        assert await call_anew(served.url) < PROMPT
+        await asyncio.wait_for(held.over.wait(), BOUND)
+        answers = held.said.split(b"HTTP/1.1 ")[1:]
+        assert len(answers) == 501
+        assert [answer[:3] for answer in answers[-2:]] == [answers[0][:3], b"401"]
+
+
+async def test_a_principal_is_served_while_others_hold_what_they_may(configured: Configured, serve: Serve) -> None:
+    config = write_config(configured, max_connections=20, pending_connections_per_address=5)
+    async with serve(config) as served, AsyncExitStack() as stack:
+        holder = await stack.enter_async_context(holding(served.url))
+        kept = await stack.enter_async_context(client_of("bob"))
+        await call(kept, served.url)
+        for said in (b"", HALF):
+            await holder.hold_many(30, said)
+            assert await call(kept, served.url) < PROMPT
+            assert await call_anew(served.url) < PROMPT
+        await until(lambda: holder.held() <= 5)
+
+
+async def test_the_bound_of_headers_is_exact(configured: Configured, serve: Serve) -> None:
+    most = 64 << 10
+    end = b"content-length: 0\r\n\r\n"
+
+    def padded(size: int, filler: bytes = b"a") -> bytes:
+        start = WHOLE + b"x-padding:"
+        return start + filler * (size - len(start) - len(end) - 2) + b"\r\n" + end
+
+    table: dict[str, tuple[bytes, list[bytes]]] = {
+        "as large as it may be": (padded(most), [b"401"]),
+        "a byte larger": (padded(most + 1), [b"431"]),
+        "much larger": (padded(70_000), [b"431"]),
+        "spaces": (padded(most + 1, b" "), [b"431"]),
+        "after another request": (padded(200) + padded(most + 1), [b"401", b"431"]),
+        "two as large as they may be": (padded(most) + padded(most), [b"401", b"401"]),
+    }
+    async with serve(write_config(configured)) as served, holding(served.url) as holder:
+        for name, (sent, wanted) in table.items():
+            held = await holder.hold(sent)
+            async with asyncio.timeout(BOUND):
+                while held.said.count(b"HTTP/1.1 ") < len(wanted):  # noqa: ASYNC110  # bytes come in a callback
+                    await asyncio.sleep(0.01)
+            assert [answer[:3] for answer in held.said.split(b"HTTP/1.1 ")[1:]] == wanted, name
+        assert b"`limits.max_header_bytes` (65,536)" in holder.open[1].said
