@@ -134,7 +134,7 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema resolve capture notice budget digest \
+PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema validation examination resolve capture notice budget digest \
          tokens/__init__ tokens/pieces tokens/lexicon tokens/costs tokens/estimate tokens/messages \
          prune/__init__ prune/formats prune/stubs prune/phases prune/placing prune/ledger prune/pruning prune/restoring \
          signatures results definitions replies \

@@ -47,6 +47,7 @@ from mcp_mirror.pins import Pins
 from mcp_mirror.policies import AuditPolicy, Config, StorePolicy, WirePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
+from mcp_mirror.schema_workers import SchemaWorkers
 from mcp_mirror.sending import Sender
 from mcp_mirror.shorthand import Shorthand
 from mcp_mirror.spool import Spool
@@ -211,6 +212,7 @@ async def open_application(
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(Scanner(leash)) as scanner,
             aclosing(Inquirer(leash)) as inquirer,
+            aclosing(SchemaWorkers(leash)) as schema_workers,
             _counting(store) as tally,
             anyio.create_task_group() as tasks,
         ):
@@ -218,7 +220,9 @@ async def open_application(
             keeper = Keeper(store, policy, time.time, news.kept)
             estimate = estimator(config.mirror.provider)
             sender = Sender(Conversations(config.context, time.monotonic), tally, estimate)
-            gateway = await _gateway_of(config, keeper, upstreams, sender, (scanner, inquirer, spool), pins)
+            gateway = await _gateway_of(
+                config, keeper, upstreams, sender, (scanner, inquirer, schema_workers, spool), pins
+            )
             gateway.audit = Audit(audit, config.audit.required)
             gateway.flows = flows_of(config, is_isolated=config.auth.is_required and not awaits_client)
             news.reach(_handlers_of(gateway, config, news, tasks), config)
@@ -238,16 +242,17 @@ async def _gateway_of(
     keeper: Keeper,
     upstreams: Upstreams,
     sender: Sender,
-    readers: tuple[Scanner, Inquirer, Spool],
+    readers: tuple[Scanner, Inquirer, SchemaWorkers, Spool],
     pins: Pins,
 ) -> Gateway:
     """The walk, which knows the labels of what is stored already."""
-    scanner, inquirer, spool = readers
+    scanner, inquirer, schema_workers, spool = readers
     return Gateway(
         upstreams=upstreams,
         keeper=keeper,
         scanner=scanner,
         inquirer=inquirer,
+        schema_workers=schema_workers,
         spool=spool,
         mirror=config.mirror,
         memory_tools=config.memory_tools,

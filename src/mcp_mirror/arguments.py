@@ -1,7 +1,7 @@
 """The arguments of a call on their way to its tool: values put in, checked, and what of them goes into headers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -24,11 +24,16 @@ _AT_ONCE_BYTES: Final = 1 << 17
 Found = Pointer | Escaped | Spelled
 
 
-async def fitted(
+Validate = Callable[[Entry, bytes], Awaitable[str | None]]
+"""Returns what is wrong with a tool's arguments, JSON text; None if nothing is, or the upstream is to validate."""
+
+
+async def fitted(  # one call's
     entry: Entry,
     arguments: Buffer,
     found: tuple[Pointer | Escaped, ...],
     values: Mapping[Pointer, Resolved],
+    validate: Validate,
     *,
     tells: bool,
 ) -> Segments:
@@ -41,19 +46,20 @@ async def fitted(
         arguments: A JSON object, as the client sent it.
         found: What stands in it for something else.
         values: What pointers stand for.
+        validate: Validates arguments.
         tells: An error may say what is in the values.
 
     Raises:
         ToolError: They do not fit.
     """
     sent = await _substituted(entry, arguments, found, values)
-    if (wrong := _wrong_in(entry, sent)) is None:
+    if (wrong := await _wrong_in(entry, sent, validate)) is None:
         return sent
-    spelled = find_spelled(arguments, found, lambda at: types_at(entry.schema, at))
+    spelled = find_spelled(arguments, found, types_at(entry.schema))
     if spelled:
         read = tuple(sorted((*found, *spelled), key=lambda item: item.span.start))
         changed = await _substituted(entry, arguments, read, values)
-        if _wrong_in(entry, changed) is None:
+        if await _wrong_in(entry, changed, validate) is None:
             return changed
     if not tells:
         wrong = "a value behind a memory path is not as the tool's schema wants it"
@@ -66,21 +72,17 @@ async def _substituted(
     """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
 
     def put_in() -> Segments:
-        return substitute(arguments, found, values, lambda at: types_at(entry.schema, at))
+        return substitute(arguments, found, values, types_at(entry.schema))
 
     large = any(len(value.blob) > _AT_ONCE_BYTES for value in values.values())
     return await anyio.to_thread.run_sync(put_in) if large else put_in()
 
 
-def _wrong_in(entry: Entry, arguments: Segments) -> str | None:
+async def _wrong_in(entry: Entry, arguments: Segments, validate: Validate) -> str | None:
     """What does not fit; None where nothing is wrong, or the upstream is to judge."""
     if sum(len(segment) for segment in arguments) > _CHECKED_BYTES:
         return None
-    try:
-        given = json.loads(join(arguments))
-    except (ValueError, RecursionError):  # such as an integer of 5,000 digits
-        return None
-    return entry.check(given)
+    return await validate(entry, bytes(join(arguments)))
 
 
 def header_arguments(entry: Entry, arguments: Segments) -> dict[str, Any]:

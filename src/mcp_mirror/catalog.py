@@ -3,21 +3,19 @@
 A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import mcp_types as types
-from pydantic import ValidationError
-
 from mcp_mirror.callers import Caller
 from mcp_mirror.capture import WRAPPER, CaptureRules
-from mcp_mirror.definitions import excess_of
+from mcp_mirror.examination import Examined, examine
 from mcp_mirror.naming import NOBODYS, Names, Origin
 from mcp_mirror.paths import tool_label
 from mcp_mirror.pins import NO_PINS, Finding, Pins
 from mcp_mirror.policies import MirrorPolicy, ToolPolicy, UpstreamPolicy
-from mcp_mirror.schema import EXECUTION, Schema, compile_check, header_locations, twin_of
+from mcp_mirror.schema import EXECUTION, Schema, twin_of
+from mcp_mirror.validation import Check, Cost
 
 _NAME: Final = 100
 """Characters of a tool's name that are told."""
@@ -42,7 +40,12 @@ class Entry:
     timeout: float | None
     headers: tuple[tuple[str, ...], ...]
     """Where the arguments stand that are mirrored into HTTP headers."""
-    check: Callable[[Any], str | None] = field(repr=False)
+    check: Check | None = field(repr=False)
+    """Validates arguments on the event loop; None if that is too much work, or they are not validated."""
+    cost: Cost | None = None
+    """A bound on the work of validation; None if it may take exponential time."""
+    is_validated: bool = True
+    """Whether arguments are validated before they are sent."""
     may_repeat: bool = False
     """It is marked read-only, and the user lets such calls be made once more where the connection is lost."""
     mirrored: bool = True
@@ -110,15 +113,17 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A tool that is to be served, looked through once."""
+    """A tool that is to be served."""
 
     policy: UpstreamPolicy
-    name: str
-    raw: Mapping[str, Any]
-    schema: Schema
-    check: Callable[[Any], str | None]
+    examined: Examined
     finding: Finding | None
     """In what it is not as it was pinned."""
+
+    @property
+    def name(self) -> str:
+        """Its own."""
+        return self.examined.name
 
     @property
     def origin(self) -> Origin:
@@ -126,7 +131,8 @@ class _Found:
         return self.policy.name, self.name
 
 
-Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any]]]]
+Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | Examined]]]
+"""Tools that were not examined yet are examined."""
 
 
 def build_catalog(
@@ -191,25 +197,29 @@ def _names_of(
 
 
 def _admitted(
-    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any]], pins: Pins, problems: list[str]
+    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | Examined], pins: Pins, problems: list[str]
 ) -> list[_Found]:
     admitted: dict[str, _Found] = {}
-    for raw in tools:
-        name = raw.get("name")
-        if not isinstance(name, str) or not name:
+    for tool in tools:
+        examined = tool if isinstance(tool, Examined) else Examined(tool)
+        if not (name := examined.name):
             problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
             problems.append(f"Upstream {policy.name!r} lists tool {_told(name)} twice: the first is served.")
         elif not policy.admits(name):
             continue
-        elif excess := excess_of(raw, policy.bounds):
-            problems.append(f"Upstream {policy.name!r} lists tool {_told(name)}, which is not served: {excess}.")
-        elif len(admitted) == policy.bounds.max_tools:
-            most = f"`limits.max_tools` ({len(admitted):,})"
-            problems.append(f"Upstream {policy.name!r} lists more tools than {most}: those after are not served.")
-            break
         else:
-            admitted[name] = _look_through(policy, name, raw, pins, problems)
+            examined = examined if examined is tool else examine(examined.raw, policy.bounds)
+            if examined.excess:
+                why = examined.excess
+                problems.append(f"Upstream {policy.name!r} lists tool {_told(name)}, which is not served: {why}.")
+                continue
+            if len(admitted) == policy.bounds.max_tools:
+                most = f"`limits.max_tools` ({len(admitted):,})"
+                problems.append(f"Upstream {policy.name!r} lists more tools than {most}: those after are not served.")
+                break
+            problems += _problems_of(policy, examined)
+            admitted[name] = _Found(policy, examined, pins.judge(policy, name, examined.raw))
     return list(admitted.values())
 
 
@@ -217,62 +227,36 @@ def _told(name: str) -> str:
     return repr(name if len(name) <= _NAME else f"{name[:_NAME]}...")
 
 
-def _look_through(policy: UpstreamPolicy, name: str, raw: Mapping[str, Any], pins: Pins, problems: list[str]) -> _Found:
-    """A tool without what clients could not take: one odd tool would cost them the whole list."""
-    spoilt = _spoilt_members(raw)
-    if spoilt:
-        problems.append(f"Tool {_told(name)} of upstream {policy.name!r}: its {', '.join(spoilt)} cannot be passed on.")
-    schema, check, wrong = _schema_of(raw)
-    if wrong:
-        problems.append(
-            f"Tool {_told(name)} of upstream {policy.name!r}: {wrong}; its arguments are passed on unchecked."
-        )
-    kept = {key: value for key, value in raw.items() if key not in spoilt}
-    return _Found(policy, name, kept, schema, check, pins.judge(policy, name, raw))
-
-
-def _spoilt_members(raw: Mapping[str, Any]) -> list[str]:
-    try:
-        types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
-    except ValidationError as error:
-        return sorted({str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)})
-    return []
-
-
-def _schema_of(raw: Mapping[str, Any]) -> tuple[Schema, Callable[[Any], str | None], str | None]:
-    """A tool's schema with its check, and what is wrong with it; one that is broken gives way to any object."""
-    schema = raw.get("inputSchema")
-    if not isinstance(schema, dict):
-        return dict(_ANY), _anything, "it has no input schema"
-    try:
-        return schema, compile_check(schema), None
-    except ValueError as error:
-        return dict(_ANY), _anything, str(error).rstrip(".")
+def _problems_of(policy: UpstreamPolicy, examined: Examined) -> Iterator[str]:
+    of = f"Tool {_told(examined.name)} of upstream {policy.name!r}"
+    if examined.spoilt:
+        yield f"{of}: its {', '.join(examined.spoilt)} cannot be passed on."
+    if examined.wrong:
+        yield f"{of}: {examined.wrong}; its arguments are passed on unchecked."
 
 
 _ANY: Final[Schema] = {"type": "object"}
 
 
-def _anything(_: Any) -> str | None:
-    return None
-
-
 def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> Entry:
-    policy = one.policy.tool_policy(one.name)
+    examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**one.raw, **described, "name": name, "inputSchema": _own_schema(one)}
+    original = {**examined.kept, **described, "name": name, "inputSchema": _own_schema(examined)}
     original.pop(EXECUTION, None)
+    twin = twin_of(examined.kept, name, examined.widened, policy.description)
     return Entry(
         name=name,
         upstream=one.policy.name,
         tool=one.name,
-        advert=twin_of(one.raw, name, one.schema, policy.description) if mirrored else original,
-        schema=one.schema,
+        advert=twin if mirrored else original,
+        schema=examined.schema,
         rules=_rules(one, mirror, policy),
         timeout=policy.timeout,
-        headers=header_locations(one.schema),
-        check=one.check,
-        may_repeat=one.policy.repeat_read_only and _is_read_only(one.raw),
+        headers=examined.headers,
+        check=examined.check,
+        cost=examined.cost,
+        is_validated=examined.is_validated,
+        may_repeat=one.policy.repeat_read_only and _is_read_only(examined.raw),
         mirrored=mirrored,
     )
 
@@ -282,16 +266,16 @@ def _is_read_only(raw: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _own_schema(one: _Found) -> Schema:
+def _own_schema(examined: Examined) -> Schema:
     """As the upstream wrote it, wherever clients take it: some drop the whole list for one without an object's type."""
-    schema = one.raw.get("inputSchema")
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | one.schema
+    schema = examined.raw.get("inputSchema")
+    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
 
 
 def _rules(one: _Found, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
-    output = one.raw.get("outputSchema")
+    output = one.examined.raw.get("outputSchema")
     return CaptureRules(
-        mode=policy.capture or ("never" if _is_app(one.raw.get("_meta")) else mirror.capture),
+        mode=policy.capture or ("never" if _is_app(one.examined.raw.get("_meta")) else mirror.capture),
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
         wrapped=isinstance(output, dict) and _wraps(output, one.name),

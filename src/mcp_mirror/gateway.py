@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from secrets import token_hex
 from uuid import UUID
 
@@ -39,6 +40,7 @@ from mcp_mirror.recall import nearest
 from mcp_mirror.resolve import Pointer, Resolved, check_count, find_pointers
 from mcp_mirror.rounds import asked_reply
 from mcp_mirror.scanner import Scanner
+from mcp_mirror.schema_workers import SchemaWorkers
 from mcp_mirror.sending import Sender, full
 from mcp_mirror.spool import Spool, SpooledFrame, discarding
 from mcp_mirror.tokens import estimator
@@ -68,6 +70,7 @@ class Gateway:
     keeper: Keeper
     scanner: Scanner
     inquirer: Inquirer
+    schema_workers: SchemaWorkers
     spool: Spool
     mirror: MirrorPolicy
     memory_tools: MemoryToolsPolicy
@@ -171,7 +174,8 @@ class Gateway:
         tells = shows and self.flows.may_show(given)
         arguments: Segments = (call.arguments,)
         if entry.mirrored:
-            arguments = await fitted(entry, call.arguments, found, values, tells=tells)
+            validate = partial(self.schema_workers.validate, principal=call.namespace)
+            arguments = await fitted(entry, call.arguments, found, values, validate, tells=tells)
         order = self._order(entry, call, hold)
         order = order if shows else order.unshown()
         with veiling(entry.tool, hides=self._hides(entry, given)), unquoting(shows=shows):

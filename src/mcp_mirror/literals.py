@@ -12,7 +12,8 @@ from mcp_mirror.spans import kind_at, trim
 
 def read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
     """The arguments as a JSON object, each by what the schema wants of it."""
-    members = (json.dumps(key).encode() + b":" + _read(value, types_at(schema, (key,))) for key, value in given.items())
+    types = types_at(schema)
+    members = (json.dumps(key).encode() + b":" + _read(value, types((key,))) for key, value in given.items())
     return b"{" + b",".join(members) + b"}"
 
 

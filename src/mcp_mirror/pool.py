@@ -6,9 +6,10 @@ the deadline has passed. The pool does not know what the work is.
 
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import anyio
@@ -17,6 +18,7 @@ from mcp_mirror.leash import Leash
 from mcp_mirror.worker import DIED, Worker, answer_questions
 
 Answer = TypeVar("Answer")
+Run = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
 
 _SHARE: Final = 2.0
 """Seconds that a task may keep its process while another principal waits for one."""
@@ -72,13 +74,15 @@ class _Task:
 class Pool:
     """Processes that start when they are first needed."""
 
-    def __init__(self, leash: Leash, size: PoolSize) -> None:
+    def __init__(self, leash: Leash, size: PoolSize, prepare: Callable[[], None] | None = None) -> None:
         """Start nothing yet.
 
         Args:
             leash: Ends the processes when the gateway is gone.
             size: How many processes there are.
+            prepare: The first task of each process, which no deadline counts: its module is imported there.
         """
+        self._prepare = prepare or _greet
         self._leash = leash
         self._size = size
         self._idle: list[Worker] = []
@@ -101,13 +105,27 @@ class Pool:
         Raises:
             PoolError: It has no answer; the subclass says why.
         """
+        async with self.session(principal, patience) as run:
+            return cast("Answer", await run(task, seconds))
+
+    @asynccontextmanager
+    async def session(self, principal: str, patience: float | None = None) -> AsyncIterator[Run]:
+        """Hold one process; yields a function that runs a task there, within a number of seconds.
+
+        Args:
+            principal: Whose tasks they are: principals take turns.
+            patience: How long it may wait for a process, in seconds; None: no limit.
+
+        Raises:
+            PoolError: A task has no answer; the subclass says why.
+        """
         async with self._turn(principal, patience):
-            worker = self._idle.pop() if self._idle else Worker(f"{__name__}", self._leash, self._size.memory)
+            worker = self._idle.pop() if self._idle else Worker(__name__, self._leash, self._size.memory)
             try:
                 if not worker.is_running:
                     with anyio.fail_after(_START):
-                        await worker.exchange(_greet)
-                answer = await self._run(worker, principal, task, seconds)
+                        await worker.exchange(self._prepare)
+                yield partial(self._run, worker, principal)
             except TimeoutError:
                 await worker.aclose()
                 raise DeadlineError from None
@@ -118,14 +136,13 @@ class Pool:
                 await worker.aclose()
                 raise
             self._idle.append(worker)
-            return cast("Answer", answer)
 
     async def aclose(self) -> None:
         """End the idle processes; call it when no task runs."""
         while self._idle:
             await self._idle.pop().aclose()
 
-    async def _run(self, worker: Worker, principal: str, work: Callable[[], Answer], seconds: float | None) -> Any:
+    async def _run(self, worker: Worker, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
         with anyio.CancelScope() as scope:
             task = _Task(principal, anyio.current_time(), scope)
             self._running.append(task)

@@ -25,11 +25,15 @@ ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _KEPT: Final = ("$defs", "definitions", "properties")
 """What stands directly in one of these at the root can be pointed to in a twin as well."""
 _MAPS: Final = frozenset((*_KEPT, "patternProperties", "dependentSchemas", "dependencies"))
+_DEFINITIONS: Final = frozenset(("$defs", "definitions"))
 _SCHEMAS: Final = frozenset(
     ("items", "additionalItems", "unevaluatedItems", "prefixItems", "contains", "additionalProperties",
      "unevaluatedProperties", "propertyNames", "contentSchema", "anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 )  # fmt: skip
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+_ANYTHING: Final[Schema] = {}
+"""What a reference that is not found stands for; one object, since walks tell schemas apart by identity."""
 _MAX_DEPTH: Final = 64
 
 Pointer = tuple[str, ...]
@@ -39,6 +43,15 @@ Pointer = tuple[str, ...]
 def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
     """The schema with `step` done to each schema directly below it; what is data is left as it is."""
     return {key: _mapped(key, value, step) for key, value in schema.items()}
+
+
+def applied_by(schema: Schema) -> Iterator[Any]:
+    """The schemas directly below that apply to an instance or to a part of it, definitions not among them."""
+    for key, value in schema.items():
+        if key in _MAPS - _DEFINITIONS and isinstance(value, dict):
+            yield from value.values()
+        elif key in _SCHEMAS:
+            yield from value if isinstance(value, list) else (value,)
 
 
 def _mapped(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
@@ -69,7 +82,7 @@ class References:
             if word in part:
                 pointer = self.pointer(part[word])
                 found = None if pointer is None else self.at(pointer)
-                yield {} if found is None else found
+                yield _ANYTHING if found is None else found
 
     def pointer(self, reference: Any) -> Pointer | None:
         """The keys on the way to what a reference names; None if that is not of this document."""
@@ -89,8 +102,10 @@ class References:
         found: Any = self.root
         for token in pointer:
             if isinstance(found, list):
-                found = dict(zip(map(str, range(len(found))), found, strict=True))
-            found = found.get(token) if isinstance(found, dict) else None
+                is_index = _INDEX.fullmatch(token) and int(token) < len(found)
+                found = found[int(token)] if is_index else None
+            else:
+                found = found.get(token) if isinstance(found, dict) else None
         return found
 
     @cached_property

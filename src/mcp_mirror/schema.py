@@ -7,9 +7,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Any, Final
-
-import jsonschema_rs
 
 from mcp_mirror.models import Location
 from mcp_mirror.references import ANCHORS, REFERENCES, ROOT_COMBINATORS, References, settle, without
@@ -36,10 +37,6 @@ _STARTS: Final = re.compile(r"[A-Za-z_]")
 """What a name begins with for Gemini."""
 _HASH: Final = 6
 _MAX_SUFFIX: Final = MAX_NAME - _HASH - 2
-_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
-"""A pattern that goes on for longer, as one may that is meant to, is not judged: 100 ms here."""
-_MAX_SAID: Final = 300
-"""Characters of what a check says."""
 _PATH: Final[Schema] = {"type": "string"}
 
 _LIMITS: Final = frozenset(
@@ -70,11 +67,17 @@ def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
     return f"{safe[: room - _HASH - 1]}_{digest}{suffix}"
 
 
-def twin_of(tool: Mapping[str, Any], name: str, schema: Schema, description: str | None) -> Schema:
-    """The advert of a tool's twin: all that the tool's has, but for the name, the input and the output schema."""
+def twin_of(tool: Mapping[str, Any], name: str, widened: Schema, description: str | None) -> Schema:
+    """The advert of a tool's twin: all that the tool's has, but for the name, the input and the output schema.
+
+    Args:
+        tool: The tool as its upstream lists it.
+        name: The twin's.
+        widened: Its input schema, which `admit_paths` has made of the tool's.
+        description: Instead of the tool's; None for that.
+    """
     said = description if description is not None else str(tool.get("description") or "")
     advert = {key: value for key, value in tool.items() if key not in ("outputSchema", EXECUTION)}
-    widened = admit_paths(schema)
     hinted = f"{_ended(said.rstrip())} {_ARGUMENT_HINT}".lstrip()
     if widened.get("properties") and not len(said) <= _MAX_DESCRIPTION < len(hinted):
         said = hinted
@@ -92,20 +95,72 @@ def admit_paths(schema: Schema) -> Schema:
     return {"type": "object"} | widened | {"type": "object"}
 
 
-def types_at(schema: Schema, location: Location) -> frozenset[str]:
-    """The JSON types that the schema admits at `location`; empty where it does not say.
+def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:
+    """A function that returns the JSON types that the schema admits at a location; none where it does not say.
 
-    `number` stands for `integer` too.
+    `number` stands for `integer` too. One function visits 3,000 subschemas at most, over all its calls; beyond
+    that it says nothing.
     """
-    references = References(schema)
-    here: list[Any] = [schema]
-    for token in location:
-        here = [below for part in here for branch in _branches(references, part) for below in _below(branch, token)]
-    seen: dict[int, frozenset[str]] = {}
-    kinds = frozenset[str]().union(*(_admitted(references, part, seen) for part in here))
-    if kinds == _EVERY_TYPE:
-        return frozenset()
-    return kinds - {"integer"} if "number" in kinds else kinds
+    root = _Place(_Visits(References(schema)), [schema])
+
+    def find(location: Location) -> frozenset[str]:
+        place = root
+        for token in location:
+            place = place.below(token)
+        return place.types
+
+    return find
+
+
+@dataclass(slots=True)
+class _Visits:
+    """The subschemas of one schema that may still be visited."""
+
+    references: References
+    left: int = 3_000
+
+    def parts(self, parts: Iterable[Any]) -> list[Schema]:
+        """All schemas that apply where one of these does."""
+        seen: dict[int, Any] = {}
+        found = (one for part in parts for one, _ in _parts(self.references, part, seen, certain=True))
+        visited = list(islice(found, self.left))
+        self.left -= len(visited)
+        return visited
+
+
+@dataclass
+class _Place:
+    """A place of an instance, and the schemas for what stands there."""
+
+    visits: _Visits
+    parts: list[Any]
+    _below: dict[str | int, "_Place"] = field(default_factory=dict)
+
+    def below(self, token: str | int) -> "_Place":
+        """The place one step below; all items past the longest tuple are one place."""
+        if isinstance(token, int):
+            token = min(token, self._longest)
+        if token not in self._below:
+            found = {id(one): one for branch in self._branches for one in _below(branch, token)}
+            self._below[token] = _Place(self.visits, list(found.values()))
+        return self._below[token]
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types that one of the schemas admits; none where they do not say, or no visit is left."""
+        kinds = _admitted(self.visits.references, self.parts, self._branches)
+        if not self.visits.left or kinds == _EVERY_TYPE:
+            return frozenset()
+        return kinds - {"integer"} if "number" in kinds else kinds
+
+    @cached_property
+    def _branches(self) -> list[Schema]:
+        return self.visits.parts(self.parts)
+
+    @cached_property
+    def _longest(self) -> int:
+        tuples = (_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
+        return max(map(len, tuples), default=0)
 
 
 def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
@@ -120,41 +175,6 @@ def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
             yield from walk(below, (*at, key))
 
     return tuple(walk(schema, ()))
-
-
-def compile_check(schema: Schema) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with arguments, None where nothing is or where it cannot be judged.
-
-    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked.
-
-    Raises:
-        ValueError: The schema is not a JSON Schema for an object.
-    """
-    if "object" not in (_names(schema.get("type")) or ("object",)):
-        raise ValueError("its input schema does not describe an object")
-    try:
-        validator = jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=_PATTERNS)
-    except (ValueError, RecursionError) as error:
-        said = _bounded(str(error).partition("\n")[0])
-        raise ValueError(f"its input schema is not valid: {said}") from None
-
-    def check(arguments: Any) -> str | None:
-        try:
-            error = next(iter(validator.iter_errors(arguments)), None)
-            if error is None or isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
-                return None
-            json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
-        except (ValueError, RecursionError):
-            return None
-        at = ".".join(str(step) for step in error.instance_path)
-        return _bounded(f"{at}: {error.message}" if at else error.message)
-
-    return check
-
-
-def _bounded(message: str) -> str:
-    half = _MAX_SAID // 2 - 3
-    return message if len(message) <= _MAX_SAID else f"{message[:half]} ... {message[-half:]}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -179,18 +199,21 @@ def _flattened(schema: Schema) -> Schema:
         return schema
     parts = list(_parts(References(schema), schema, {}, certain=True))
     properties: dict[str, Any] = {}
-    for part in (part for part, certain in parts if certain):
-        properties = {**_arguments(part, schema), **properties}
-    cases: dict[str, list[Any]] = {}
+    for part in reversed([part for part, certain in parts if certain]):
+        properties |= _arguments(part, schema)
+    cases: dict[str, dict[str, Any]] = {}
     for part in (part for part, certain in parts if not certain):
         for name, value in _arguments(part, schema).items():
-            known = cases.setdefault(name, [])
-            known += [value] if value not in known else []
-    either = {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in cases.items()}
+            cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
+    either = {name: _one_of(list(found.values())) for name, found in cases.items()}
     named = [name for part, certain in parts if certain for name in _sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
     kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
+
+
+def _one_of(found: list[Any]) -> Any:
+    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _arguments(part: Schema, root: Schema) -> Mapping[str, Any]:
@@ -199,20 +222,20 @@ def _arguments(part: Schema, root: Schema) -> Mapping[str, Any]:
 
 
 def _parts(references: References, part: Any, seen: dict[int, Any], *, certain: bool) -> Iterator[tuple[Schema, bool]]:
-    """The schemas that apply at the place of `part`, and whether each does so in any case."""
-    if not isinstance(part, dict) or id(part) in seen:
-        return
-    seen[id(part)] = part
-    yield part, certain
-    for below in (*references.targets(part), *_sequence(part.get("allOf"))):
-        yield from _parts(references, below, seen, certain=certain)
-    for word in _UNIONS:
-        for below in _sequence(part.get(word)):
-            yield from _parts(references, below, seen, certain=False)
+    """The schemas that apply at the place of `part`, those in `seen` left out, and whether each does so in any case.
 
-
-def _branches(references: References, part: Any) -> Iterator[Schema]:
-    return (branch for branch, _ in _parts(references, part, {}, certain=True))
+    Each schema is visited once, so the work is linear in the size of the whole schema.
+    """
+    stack = [(part, certain)]
+    while stack:
+        here, is_certain = stack.pop()
+        if not isinstance(here, dict) or id(here) in seen:
+            continue
+        seen[id(here)] = here
+        yield here, is_certain
+        below = [(one, is_certain) for one in (*references.targets(here), *_sequence(here.get("allOf")))]
+        below += [(one, False) for word in _UNIONS for one in _sequence(here.get(word))]
+        stack += reversed(below)
 
 
 def _inside(schema: Any, depth: int) -> Any:
@@ -304,20 +327,31 @@ def _below(branch: Schema, token: str | int) -> Iterator[Any]:
 _EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def _admitted(references: References, part: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
-    """The types that satisfy a schema, `integer` beside each `number`."""
-    if not isinstance(part, dict):
-        return _EVERY_TYPE
-    if id(part) in known:
-        return known[id(part)]
-    known[id(part)] = _EVERY_TYPE
+def _admitted(references: References, parts: list[Any], branches: list[Schema]) -> frozenset[str]:
+    """The types that satisfy one of several schemas, `integer` beside each `number`.
+
+    Types are narrowed in four rounds; schemas that refer to each other in a way that takes more admit more types.
+
+    Args:
+        references: Of the whole schema.
+        parts: The schemas.
+        branches: All schemas that apply where one of them does.
+    """
+    known = {id(branch): _EVERY_TYPE for branch in branches}
+    for order in (branches[::-1], branches) * 2:
+        for branch in order:
+            known[id(branch)] = _narrowed(references, branch, known)
+    return _any_of(known.get(id(part), _EVERY_TYPE) for part in parts)
+
+
+def _narrowed(references: References, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
+    """The types that one schema admits, by those that the schemas at its place do."""
     kinds = _declared(part)
     for below in (*references.targets(part), *_sequence(part.get("allOf"))):
-        kinds &= _admitted(references, below, known)
+        kinds &= known.get(id(below), _EVERY_TYPE)
     for word in _UNIONS:
         if cases := _sequence(part.get(word)):
-            kinds &= _any_of(_admitted(references, below, known) for below in cases)
-    known[id(part)] = kinds
+            kinds &= _any_of(known.get(id(below), _EVERY_TYPE) for below in cases)
     return kinds
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.schema import Schema, fit_name, twin_of
+from mcp_mirror.schema import Schema, admit_paths, fit_name, twin_of
 from mcp_mirror.tools import TOOLS
 
 Rule = Callable[[Schema], bool]
@@ -164,7 +164,7 @@ def a_tool(schema: Any, name: str = "x", description: str = "Does.") -> Schema:
 
 
 def twin(tool: Schema, prefix: str = "") -> Schema:
-    return twin_of(tool, fit_name(tool["name"], "_mirrored", prefix), tool["inputSchema"], None)
+    return twin_of(tool, fit_name(tool["name"], "_mirrored", prefix), admit_paths(tool["inputSchema"]), None)
 
 
 def of(**arguments: Any) -> Schema:

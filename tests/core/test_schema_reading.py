@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.models import Location
-from mcp_mirror.schema import Schema, compile_check, header_locations, types_at
+from mcp_mirror.schema import Schema, header_locations, types_at
+from mcp_mirror.validation import compile_check
 
 SCHEMA: Schema = {
     "type": "object",
@@ -118,7 +119,7 @@ SCHEMA: Schema = {
     ],
 )
 def test_the_types_of_an_argument_are_what_the_schema_admits_there(location: Location, kinds: set[str]) -> None:
-    assert types_at(SCHEMA, location) == kinds
+    assert types_at(SCHEMA)(location) == kinds
 
 
 def test_the_address_of_a_schema_before_a_reference_is_its_own() -> None:
@@ -131,17 +132,17 @@ def test_the_address_of_a_schema_before_a_reference_is_its_own() -> None:
         },
         "$defs": {"D": {"type": "null"}},
     }
-    assert [types_at(schema, (name,)) for name in ("own", "other")] == [{"null"}, set()]
-    assert types_at(schema, ("whole", "own")) == {"null"}
+    assert [types_at(schema)((name,)) for name in ("own", "other")] == [{"null"}, set()]
+    assert types_at(schema)(("whole", "own")) == {"null"}
 
 
 def test_types_are_found_soon_in_a_schema_that_refers_to_itself_many_times() -> None:
     defs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
     schema = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d60": {"type": "null"}}}
-    assert types_at(schema, ("x",)) == {"null"}
-    assert types_at(schema, ("x", "y")) == set()
+    assert types_at(schema)(("x",)) == {"null"}
+    assert types_at(schema)(("x", "y")) == set()
     root = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"x": {"$ref": "#"}}, "type": "object"}
-    assert types_at(root, ("x", "x", "x")) == {"object"}
+    assert types_at(root)(("x", "x", "x")) == {"object"}
 
 
 def test_header_arguments_are_found_where_they_stand() -> None:
@@ -161,6 +162,19 @@ def test_header_arguments_are_found_where_they_stand() -> None:
 
 
 VALID = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n"]}
+
+
+def test_the_types_of_many_places_take_few_visits() -> None:
+    rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}}}}}}
+    find = types_at(rows)
+    assert {find(("rows", index, "n")) for index in range(5000)} == {frozenset({"integer"})}
+
+
+def test_types_are_unknown_once_too_many_subschemas_apply() -> None:
+    wide = {"properties": {"x": {"anyOf": [{"type": "integer"} for _ in range(10_000)]}}}
+    began = time.process_time()
+    assert types_at(wide)(("x",)) == set()
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class Select:
     most: int
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
+        """Find the JSON text that the expression selects."""
         found = select(blob, self.expression)
         if found == b"null" and (held := json_held_by(blob)) is not None:
             found = select(held, self.expression)

@@ -1,0 +1,55 @@
+"""What the gateway finds out about a listed tool."""
+
+from typing import Any
+
+from tests.hostile.schemas import page
+
+from mcp_mirror.examination import Examined, compiled, examine, look_through
+from mcp_mirror.limits import UpstreamBounds
+
+BOUNDS = UpstreamBounds(max_tool_bytes=10_000)
+
+
+def tool(**more: Any) -> dict[str, Any]:
+    return {"name": "a", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}} | more
+
+
+def test_an_ordinary_tool_has_a_twin_and_is_validated_at_once() -> None:
+    found = examine(tool(), BOUNDS)
+    assert (found.name, found.excess, found.wrong, found.spoilt) == ("a", None, None, ())
+    assert found.widened["properties"]["n"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert found.check is not None
+    assert found.check({"n": "x"})
+
+
+def test_a_recursive_schema_is_not_validated_on_the_event_loop() -> None:
+    found = examine(tool(inputSchema={"type": "object"} | page()), BOUNDS)
+    assert found.is_validated
+    assert (found.check, found.cost) == (None, None)
+
+
+def test_a_tool_over_a_bound_is_not_looked_through() -> None:
+    found = examine(tool(description="x" * 20_000), BOUNDS)
+    assert found.excess is not None
+    assert "max_tool_bytes" in found.excess
+    assert found == compiled(found)
+
+
+def test_a_schema_that_is_not_valid_gives_way_to_any_object() -> None:
+    found = examine(tool(inputSchema={"properties": []}), BOUNDS)
+    assert found.schema == {"type": "object"}
+    assert not found.is_validated
+    assert str(found.wrong).startswith("its input schema is not valid")
+
+
+def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:
+    found = examine({"name": "a", "annotations": 5, "title": "A"}, BOUNDS)
+    assert (found.wrong, found.spoilt) == ("it has no input schema", ("annotations",))
+    assert found.kept == {"name": "a", "title": "A"}
+    assert Examined({"name": 5}).name == ""
+
+
+def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:
+    found = look_through(tool(), BOUNDS).unchecked("its schema takes too long to compile")
+    assert found.schema == tool()["inputSchema"]
+    assert not found.is_validated

@@ -1,0 +1,158 @@
+"""How much work validation is, and what an error says of arguments that are wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from tests.hostile.schemas import blocks, doubling, page
+
+from mcp_mirror.validation import Cost, compile_check, cost_of
+
+
+def check(schema: Any, arguments: Any) -> str:
+    return compile_check(schema)(arguments) or ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "cost"),
+    [
+        ({}, Cost(1, 0)),
+        ({"properties": {"a": True, "b": {"enum": [1, 2]}}, "required": ["a"]}, Cost(6, 0)),
+        ({"properties": {"a": {"pattern": "^a"}}, "patternProperties": {"b": {"format": "uri"}}}, Cost(3, 3)),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"items": {}}, "b": {"not": {}}}}, Cost(4, 0)),
+        ({"allOf": [{"$ref": "#/$defs/a"}] * 3, "$defs": {"a": {"type": "null"}}}, Cost(7, 0)),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "$id": "x"}, Cost(1, 0)),
+        ({"properties": {"a": {"$ref": "https://x.example"}}}, Cost(3, 0)),
+        ({"contentMediaType": "application/json"}, Cost(1, 1)),
+        (doubling("anyOf", 8), Cost(1023, 0)),
+        (doubling("allOf"), None),
+        (page(), None),
+        ({"properties": {"a": {"$ref": "#"}}}, None),
+        ({"properties": {"a": {"$id": "x"}}}, None),
+        ({"unevaluatedProperties": False}, None),
+        ({"properties": {"a": {"$dynamicRef": "#x"}}}, None),
+        ({"properties": {"a": {"pattern": "(?=a)b"}}}, None),
+        ({"properties": {"a": {"pattern": r"(a)\1"}}}, None),
+        ({"properties": {"a": {"format": "regex"}}}, None),
+        ({"$schema": "https://x.example/dialect"}, None),
+        ({"$schema": 5}, None),
+        ({"allOf": [{"allOf": [{}] * 101}] * 101}, None),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_the_cost_of_a_schema_is_bounded_or_unknown(schema: Any, cost: Cost | None) -> None:
+    assert cost_of(schema) == cost
+
+
+def test_a_long_chain_of_references_has_no_known_cost() -> None:
+    defs: dict[str, Any] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(5000)}
+    assert cost_of({"$ref": "#/$defs/d0", "$defs": defs}) is None
+
+
+def test_work_grows_with_values_and_texts() -> None:
+    assert Cost(3, 0).work(b'{"a":[1,2]}') == 3 * 4
+    assert Cost(1, 2).work(b'"abcd"') == 1 + 20 * 2 * 6
+
+
+@pytest.mark.parametrize("depth", [0, 3, 30])
+def test_the_error_of_a_recursive_schema_names_the_innermost_value(depth: int) -> None:
+    began = time.process_time()
+    said = check(page(), blocks(depth, "cardd"))
+    assert time.process_time() - began < 5
+    assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns", "card", "tabs"' in said
+    assert said.startswith("page" + ".children.0" * min(depth, 3))
+    assert len(said) <= 300
+
+
+def test_the_error_of_very_deep_arguments_ends_where_the_steps_end() -> None:
+    assert "the value does not fit the schema of this argument" in check(page(), blocks(150, "cardd"))
+
+
+def test_the_error_of_a_recursive_schema_names_a_wrong_member() -> None:
+    arguments = blocks(5, "tabs")
+    arguments["page"]["children"][0]["title"] = 7
+    assert check(page(), arguments) == 'page.children.0.title: 7 is not of type "string"'
+
+
+RECURSIVE = {"$ref": "#/$defs/tree"}
+TREE = {"type": "object", "additionalProperties": RECURSIVE, "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "said"),
+    [
+        ({"$defs": {"tree": TREE}, "allOf": [{}, RECURSIVE]}, {"n": "x"}, 'n: "x" is not of type "integer"'),
+        ({"$defs": {"tree": TREE}, "properties": {"a": RECURSIVE}}, {"a": 5}, 'a: 5 is not of type "object"'),
+        ({"$defs": {"tree": TREE}, "properties": {"a~/b %": RECURSIVE}}, {"a~/b %": {"n": {}}}, "a~/b %.n: {}"),
+        (
+            {"$defs": {"tree": TREE}, "properties": {"a": {"anyOf": [RECURSIVE, {"type": "null"}]}}},
+            {"a": 5},
+            "a: the value does not fit the schema of this argument",
+        ),
+        (
+            {"$defs": {"tree": TREE}, "properties": {"a": {"not": RECURSIVE}}},
+            {"a": {}},
+            "a: the value does not fit the schema of this argument",
+        ),
+        (
+            {
+                "$defs": {"tree": TREE},
+                "oneOf": [
+                    {"properties": {"kind": {"enum": ["a", "b"]}, "x": RECURSIVE}, "required": ["kind"]},
+                    {"properties": {"kind": {"const": "c"}, "x": {"type": "null"}}, "required": ["kind"]},
+                ],
+            },
+            {"kind": "c", "x": 1},
+            'x: 1 is not of type "null"',
+        ),
+        (
+            {"$defs": {"tree": TREE}, "properties": {"a": {"anyOf": [False, RECURSIVE]}}},
+            {"a": []},
+            "a: the value does not fit the schema of this argument",
+        ),
+        (
+            {"properties": {"a": {"$ref": "#"}}, "maxProperties": 1},
+            {"a": {"a": {}, "b": {}}},
+            'a: {"a":{},"b":{}} has more than 1 property',
+        ),
+        ({"properties": {"a": {"$ref": "#"}}}, {}, ""),
+        (
+            {"$defs": {"tree": TREE}, "properties": {"a": {"items": RECURSIVE, "maxItems": 1}}},
+            {"a": [{}, {}]},
+            "a: [{}",
+        ),
+        ({"$defs": {"tree": TREE}, "properties": {"a": False, "b": RECURSIVE}}, {"a": 1}, "a: False schema does not"),
+        ({"$defs": {"tree": TREE}, "properties": {"a": {"items": RECURSIVE}}}, {"a": [{}, {"n": ""}]}, "a.1.n: "),
+        (
+            {"$defs": {"a": {"$ref": "#/$defs/a", "type": "null"}}, "anyOf": [{"$ref": "#/$defs/a"}, False]},
+            {},
+            "the value does not fit the schema of this argument",
+        ),
+        (
+            {
+                "$defs": {"tree": TREE},
+                "anyOf": [
+                    {"properties": {"v": {"const": 1}, "kind": {"const": "a"}, "x": RECURSIVE, "y": True}},
+                    {"properties": {"v": {"const": 1}, "kind": {"const": "b"}, "x": RECURSIVE}},
+                ],
+            },
+            {"v": 1, "kind": "c"},
+            '\'kind\' is "c"; the schema has alternatives for "a", "b"',
+        ),
+    ],
+)
+def test_an_error_follows_references_and_alternatives(schema: Any, arguments: Any, said: str) -> None:
+    assert check(schema, arguments).startswith(said)
+    assert bool(check(schema, arguments)) == bool(said)
+
+
+def test_an_error_of_many_values_costs_few_validations() -> None:
+    schema = {"properties": {"a": {"items": {"enum": list(range(50))}}}}
+    arguments = {"a": [1] * 5000 + ["x"]}
+    began = time.process_time()
+    assert check(schema, arguments).startswith('a.5000: "x" is not one of')
+    assert time.process_time() - began < 2
+    assert json.dumps(arguments).count(",") == 5000

@@ -1,0 +1,71 @@
+"""Arguments that are expensive to validate: others are served meanwhile, and errors stay useful."""
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+from tests.hostile import lister
+from tests.hostile.conftest import Budget, Configured, connect_http, pinging
+from tests.hostile.schemas import blocks, doubling, nesting, page, tool
+from tests.walk.conftest import Serve
+
+LISTER = [lister.__file__]
+
+
+def listing(folder: Path, name: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """The configuration of an upstream that lists these tools."""
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(tools))
+    return {"command": sys.executable, "args": [*LISTER, str(file)]}
+
+
+async def ask(client: Client, name: str, arguments: Any) -> str:
+    result = await client.call_tool(name, arguments)
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+def nested(depth: int, value: Any) -> Any:
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, budget: Budget) -> None:
+    tools = [
+        tool("edit", page()),
+        tool("any", doubling("anyOf")),
+        tool("all", doubling("allOf")),
+        tool("nest", nesting(60)),
+        tool("plain", {"properties": {"n": {"type": "integer"}}}),
+    ]
+    async with AsyncExitStack() as stack:
+        config = configured({"up": listing(tmp_path, "up", tools)})
+        served = await stack.enter_async_context(serve(config, "-v"))
+        client, other = [await stack.enter_async_context(connect_http(served.url)) for _ in range(2)]
+
+        async def greet() -> None:
+            assert await ask(other, "plain_mirrored", {"n": 1}) == "done"
+
+        await greet()
+        kind = "invalid arguments of a recursive schema"
+        async with budget(served, kind, "four kinds of blocks, 12 levels") as row, pinging(greet, row):
+            said = await ask(client, "edit_mirrored", blocks(12, "cardd"))
+            assert "children.0" in said
+            assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns"' in said
+            assert await ask(client, "edit_mirrored", blocks(12, "tabs")) == "done"
+            row.outcome = "an error names the block and the kinds"
+        kind = "schemas that double their work"
+        async with budget(served, kind, "`anyOf` and `allOf`, 40 levels", memory=600 << 20) as row, pinging(greet, row):
+            for _ in range(4):
+                assert await ask(client, "any_mirrored", {"a": "x"}) == "done"
+                assert await ask(client, "all_mirrored", {"a": 1}) == "done"
+            row.outcome = "the upstream validates"
+        kind = "texts where another type is expected"
+        async with budget(served, kind, "60 levels of alternatives") as row, pinging(greet, row):
+            said = await ask(client, "nest_mirrored", nested(60, "x"))
+            assert said == "done" or "do not fit" in said
+            assert await ask(client, "nest_mirrored", nested(61, "31")) == "done"
+            row.outcome = "types are found in linear time"
