@@ -342,6 +342,8 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
     """
     chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
     policy = replace(config.store, kind=chosen)
+    if config.auth.is_required and not awaits_client:
+        policy = policy.shared()
     async with AsyncExitStack() as stack:
         try:
             store, spool = await _enter_store(policy, config.limits, stack)

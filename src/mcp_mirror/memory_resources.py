@@ -47,14 +47,12 @@ async def list_values(memory: Memory, namespace: str, after: str | None) -> tupl
     Raises:
         ToolError: The value to go on after is gone.
     """
-    stored = list(await memory.store.list(namespace))
-    bases = [descriptor.base for descriptor in stored]
-    if after is not None and after not in bases:
-        raise ToolError("The list has changed since this cursor was given. List again without a cursor.")
-    begin = 0 if after is None else bases.index(after) + 1
-    page = stored[begin : begin + PAGE]
-    more = len(stored) > begin + PAGE
-    return [msgspec.json.encode(_resource(one, memory.flows)) for one in page], page[-1].base if more else None
+    try:
+        stored = await memory.store.list(namespace, after=after, limit=PAGE + 1)
+    except LookupError:
+        raise ToolError("The list has changed since this cursor was given. List again without a cursor.") from None
+    page = stored[:PAGE]
+    return [msgspec.json.encode(_resource(one, memory.flows)) for one in page], page[-1].base if stored[PAGE:] else None
 
 
 def _resource(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:

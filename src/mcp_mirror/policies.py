@@ -5,7 +5,7 @@ data: it knows neither the file it came from nor the module that reads it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePath
@@ -170,6 +170,8 @@ def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bo
     return any(fnmatchcase(tool, glob) for glob in allow) and not any(fnmatchcase(tool, glob) for glob in deny)
 
 
+_SHARES = 4
+"""One principal of several keeps at most this part of a store, unless the user says otherwise."""
 _LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
 _HTTP_LIMIT = 4 << 20
 _NODE_LIMIT = 10 << 20
@@ -292,10 +294,29 @@ class StorePolicy:
     """Of all values together."""
     max_values: int = 100_000
     """All values together."""
-    namespace_bytes: int = 8 << 30
-    """Of one principal's values."""
-    namespace_values: int = 100_000
-    """One principal's values."""
+    namespace_bytes: int | None = None
+    """Of one principal's values; None: a quarter of `max_bytes` where `auth` admits principals, else all of it."""
+    namespace_values: int | None = None
+    """One principal's values; None: a quarter of `max_values` where `auth` admits principals, else all of them."""
+
+    def shared(self) -> "StorePolicy":
+        """The same for several principals, each with a bound of its own."""
+        size, values = self.namespace_bytes, self.namespace_values
+        return replace(
+            self,
+            namespace_bytes=-(-self.max_bytes // _SHARES) if size is None else size,
+            namespace_values=-(-self.max_values // _SHARES) if values is None else values,
+        )
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes that one principal's values may have."""
+        return self.max_bytes if self.namespace_bytes is None else self.namespace_bytes
+
+    @property
+    def share_values(self) -> int:
+        """Values that one principal may keep."""
+        return self.max_values if self.namespace_values is None else self.namespace_values
 
     @property
     def lifetime(self) -> float:

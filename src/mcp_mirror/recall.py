@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
-from mcp_mirror.paths import MemoryPath, label_of, noticed_bases, position_token, unescape_token
+from mcp_mirror.paths import MemoryPath, almost_path, label_of, noticed_bases, position_token, unescape_token
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss, kind_at, locate
 from mcp_mirror.stores.base import Store, Tombstone
@@ -23,6 +23,10 @@ _APART: Final = 1 << 23
 _LISTED: Final = 2000
 """Keys among which the nearest to one that is not there are looked for."""
 _NEAREST: Final = 3
+_RECENT: Final = 64
+"""Of a caller's values, as many of the newest are compared with a path that is not there."""
+_BESIDE: Final = 6
+"""And as many on each side of where that path would stand in alphabetical order."""
 _LIKE: Final = 0.5
 """From this ratio of equal characters on, one name is worth naming for another."""
 _TELLING: Final = 3
@@ -124,17 +128,32 @@ async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
     if len(named := noticed_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"That is a whole notice, which names several paths. Give one alone: {paths}.")
-    bases = await store.bases(namespace)
-    return ToolError(f"No value is stored under {quoted(text, 160)}. {_advice(text, bases)}")
+    newest = await store.newest(namespace, _RECENT)
+    asked = text[:_LONG].partition("/")[0]
+    near = await _bases_near(store, namespace, asked) if newest else ()
+    advice = await anyio.to_thread.run_sync(_advice, asked.casefold(), newest, (*newest, *near))
+    return ToolError(f"No value is stored under {quoted(text, 160)}. {advice}")
 
 
-def _advice(text: str, bases: Sequence[str]) -> str:
+async def _bases_near(store: Store, namespace: str, asked: str) -> tuple[str, ...]:
+    """Bases that begin as a text does, or with another tool's label and the same digits."""
+    texts = {asked, asked.lower()}
+    if label := almost_path(asked):
+        labels = await store.labels(namespace)
+        digits = asked.partition(f"{label}-")[2].lower()
+        texts |= {f"{one}-{digits}" for one in nearest(label, labels)}
+    found = [await store.bases_near(namespace, one, _BESIDE) for one in sorted(texts)]
+    return tuple(base for bases in found for base in bases)
+
+
+def _advice(asked: str, newest: Sequence[str], bases: Sequence[str]) -> str:
+    """What the caller may have meant of these bases; the newest ones, where none is like the text."""
     if not bases:
         return "Nothing is stored yet: call a tool first."
-    asked = text[:_LONG].partition("/")[0].casefold()
+    bases = tuple(dict.fromkeys(bases))
     same_tool = [base for base in bases if asked.startswith(f"{label_of(base)}-".casefold())]
     near = nearest(asked, bases) or same_tool
-    listed = ", ".join(f'"{base}"' for base in (near or bases)[:_NEAREST])
+    listed = ", ".join(f'"{base}"' for base in (near or newest)[:_NEAREST])
     return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path to the letter."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -22,6 +23,7 @@ from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.blobs import SYSTEM
 from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.formats import STEPS
 from mcp_mirror.stores.lodging import alone_in
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Cloc
     assert len(audit(folder)) == 2
     clock.now += 1
     async with opened(folder, clock) as store:
-        assert await store.list("me") == tuple(known)
+        assert await store.list("me") == tuple(reversed(known))
         assert (await read(store, BASE), await read(store, "t-2")) == (LARGE, SMALL)
         assert isinstance(gone, Tombstone)
         assert await store.describe("me", "t-gone") == gone
@@ -100,6 +102,49 @@ async def test_equal_large_values_share_one_file_until_the_last_goes(folder: Pat
         await first.delete("me", "t-2")
         assert list((folder / "blobs").iterdir()) == []
     assert audit(folder) == set()
+
+
+async def test_equal_values_of_two_owners_share_no_file(folder: Path, clock: Clock, audit: Audit) -> None:
+    known = Descriptor("t-1", "text", len(LARGE), 7, (), clock.now, clock.now + TTL, Provenance("up", "g", "0" * 64))
+    async with opened(folder, clock) as store:
+        for namespace in ("me", "you"):
+            await store.put(namespace, known, (LARGE,))
+        assert len({blob.stat().st_ino for blob in (folder / "blobs").iterdir()}) == 2
+        await store.delete("me", "t-1")
+        assert len(list((folder / "blobs").iterdir())) == 1
+        assert bytes(await store.read("you", "t-1") or b"") == LARGE
+    assert audit(folder) == {("you", "t-1")}
+
+
+async def test_a_blob_that_two_owners_share_since_format_4_stays_readable(
+    folder: Path, clock: Clock, audit: Audit
+) -> None:
+    digest = hashlib.sha256(LARGE).hexdigest()  # how format 4 named a blob, whoever owned it
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "blobs" / digest).write_bytes(LARGE)
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        for statement in (statement for step in STEPS[:4] for statement in step):
+            index.execute(statement)
+        index.execute("PRAGMA user_version = 4")
+        index.execute("INSERT INTO blobs VALUES (?, 0, ?)", (digest, len(LARGE)))
+        for at, (namespace, base) in enumerate((("me", BASE), ("you", BASE), ("me", BASE.replace("grid", "old")))):
+            known = Descriptor(base, "text", len(LARGE), 7, (), at, clock.now + TTL, Provenance("up", "g", "0" * 64))
+            record = msgspec.msgpack.encode(known, enc_hook=dict)
+            row = (namespace, base, len(LARGE), at, at, clock.now + TTL, record, None, digest, base[:-37])
+            index.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        index.execute("INSERT INTO tombstones VALUES ('me', 't-0', '', 'evicted', ?, ?)", (clock.now, record))
+        index.commit()
+    async with opened(folder, clock, max_values=4) as store:
+        assert [one.base for one in await store.list("me")] == [BASE.replace("grid", "old"), BASE]
+        assert await store.labels("me") == {"grid", "old"}
+        assert await store.bases_near("me", BASE[:-1], 1) == (BASE,)
+        assert (await store.stats("me")).size == 2 * len(LARGE)
+        assert isinstance(await store.describe("me", "t-0"), Tombstone)
+        await put(store, clock, "t-2", LARGE)
+        assert len(list((folder / "blobs").iterdir())) == 2
+        await store.delete("me", BASE)
+        assert bytes(await store.read("you", BASE) or b"") == LARGE
+    assert audit(folder) == {("me", "t-2"), ("you", BASE), ("me", BASE.replace("grid", "old"))}
 
 
 async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: Clock, tmp_path: Path) -> None:

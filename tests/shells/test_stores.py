@@ -147,8 +147,8 @@ async def test_values_are_listed_newest_first_and_counted(store: Store, clock: C
         clock.now += 1
     await store.read("me", "t-0")
     assert [one.base for one in await store.list("me")] == ["t-2", "t-1", "t-0"]
-    assert sorted(await store.bases("me")) == ["t-0", "t-1", "t-2"]
-    assert await store.bases("stranger") == ()
+    assert await store.newest("me", 2) == ("t-2", "t-1")
+    assert await store.newest("stranger", 2) == ()
     assert await store.stats("me") == await store.stats("me")
     assert ((await store.stats("me")).values, (await store.stats("me")).size) == (3, 9 + 10 + 11)
 
@@ -313,6 +313,148 @@ async def test_all_namespaces_share_the_whole(open_store: OpenStore, clock: Cloc
         assert await store.describe("b", "t-0") is None
 
 
+@pytest.mark.parametrize("bound", [{"max_bytes": 1000}, {"max_values": 10}])
+async def test_the_largest_holder_makes_room_first(bound: dict[str, Any], open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(**bound) as store:
+        for index in range(3):  # used longest ago, and yet not what goes
+            await put(store, clock, f"t-{index}", b"x" * 100, "quiet")
+            clock.now += 1
+        for index in range(40):
+            await put(store, clock, f"t-{index}", b"x" * 100, "loud")
+            clock.now += 1
+        assert [one.base for one in await store.list("quiet")] == ["t-2", "t-1", "t-0"]
+        assert (await store.stats("loud")).values == 7
+        gone = await store.describe("loud", "t-32")
+        assert isinstance(gone, Tombstone)
+        assert gone.reason == "evicted"
+        for index in range(3, 40):
+            await put(store, clock, f"t-{index}", b"x" * 100, "quiet")
+            clock.now += 1
+        assert [(await store.stats(name)).values for name in ("loud", "quiet")] == [5, 5]
+
+
+async def test_a_value_over_what_others_fairly_keep_is_refused(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_bytes=1000) as store:
+        for index in range(5):
+            await put(store, clock, f"t-{index}", b"x" * 100, "quiet")
+            clock.now += 1
+        with pytest.raises(StoreError, match=r"600 bytes and other principals leave 500 .*`store\.max_bytes`"):
+            await put(store, clock, "t-0", b"x" * 600, "loud")
+        assert (await store.stats("quiet")).values == 5
+        assert await store.describe("loud", "t-0") is None
+        await put(store, clock, "t-1", b"x" * 500, "loud")
+        await put(store, clock, "t-2", b"x" * 500, "loud")
+        assert [one.base for one in await store.list("loud")] == ["t-2"]
+        assert (await store.stats("quiet")).values == 5
+
+
+async def test_a_newcomer_gets_room_from_who_keeps_more(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_bytes=1000) as store:
+        for index, (name, size) in enumerate((("first", 400), ("first", 200), ("second", 200), ("second", 200))):
+            await put(store, clock, f"t-{index}", b"x" * size, name)
+            clock.now += 1
+        await put(store, clock, "t-9", b"x" * 300, "new")
+        assert [(await store.stats(name)).size for name in ("first", "second", "new")] == [200, 400, 300]
+
+
+async def test_expired_values_of_anybody_go_before_any_other(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(max_values=150) as store:
+        for index in range(149):
+            await put(store, clock, f"t-{index}", namespace="gone")
+        clock.now += TTL
+        await put(store, clock, "t-0")
+        for index in range(1, 150):
+            await put(store, clock, f"t-{index}")
+        assert (await store.stats("me")).values == 150
+        assert (await store.stats("gone")).values == 0
+
+
+async def test_one_namespaces_tombstones_do_not_push_out_anothers(
+    open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("memory", "index", "redis_room"):
+        monkeypatch.setattr(f"mcp_mirror.stores.{module}.NAMESPACE_TOMBSTONES", 5)
+    async with open_store(namespace_values=1) as store:
+        for namespace, count in (("quiet", 3), ("loud", 30)):
+            for index in range(count):
+                clock.now += 1
+                await put(store, clock, f"t-{index}", namespace=namespace)
+        told = [isinstance(await store.describe("quiet", f"t-{index}"), Tombstone) for index in range(3)]
+        assert told == [True, True, False]
+        told = [isinstance(await store.describe("loud", f"t-{index}"), Tombstone) for index in range(30)]
+        assert told == [False] * 24 + [True] * 5 + [False]
+
+
+def based(label: str, number: int) -> str:
+    return f"{label}-{number:08x}-89ab-4cde-8f01-23456789abcd"
+
+
+async def test_a_list_is_read_page_by_page_while_it_changes(roomy: Store, clock: Clock) -> None:
+    bases = [based(f"tool_{index % 2}", index * 7919 % 50) for index in range(50)]
+    for base in bases:
+        await put(roomy, clock, base)
+        await put(roomy, clock, base, namespace="you")
+        clock.now += 1
+    wanted, read, after = bases[::-1], list[str](), None
+    while page := [one.base for one in await roomy.list("me", after=after, limit=7)]:
+        read += page
+        after = page[-1]
+        await put(roomy, clock, based("new", len(read)))
+        await roomy.read("me", bases[3])  # a use changes no order
+        if wanted[-2] not in read:
+            await roomy.delete("me", wanted.pop(-2))
+    assert read == wanted
+
+
+async def test_a_page_may_be_of_one_tool_alone(roomy: Store, clock: Clock) -> None:
+    for index in range(20):
+        await put(roomy, clock, based(("grid", "grid_2", "sheet")[index % 3], index))
+        clock.now += 1
+    page = [one.base for one in await roomy.list("me", label="grid", limit=3)]
+    assert page == [based("grid", index) for index in (18, 15, 12)]
+    page = [one.base for one in await roomy.list("me", label="grid", after=page[-1])]
+    assert page == [based("grid", index) for index in (9, 6, 3, 0)]
+    assert await roomy.list("me", label="gri") == ()
+    assert await roomy.labels("me") == {"grid", "grid_2", "sheet"}
+    assert await roomy.labels("you") == frozenset()
+
+
+async def test_a_page_after_a_value_that_is_gone_is_an_error(roomy: Store, clock: Clock) -> None:
+    await put(roomy, clock, "t-1")
+    await put(roomy, clock, "t-2", namespace="you")
+    for after in ("t-0", "t-2"):
+        with pytest.raises(LookupError):
+            await roomy.list("me", after=after)
+    clock.now += TTL
+    with pytest.raises(LookupError):
+        await roomy.list("me", after="t-1")
+
+
+async def test_the_bases_next_to_a_text_are_found(roomy: Store, clock: Clock) -> None:
+    for number in range(20):
+        await put(roomy, clock, based("grid", number << 20))
+    await put(roomy, clock, based("grid", 5 << 20), namespace="you")
+    near = await roomy.bases_near("me", based("grid", (5 << 20) + 1), 2)
+    assert near == tuple(based("grid", number << 20) for number in (4, 5, 6, 7))
+    assert await roomy.bases_near("me", "a", 1) == (based("grid", 0),)
+    assert await roomy.bases_near("me", "z", 1) == (based("grid", 19 << 20),)
+    assert await roomy.bases_near("stranger", "a", 1) == ()
+
+
+async def test_the_sums_are_exact_whatever_becomes_of_values(store: Store, clock: Clock) -> None:
+    for index in range(6):
+        await put(store, clock, f"t-{index}", b"x" * 10)
+        await put(store, clock, f"t-{index}", b"x" * 20, "you")
+        clock.now += 1
+    await store.delete("me", "t-5")
+    await put(store, clock, "t-4", b"x" * 11)
+    clock.now += TTL - 5
+    assert await store.stats("me") == StoreStats(3, 31)
+    assert await store.stats("you") == StoreStats(4, 80)
+    await store.describe("me", "t-0")
+    assert await store.stats("me") == StoreStats(3, 31)
+
+
 async def test_what_is_left_of_a_value_says_where_it_came_from_and_no_more(store: Store, clock: Clock) -> None:
     await store.put("me", descriptor("t-1", b"x" * 600, clock, envelope=b'{"much":1}'), (b"x" * 600,))
     clock.now += 1
@@ -330,7 +472,7 @@ async def test_the_labels_of_what_is_kept_or_remembered_are_told(store: Store, c
     identity = "-01234567-89ab-4cde-8f01-23456789abcd"
     assert await store.labels() == frozenset()
     await put(store, clock, f"grid-of{identity}", b"x" * 600)
-    await put(store, clock, f"sheet{identity}", b"x" * 600, "you")
+    await put(store, clock, f"sheet{identity}", b"x" * 450, "you")
     assert await store.labels() == {"grid-of", "sheet"}
 
 

@@ -317,11 +317,15 @@ class StoreSection(Section):
     )
     max_bytes: Bytes = Field(default=_STORE.max_bytes, description="Bytes of all values together.", examples=["8GiB"])
     max_values: Whole = Field(default=_STORE.max_values, description="How many values to keep, all together.")
-    namespace_bytes: Bytes = Field(
-        default=_STORE.namespace_bytes, description="Bytes of one principal's values.", examples=["1GiB"]
+    namespace_bytes: Bytes | None = Field(
+        default=None,
+        description="Bytes of one principal's values. By default a quarter of `max_bytes` with `auth`, else all of it.",
+        examples=["1GiB"],
     )
-    namespace_values: Whole = Field(
-        default=_STORE.namespace_values, description="How many values to keep of one principal."
+    namespace_values: Whole | None = Field(
+        default=None,
+        description="How many values to keep of one principal. By default a quarter of `max_values` with `auth`, else "
+        "all of them.",
     )
 
 

@@ -6,14 +6,15 @@ from typing import Final
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory_tools.finding import PATH, read_path
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
-from mcp_mirror.models import Descriptor
+from mcp_mirror.models import Descriptor, StoreStats
 from mcp_mirror.notice import human_bytes
-from mcp_mirror.paths import label_of, unwrap
+from mcp_mirror.paths import tool_label, unwrap
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.recall import unknown_path
 from mcp_mirror.visible import quoted
 
 _PAGE: Final = 20
+_LOST: Final = "`after` is the last path of the page before, to the letter. Leave it out for the first page."
 _NAME: Final = 80
 """Bytes of a tool's name that are told."""
 _FOOTER: Final = 300
@@ -23,16 +24,30 @@ _FOOTER: Final = 300
 async def list_values(call: Call) -> Content:
     """The caller's own values, the newest first, a page at a time."""
     tool = call.given.text("tool")
-    stored = await call.memory.store.list(call.namespace)
-    wanted = [one for one in stored if not tool or tool in (one.provenance.tool, label_of(one.base))]
-    begin = await _begin(call, [one.base for one in wanted])
-    page = wanted[begin : begin + _PAGE]
+    page = await _page(call, tool_label(tool) if tool else "")
+    told = await call.memory.tally.stats(call.namespace)
     if not page:
-        return said("Nothing more." if begin else _nothing(tool, stored))
-    lines = _fitting([_line(one) for one in page], call.memory.budget)
-    left = len(wanted) - begin - len(lines)
-    more = [f'... {left:,} more; next: after="{page[len(lines) - 1].base}"'] if left else []
-    return said("\n".join((*lines, *more, await _traffic(call))))
+        return said("Nothing more." if call.given.has("after") else await _nothing(call, tool, told))
+    lines = _fitting([_line(one) for one in page[:_PAGE]], call.memory.budget)
+    more = []
+    if len(page) > len(lines):
+        is_all = not tool and not call.given.has("after")
+        left = f"{told.values - len(lines):,} more" if is_all else "more"
+        more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
+    traffic = f"Sent {told.traffic.sent:,} tokens; kept out {told.traffic.kept_out:,} (1 : {told.traffic.ratio:,})."
+    return said("\n".join((*lines, *more, traffic)))
+
+
+async def _page(call: Call, label: str) -> tuple[Descriptor, ...]:
+    """A page, and the first value behind it where there is one."""
+    path = read_path(call.given.text("after")) if call.given.has("after") else None
+    if path is None and call.given.has("after"):
+        raise ToolError(_LOST)
+    try:
+        after = path.base if path else None
+        return await call.memory.store.list(call.namespace, after=after, label=label, limit=_PAGE + 1)
+    except LookupError:
+        raise ToolError(_LOST) from None
 
 
 def _fitting(lines: list[str], budget: Budget) -> list[str]:
@@ -45,26 +60,11 @@ def _fitting(lines: list[str], budget: Budget) -> list[str]:
     return lines
 
 
-async def _traffic(call: Call) -> str:
-    """What the answers until now have cost, and what they have not."""
-    told = (await call.memory.tally.stats(call.namespace)).traffic
-    return f"Sent {told.sent:,} tokens; kept out {told.kept_out:,} (1 : {told.ratio:,})."
-
-
-async def _begin(call: Call, bases: list[str]) -> int:
-    if not call.given.has("after"):
-        return 0
-    path = read_path(call.given.text("after"))
-    if path is None or path.base not in bases:
-        raise ToolError("`after` is the last path of the page before, to the letter. Leave it out for the first page.")
-    return bases.index(path.base) + 1
-
-
-def _nothing(tool: str, stored: tuple[Descriptor, ...]) -> str:
-    if not stored:
+async def _nothing(call: Call, tool: str, told: StoreStats) -> str:
+    if not told.values:
         return "Nothing is stored yet."
-    tools = [quoted(one, _NAME) for one in sorted({one.provenance.tool for one in stored})[:_PAGE]]
-    return f"Nothing of {quoted(tool, _NAME)} is stored. There are values of {', '.join(tools)}."
+    labels = [quoted(one, _NAME) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]]
+    return f"Nothing of {quoted(tool, _NAME)} is stored. There are values of {', '.join(labels)}."
 
 
 def _line(one: Descriptor) -> str:

@@ -64,17 +64,29 @@ class Store(Protocol):
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value at once; False where there was none."""
 
-    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
-        """What is kept, the newest first."""
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first. Only the values on the page are read.
 
-    async def bases(self, namespace: str) -> tuple[str, ...]:
-        """The bases of what is kept, in about the order in which it was made or used, the latest first.
+        Args:
+            namespace: Whose values.
+            after: The base of the last value on the page before; None for the first page.
+            label: Only values whose bases begin with this tool label; empty for all.
+            limit: Values on the page; None for all.
 
-        Nothing else is read of the values, however much is known of each.
+        Raises:
+            LookupError: Nothing is kept under `after`.
         """
 
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases of a namespace that stand next to a text in alphabetical order, at most `limit` on each side."""
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first; nothing else is read of the values."""
+
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, and the tokens that were counted."""
+        """How much is kept, from sums that the store keeps, and the tokens that were counted."""
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Count tokens, beside those that are; they outlive what the values do, but need not be on the disk yet.
@@ -86,5 +98,9 @@ class Store(Protocol):
     async def namespaces(self) -> frozenset[str]:
         """Whose values it keeps or tokens it has counted."""
 
-    async def labels(self) -> frozenset[str]:
-        """The tool labels with which the bases begin that it keeps or remembers, whoever's they are."""
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels with which bases begin.
+
+        Args:
+            namespace: Whose values; None: all that is kept or remembered, whoever owns it.
+        """

@@ -1,9 +1,10 @@
-"""Large values as files that are named by the SHA-256 of their content, sealed ones by chance.
+"""Large values as files that are named by a hash of their owner and content, sealed ones by chance.
 
-Which of them are wanted is not known here.
+Equal values of one owner share a file. Values of two owners never do, so that the time of storing or deleting a value
+does not tell whether another owner keeps an equal one. Which files are needed is not known here.
 """
 
-import hashlib
+import hmac
 import os
 import secrets
 import sys
@@ -49,7 +50,10 @@ class Draft:
 
     path: Path
     digest: str
-    """SHA-256, hexadecimal; of a sealed blob as many digits by chance."""
+    """HMAC-SHA-256 of the content under the owner's name, hexadecimal; of a sealed blob as many digits by chance.
+
+    Blobs that earlier versions wrote have the SHA-256 of their content.
+    """
     start: int
     """Where in the file the blob begins."""
     held: int
@@ -88,14 +92,19 @@ class Blobs:
         return self._folder / name_of(digest, start)
 
     @contextmanager
-    def draft(self, blob: Segments, file: FileSpan | None) -> Iterator[Draft]:
+    def draft(self, owner: str, blob: Segments, file: FileSpan | None) -> Iterator[Draft]:
         """Put a blob on the disk; what is not adopted goes with the context.
+
+        Args:
+            owner: The namespace that shares the file among its equal values.
+            blob: The bytes.
+            file: Where the same bytes are already.
 
         Raises:
             OSError: It cannot be written.
         """
         with self._fleeting() as path:
-            yield (file and self._linked(path, blob, file)) or self._written(path, blob)
+            yield (file and self._linked(path, owner, blob, file)) or self._written(path, owner, blob)
 
     @contextmanager
     def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[Draft]:
@@ -141,7 +150,7 @@ class Blobs:
             with suppress(OSError):
                 self._calls.unlink(path)
 
-    def _linked(self, path: Path, blob: Segments, file: FileSpan) -> Draft | None:
+    def _linked(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> Draft | None:
         """The message's own file under another name; None where that cannot be, or would keep too much."""
         held = Path(file.path).stat().st_size
         if file.span.length < held * _WORTH_A_LINK:
@@ -151,13 +160,13 @@ class Blobs:
         except OSError:  # another file system, or one without links
             return None
         self._sync(path, _CHANGE)
-        digest = hashlib.sha256()
+        digest = _hash_for(owner)
         for segment in blob:
             digest.update(segment)
         return Draft(path, digest.hexdigest(), file.span.start, held)
 
-    def _written(self, path: Path, blob: Segments) -> Draft:
-        digest = hashlib.sha256()
+    def _written(self, path: Path, owner: str, blob: Segments) -> Draft:
+        digest = _hash_for(owner)
 
         def digested() -> Iterator[memoryview]:
             for piece in _pieces(blob):
@@ -200,6 +209,10 @@ _READ: Final = os.O_RDONLY
 _CHANGE: Final = os.O_RDWR
 """Some systems only wait for files that were opened for writing."""
 _BINARY: Final = getattr(os, "O_BINARY", 0)
+
+
+def _hash_for(owner: str) -> hmac.HMAC:
+    return hmac.new(owner.encode("utf-8", "surrogatepass"), digestmod="sha256")
 
 
 def _pieces(blob: Segments) -> Iterator[memoryview]:

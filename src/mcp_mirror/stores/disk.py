@@ -107,13 +107,19 @@ class DiskStore:
         """Forget a value, without a tombstone."""
         return await self._run(self._index.delete, namespace, base)
 
-    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
-        """What is kept, the newest first."""
-        return await self._run(self._index.listed, namespace)
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first."""
+        return await self._run(self._index.listed, namespace, after, label, limit)
 
-    async def bases(self, namespace: str) -> tuple[str, ...]:
-        """The bases of what is kept, the latest first."""
-        return await self._run(self._index.bases, namespace)
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
+        return await self._run(self._index.bases_near, namespace, text, limit)
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        return await self._run(self._index.newest, namespace, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
@@ -127,9 +133,9 @@ class DiskStore:
         """Whose values it keeps or tokens it has counted."""
         return await self._run(self._index.namespaces)
 
-    async def labels(self) -> frozenset[str]:
-        """The tool labels of what is kept or remembered."""
-        return await self._run(self._index.labels)
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        return await self._run(self._index.labels, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await anyio.to_thread.run_sync(partial(self._told, function, *arguments), limiter=self._threads)
@@ -151,7 +157,11 @@ class DiskStore:
             content = b"".join(envelope.seal(blob, size) if envelope else blob)
             self._index.put(namespace, descriptor, record, content, None)
             return
-        drafted = self._blobs.sealed_draft(envelope.seal(blob, size)) if envelope else self._blobs.draft(blob, file)
+        drafted = (
+            self._blobs.sealed_draft(envelope.seal(blob, size))
+            if envelope
+            else self._blobs.draft(namespace, blob, file)
+        )
         with drafted as draft:
             self._index.put(namespace, descriptor, record, None, draft)
 

@@ -66,7 +66,28 @@ _SEALS: Final = (
         INSERT OR IGNORE INTO seals VALUES (substr(new.descriptor, 2, 8));
     END""",
 )
-_STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS)
+_PAGES_GRAVES: Final = (
+    # Pages of lists in the order of making, of all tools or of one; what is not needed any more for eviction goes.
+    "CREATE INDEX entries_made ON entries (namespace, created)",
+    "CREATE INDEX entries_tool_made ON entries (namespace, label, created)",
+    "DROP INDEX entries_used",
+    "DROP INDEX entries_expires",
+    "CREATE INDEX entries_expires ON entries (expires, namespace, size)",
+    "DROP INDEX entries_digest",
+    "CREATE INDEX entries_digest ON entries (digest) WHERE digest IS NOT NULL",
+    "CREATE TABLE graves (namespace TEXT PRIMARY KEY, tombstones INTEGER NOT NULL)",
+    "INSERT INTO graves SELECT namespace, count(*) FROM tombstones GROUP BY namespace",
+    "CREATE INDEX tombstones_own_at ON tombstones (namespace, at)",
+    """CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones BEGIN
+        INSERT INTO graves VALUES (new.namespace, 1)
+            ON CONFLICT (namespace) DO UPDATE SET tombstones = tombstones + 1;
+    END""",
+    """CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones BEGIN
+        UPDATE graves SET tombstones = tombstones - 1 WHERE namespace = old.namespace;
+        DELETE FROM graves WHERE namespace = old.namespace AND tombstones = 0;
+    END""",
+)
+STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_GRAVES)
 """What makes format 1 of nothing, 2 of 1, and so on."""
 
 
@@ -78,18 +99,18 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
         sqlite3.Error: It cannot be read or written.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(_STEPS):
+    if version > len(STEPS):
         raise StoreError(
-            f"The store has format {version} and this mcp-mirror knows formats up to {len(_STEPS)}. "
+            f"The store has format {version} and this mcp-mirror knows formats up to {len(STEPS)}. "
             "Use the mcp-mirror that made it, or choose another folder (`store.path`)."
         )
-    if version == len(_STEPS):
+    if version == len(STEPS):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in (statement for step in _STEPS[version:] for statement in step):
+        for statement in (statement for step in STEPS[version:] for statement in step):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(_STEPS)}")
+        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

@@ -7,7 +7,7 @@ process has just come to need.
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -19,7 +19,15 @@ from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.formats import bring_up_to_date
-from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried
+from mcp_mirror.stores.quotas import (
+    EXPIRED_AT_ONCE,
+    MAX_TOMBSTONES,
+    NAMESPACE_TOMBSTONES,
+    REMEMBERED,
+    Eviction,
+    Holding,
+    buried,
+)
 from mcp_mirror.stores.records import Records
 from mcp_mirror.stores.sealing import HEAD, MAGIC
 
@@ -42,6 +50,27 @@ _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, s
         CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
+_LIST: Final = """SELECT base, descriptor, expires FROM entries
+    WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
+_OF_LABEL: Final = "AND label = :label"
+_AFTER: Final = "AND (created, rowid) < (:created, :row)"
+_NEWEST: Final = (
+    "SELECT base FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid DESC LIMIT ?"
+)
+_BELOW: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base < :text AND expires > :now
+    ORDER BY base DESC LIMIT :limit"""
+_ABOVE: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base >= :text AND expires > :now
+    ORDER BY base LIMIT :limit"""
+_OWN_LABELS: Final = """WITH RECURSIVE labels (label) AS (
+        SELECT min(label) FROM entries WHERE namespace = :namespace
+        UNION SELECT (SELECT min(label) FROM entries WHERE namespace = :namespace AND label > labels.label)
+        FROM labels WHERE label IS NOT NULL)
+    SELECT label FROM labels WHERE label IS NOT NULL"""
+"""One step into the index for each label, however many values there are."""
+_STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
+        SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
+        WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
+"""The kept sums without what has expired and is not removed yet."""
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
@@ -122,7 +151,6 @@ class Index:
         """
         try:
             with self._changing() as change:
-                self._bury_expired(change)
                 key = (namespace, descriptor.base)
                 for table in ("entries", "tombstones"):
                     change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
@@ -162,31 +190,53 @@ class Index:
         """Forget a value, without a tombstone."""
         with self._changing() as change:
             self._bury_expired(change)
-            gone = change.execute("DELETE FROM entries WHERE namespace = ? AND base = ?", (namespace, base)).rowcount
+            query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+            gone = change.execute(query, (namespace, base, self._clock())).rowcount
         self._clear_doomed()
         return gone > 0
 
-    def listed(self, namespace: str) -> tuple[Descriptor, ...]:
-        """What is kept, the newest first."""
-        latest = self._clock() + self._policy.lifetime
-        rows = self._rows(
-            "SELECT base, descriptor, expires FROM entries WHERE namespace = ? AND expires > ? "
-            "ORDER BY created DESC, rowid",
-            (namespace, self._clock()),
-        )
-        read = ((self._records.readable(namespace, base, record), expires) for base, record, expires in rows)
-        return tuple(replace(known, expires=min(expires, latest)) for known, expires in read if known)
+    def listed(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first; see `Store.list`.
 
-    def bases(self, namespace: str) -> tuple[str, ...]:
-        """The bases of what is kept, the latest first."""
-        query = "SELECT base FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid"
-        return tuple(base for (base,) in self._rows(query, (namespace, self._clock())))
+        Raises:
+            LookupError: Nothing is kept under `after`.
+        """
+        now = self._clock()
+        given: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
+        with self._turn:
+            if after is not None:
+                place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+                row = self._connection.execute(place, (namespace, after, now)).fetchone()
+                if row is None:
+                    raise LookupError(after)
+                given |= {"created": row[0], "row": row[1]}
+            query = _LIST.format(label=_OF_LABEL if label else "", after=_AFTER if after is not None else "")
+            page: list[Descriptor] = []
+            with closing(self._connection.execute(query, given)) as rows:
+                for base, record, expires in rows:
+                    if len(page) == limit:
+                        break
+                    if known := self._records.readable(namespace, base, record):
+                        page.append(replace(known, expires=min(expires, now + self._policy.lifetime)))
+        return tuple(page)
+
+    def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
+        given = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
+        with self._turn:
+            below, above = (self._connection.execute(query, given).fetchall() for query in (_BELOW, _ABOVE))
+        return tuple(base for (base,) in (*reversed(below), *above))
+
+    def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        return tuple(base for (base,) in self._rows(_NEWEST, (namespace, self._clock(), limit)))
 
     def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
-        query = "SELECT count(*), coalesce(sum(size), 0) FROM entries WHERE namespace = ? AND expires > ?"
-        ((values, size),) = self._rows(query, (namespace, self._clock()))
+        with self._turn:
+            kept = self._connection.execute(_STATS, {"namespace": namespace, "now": self._clock()}).fetchone()
         counted = self._rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
+        values, size = kept or (0, 0)
         return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
 
     def count(self, namespace: str, traffic: Traffic) -> None:
@@ -199,11 +249,14 @@ class Index:
         query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
         return frozenset(namespace for (namespace,) in self._rows(query, (self._clock(),)))
 
-    def labels(self) -> frozenset[str]:
-        """The tool labels of what is kept or remembered."""
-        return frozenset(
-            label for (label,) in self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
-        )
+    def labels(self, namespace: str | None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        if namespace is None:
+            rows = self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
+        else:
+            with self._turn:
+                rows = self._connection.execute(_OWN_LABELS, {"namespace": namespace}).fetchall()
+        return frozenset(label for (label,) in rows if label)
 
     def reconcile(self) -> int:
         """Remove files that no value has, forget values that have lost their file, and say how many.
@@ -261,6 +314,7 @@ class Index:
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
             with self._changing() as change:
+                self._bury(change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now))
                 self._bury_expired(change)
             self._clear_doomed()
             return None
@@ -295,26 +349,36 @@ class Index:
         found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
         return next((Tombstone(self._records.read(*key, record), reason, at) for record, reason, at in found), None)
 
-    def _bury_expired(self, change: sqlite3.Connection) -> None:
-        self._bury(change, "expired", "expires <= ?", (self._clock(),))
+    def _bury_expired(self, change: sqlite3.Connection) -> int:
+        """Bury values that have expired, a bounded number at once; gives how many."""
+        return self._bury(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
 
     def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
-        """Bury what was used longest ago: of the namespace while it is over its share, then of all."""
-        policy = self._policy
-        own = (policy.namespace_values, policy.namespace_bytes)
-        for where, parameters, (most, largest) in (
-            ("namespace = ?", (namespace,), own),
-            ("true", (), (policy.max_values, policy.max_bytes)),
-        ):
-            usage = f'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage WHERE {where}'  # noqa: S608  # ours
-            oldest = f"rowid = (SELECT rowid FROM entries WHERE {where} ORDER BY used LIMIT 1)"  # noqa: S608  # ours
-            while True:
-                values, taken = change.execute(usage, parameters).fetchone()
-                if (values < most and taken + size <= largest) or not values:
-                    break
-                self._bury(change, "evicted", oldest, parameters)
+        """Bury what has expired, then what was used longest ago, of the namespace that must make room.
 
-    def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> None:
+        Raises:
+            StoreError: The value fits only at the cost of another namespace's fair share.
+        """
+        self._bury_expired(change)
+        while (plan := self._eviction(change, namespace, size)).holder() and self._bury_expired(change):
+            pass
+        plan.check()
+        while (holder := plan.holder()) is not None:
+            oldest = "SELECT rowid, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+            row, held = change.execute(oldest, (holder,)).fetchone()
+            self._bury(change, "evicted", "rowid = ?", (row,))
+            plan.remove(holder, held)
+
+    def _eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
+        total = Holding(
+            *change.execute('SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage').fetchone()
+        )
+        is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
+        where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
+        rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
+        return Eviction(self._policy, namespace, size, {name: Holding(*held) for name, *held in rows}, total)
+
+    def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> int:
         query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
         now = self._clock()
         rows = change.execute(query, parameters).fetchall()
@@ -322,14 +386,12 @@ class Index:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
             if known := self._records.readable(namespace, base, record):
                 left = self._records.write(namespace, buried(known, reason, now).descriptor)
-                change.execute(
-                    "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?, ?, ?, ?)",
-                    (namespace, base, label_of(base), reason, now, left),
-                )
-        if rows:
-            change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
-            beyond = "SELECT rowid FROM tombstones ORDER BY at DESC LIMIT -1 OFFSET ?"
-            change.execute(f"DELETE FROM tombstones WHERE rowid IN ({beyond})", (MAX_TOMBSTONES,))  # noqa: S608  # ours
+                change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
+                tombstone = (namespace, base, label_of(base), reason, now, left)
+                change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
+        for namespace in {namespace for _, namespace, *_ in rows}:
+            _trim_tombstones(change, namespace, now)
+        return len(rows)
 
     def _adopt(self, change: sqlite3.Connection, draft: Draft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
@@ -356,3 +418,18 @@ class Index:
                 for place in change.execute("SELECT digest, start FROM doomed").fetchall():
                     if self._blobs.remove(name_of(*place)):
                         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
+
+
+def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
+    """Forget the oldest tombstones of a namespace over its bound, and of all over theirs."""
+    change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
+    own = change.execute(
+        "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
+    ).fetchone()[0]
+    if own > NAMESPACE_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones WHERE namespace = ? ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (namespace, own - NAMESPACE_TOMBSTONES))  # noqa: S608  # ours
+    total = change.execute("SELECT coalesce(sum(tombstones), 0) FROM graves").fetchone()[0]
+    if total > MAX_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (total - MAX_TOMBSTONES,))  # noqa: S608  # ours

@@ -3,18 +3,29 @@
 import os
 import secrets
 import shutil
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
+from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.failures import told
-from mcp_mirror.stores.quotas import MAX_TOMBSTONES, REMEMBERED, buried, refuse_oversized
+from mcp_mirror.stores.quotas import (
+    EXPIRED_AT_ONCE,
+    MAX_TOMBSTONES,
+    NAMESPACE_TOMBSTONES,
+    REMEMBERED,
+    Eviction,
+    Holding,
+    buried,
+    refuse_oversized,
+)
 
 _WORTH_A_VIEW: Final = 0.75
 """Part of a message from which on a value in it is kept as a view of it."""
@@ -32,10 +43,37 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Share:
-    """What one namespace keeps: its keys in the order of their last use."""
+    """What one namespace keeps."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    """In the order of their last use, and so of their expiry."""
     size: int = 0
+    names: list[str] = field(default_factory=list)
+    """The bases, sorted."""
+    made: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """Time of making and base, sorted, by tool label; those of all labels under the empty one."""
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(len(self.keys), self.size)
+
+    def add(self, key: Key, descriptor: Descriptor, size: int) -> None:
+        self.keys[key] = None
+        self.size += size
+        insort(self.names, descriptor.base)
+        for label in {"", label_of(descriptor.base)}:
+            insort(self.made.setdefault(label, []), (descriptor.created, descriptor.base))
+
+    def remove(self, key: Key, descriptor: Descriptor, size: int) -> None:
+        del self.keys[key]
+        self.size -= size
+        del self.names[bisect_left(self.names, descriptor.base)]
+        place = (descriptor.created, descriptor.base)
+        for label in {"", label_of(descriptor.base)}:
+            made = self.made[label]
+            del made[bisect_left(made, place)]
+            if not made:
+                del self.made[label]
 
 
 class MemoryStore:
@@ -54,6 +92,8 @@ class MemoryStore:
         self._folder = folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
+        self._graves: dict[str, OrderedDict[Key, None]] = {}
+        """The keys of each namespace's tombstones, the oldest first."""
         self._shares: dict[str, _Share] = {}
         self._traffic: dict[str, Traffic] = {}
         self._bytes = 0
@@ -70,13 +110,16 @@ class MemoryStore:
         key = (namespace, descriptor.base)
         with told():
             entry = _Entry(descriptor, *self._held(blob, file))
-        await self.delete(*key)
-        self._tombstones.pop(key, None)
-        self._make_room(namespace, size)
-        share = self._shares.setdefault(namespace, _Share())
+        try:
+            self._make_room(key, size)
+        except StoreError:
+            _release(entry)
+            raise
+        if key in self._entries:
+            self._removed(key)
+        self._forget_tombstone(key)
         self._entries[key] = entry
-        share.keys[key] = None
-        share.size += size
+        self._shares.setdefault(namespace, _Share()).add(key, descriptor, size)
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
@@ -99,27 +142,52 @@ class MemoryStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
-        self._bury_expired()
         key = (namespace, base)
-        return key in self._entries and bool(self._removed(key))
+        return self._used(key) is not None and bool(self._removed(key))
 
-    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
-        """What is kept, the newest first."""
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first."""
         self._bury_expired()
-        kept = [entry.descriptor for (owner, _), entry in self._entries.items() if owner == namespace]
-        return tuple(sorted(kept, key=lambda descriptor: descriptor.created, reverse=True))
+        share, now = self._shares.get(namespace, _Share()), self._clock()
+        made = share.made.get(label, [])
+        at = len(made)
+        if after is not None:
+            entry = self._entries.get((namespace, after))
+            if entry is None or entry.descriptor.expires <= now:
+                raise LookupError(after)
+            at = bisect_left(made, (entry.descriptor.created, after))
+        page: list[Descriptor] = []
+        while at and (limit is None or len(page) < limit):
+            at -= 1
+            known = self._entries[namespace, made[at][1]].descriptor
+            if known.expires > now:
+                page.append(known)
+        return tuple(page)
 
-    async def bases(self, namespace: str) -> tuple[str, ...]:
-        """The bases of what is kept, the latest first."""
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
         self._bury_expired()
-        share = self._shares.get(namespace)
-        return tuple(base for _, base in reversed(share.keys)) if share else ()
+        names = self._shares.get(namespace, _Share()).names
+        at = bisect_left(names, text)
+        return tuple(names[max(at - limit, 0) : at + limit])
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        return tuple(known.base for known in await self.list(namespace, limit=limit))
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
-        kept = await self.list(namespace)
-        size = sum(descriptor.size for descriptor in kept)
-        return StoreStats(len(kept), size, self._traffic.get(namespace, Traffic()))
+        self._bury_expired()
+        share, now = self._shares.get(namespace, _Share()), self._clock()
+        kept = share.holding
+        for key in share.keys:  # those that have expired stand first
+            entry = self._entries[key]
+            if entry.descriptor.expires > now:
+                break
+            kept = kept.less(len(entry.blob))
+        return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Count tokens."""
@@ -131,8 +199,10 @@ class MemoryStore:
         self._bury_expired()
         return frozenset((*self._shares, *self._traffic))
 
-    async def labels(self) -> frozenset[str]:
-        """The tool labels of what is kept or remembered."""
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        if namespace is not None:
+            return frozenset(label for label in self._shares.get(namespace, _Share()).made if label)
         return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))
 
     def _used(self, key: Key) -> _Entry | None:
@@ -140,45 +210,82 @@ class MemoryStore:
         self._bury_expired()
         if (entry := self._entries.get(key)) is None:
             return None
+        if entry.descriptor.expires <= self._clock():
+            self._bury(key, "expired")
+            return None
         entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.lifetime)
         self._entries.move_to_end(key)
         self._shares[key[0]].keys.move_to_end(key)
         return entry
 
-    def _make_room(self, namespace: str, size: int) -> None:
-        """Bury what was used longest ago: of the namespace while it is over its share, then of all."""
-        policy = self._policy
-        while (share := self._shares.get(namespace)) and (
-            len(share.keys) >= policy.namespace_values or share.size + size > policy.namespace_bytes
-        ):
-            self._bury(next(iter(share.keys)), "evicted")
-        while self._entries and (len(self._entries) >= policy.max_values or self._bytes + size > policy.max_bytes):
-            self._bury(next(iter(self._entries)), "evicted")
+    def _make_room(self, key: Key, size: int) -> None:
+        """Bury what has expired, then what was used longest ago, of the namespace that must make room.
 
-    def _bury_expired(self) -> None:
-        """Entries stand in the order of their last use, and so of their expiry."""
+        Raises:
+            StoreError: The value fits only at the cost of another namespace's fair share.
+        """
+        self._bury_expired()
+        while (plan := self._eviction(key, size)).holder() and self._bury_expired():
+            pass
+        plan.check()
+        while (holder := plan.holder()) is not None:
+            oldest = next(one for one in self._shares[holder].keys if one != key)
+            plan.remove(holder, len(self._entries[oldest].blob))
+            self._bury(oldest, "evicted")
+
+    def _eviction(self, key: Key, size: int) -> Eviction:
+        """What has to go before a value of `size` bytes fits under `key`, whose value of now goes anyway."""
+        holdings = {name: share.holding for name, share in self._shares.items()} if self._is_full(size) else {}
+        total, namespace = Holding(len(self._entries), self._bytes), key[0]
+        own = self._shares[namespace].holding if namespace in self._shares else Holding()
+        if replaced := self._entries.get(key):
+            own, total = own.less(len(replaced.blob)), total.less(len(replaced.blob))
+        return Eviction(self._policy, namespace, size, {**holdings, namespace: own}, total)
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
+
+    def _bury_expired(self) -> int:
+        """Bury values that have expired, a bounded number at once; gives how many.
+
+        Entries stand in the order of their last use, and so of their expiry.
+        """
         now = self._clock()
-        while self._entries and next(iter(self._entries.values())).descriptor.expires <= now:
-            self._bury(next(iter(self._entries)), "expired")
+        for count in range(EXPIRED_AT_ONCE):
+            oldest = next(iter(self._entries), None)
+            if oldest is None or self._entries[oldest].descriptor.expires > now:
+                return count
+            self._bury(oldest, "expired")
+        return EXPIRED_AT_ONCE
 
     def _bury(self, key: Key, reason: Reason) -> None:
         entry = self._removed(key)
         now = self._clock()
+        self._forget_tombstone(key)
         self._tombstones[key] = buried(entry.descriptor, reason, now)
-        oldest = next(iter(self._tombstones.values()))
-        if len(self._tombstones) > MAX_TOMBSTONES or oldest.at < now - REMEMBERED:
-            self._tombstones.popitem(last=False)
+        graves = self._graves.setdefault(key[0], OrderedDict())
+        graves[key] = None
+        if len(graves) > NAMESPACE_TOMBSTONES:
+            self._forget_tombstone(next(iter(graves)))
+        oldest = next(iter(self._tombstones))
+        if len(self._tombstones) > MAX_TOMBSTONES or self._tombstones[oldest].at < now - REMEMBERED:
+            self._forget_tombstone(oldest)
+
+    def _forget_tombstone(self, key: Key) -> None:
+        if self._tombstones.pop(key, None):
+            graves = self._graves[key[0]]
+            del graves[key]
+            if not graves:
+                del self._graves[key[0]]
 
     def _removed(self, key: Key) -> _Entry:
         entry = self._entries.pop(key)
         share = self._shares[key[0]]
-        del share.keys[key]
-        share.size -= len(entry.blob)
+        share.remove(key, entry.descriptor, len(entry.blob))
         if not share.keys:
             del self._shares[key[0]]
         self._bytes -= len(entry.blob)
-        if entry.file:
-            Path(entry.file.path).unlink(missing_ok=True)  # maps of it stay: a call may be sending it
+        _release(entry)
         return entry
 
     def _held(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
@@ -193,6 +300,12 @@ class MemoryStore:
         except OSError:  # another file system, or one without links
             shutil.copyfile(file.path, path)
         return FileSpan(str(path), file.span)
+
+
+def _release(entry: _Entry) -> None:
+    """Remove an entry's file; maps of it stay, because a call may be sending it."""
+    if entry.file:
+        Path(entry.file.path).unlink(missing_ok=True)
 
 
 def _owned(blob: Segments) -> Buffer:

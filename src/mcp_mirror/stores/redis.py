@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote
@@ -31,7 +32,6 @@ from mcp_mirror.stores.redis_records import (
     Keys,
     Piece,
     encoded,
-    identity_of,
     pieces_of,
     read_entry,
     sealed_pieces_of,
@@ -96,13 +96,13 @@ class RedisStore:
         envelope = self._vault.new(namespace, descriptor.base)
         card = self._cards.write(entry.name, descriptor, envelope)
         if size <= CHUNK:
-            await self._enter(entry, card, await _sealed(envelope, b"".join(blob), entry, 0))
+            await self._enter(entry, descriptor.created, card, await _sealed(envelope, b"".join(blob), entry, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
                 kept = await _sealed(envelope, chunk, entry, number)
                 await self._link.run([self._clerk.stage(entry, number, kept, _STAGED)])
-            await self._enter(entry, card, None)
+            await self._enter(entry, descriptor.created, card, None)
         except BaseException:
             await self._unstage(entry)
             raise
@@ -194,33 +194,120 @@ class RedisStore:
             await self._link.run([("DEL", self._keys.card(name), *self._keys.blobs(entry))])
             return await self._link.transact(self._keys.turn, plan) is not None
 
-    async def list(self, namespace: str) -> tuple[Descriptor, ...]:
-        """What is kept, the newest first."""
-        listed = []
-        used = await self._living(namespace)
-        names = list(used)
-        for at in range(0, len(names), _PAGE):
-            page = names[at : at + _PAGE]
-            [cards] = await self._link.run([("MGET", *map(self._keys.card, page))])
-            known = ((name, self._cards.readable(name, card)) for name, card in zip(page, cards, strict=True))
-            listed += [self._with_expiry(one, used[name]) for name, one in known if one]
-        return tuple(sorted(listed, key=lambda descriptor: descriptor.created, reverse=True))
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first."""
+        begin, listed, at = encoded(namespace), list[Descriptor](), 0
+        made = self._keys.made_of(begin, label)
+        await self._complete_orders(begin)
+        if after is not None:
+            base = encoded(after)
+            used, rank = await self._link.run([("ZSCORE", self._keys.order_of(begin), base), ("ZREVRANK", made, base)])
+            if used is None or self._is_over(float(used)) or rank is None:
+                raise LookupError(after)
+            at = rank + 1
+        while limit is None or len(listed) < limit:
+            wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
+            [bases] = await self._link.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
+            listed += await self._known(begin, [base.decode() for base in bases])
+            at += len(bases)
+            if len(bases) < wanted:
+                break
+        return tuple(listed)
 
-    async def bases(self, namespace: str) -> tuple[str, ...]:
-        """The bases of what is kept, the latest first."""
-        names = await self._living(namespace)
-        return tuple(identity_of(name)[1] for name in sorted(names, key=lambda name: -names[name]))
+    async def _known(self, begin: str, bases: Sequence[str]) -> Sequence[Descriptor]:
+        """What is known about some values of a namespace, without those that are gone; names are encoded."""
+        if not bases:
+            return ()
+        names = [f"{begin}:{base}" for base in bases]
+        scores, cards = await self._link.run(
+            [("ZMSCORE", self._keys.order_of(begin), *bases), ("MGET", *map(self._keys.card, names))]
+        )
+        uses = [None if used is None or self._is_over(float(used)) else float(used) for used in scores]
+        known = [
+            (self._cards.readable(name, card), used)
+            for name, card, used in zip(names, cards, uses, strict=True)
+            if used is not None
+        ]
+        return [self._with_expiry(one, used) for one, used in known if one]
+
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
+        begin, place = encoded(namespace), encoded(text)
+        names = self._keys.names_of(begin)
+        await self._complete_orders(begin)
+        below, above = await self._link.run(
+            [
+                ("ZRANGE", names, f"({place}", "-", "BYLEX", "REV", "LIMIT", 0, limit),
+                ("ZRANGE", names, f"[{place}", "+", "BYLEX", "LIMIT", 0, limit),
+            ]
+        )
+        return await self._living(begin, [*reversed(below), *above])
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        begin = encoded(namespace)
+        await self._complete_orders(begin)
+        [bases] = await self._link.run([("ZRANGE", self._keys.made_of(begin), 0, limit - 1, "REV")])
+        return await self._living(begin, bases)
+
+    async def _living(self, begin: str, bases: Sequence[bytes]) -> tuple[str, ...]:
+        """Those of some bases that have not expired, decoded."""
+        if not bases:
+            return ()
+        [scores] = await self._link.run([("ZMSCORE", self._keys.order_of(begin), *bases)])
+        uses = zip(bases, scores, strict=True)
+        return tuple(unquote(one.decode()) for one, used in uses if used is not None and not self._is_over(float(used)))
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
-        names = list(await self._living(namespace))
-        [counted] = await self._link.run([self._clerk.read_traffic(encoded(namespace))])
-        traffic = Traffic(*(int(number or 0) for number in counted))
-        if not names:
-            return StoreStats(0, 0, traffic)
-        [records] = await self._link.run([("HMGET", self._keys.ledger, *(f"v:{name}" for name in names))])
-        entries = [entry for name, record in zip(names, records, strict=True) if (entry := read_entry(name, record))]
-        return StoreStats(len(entries), sum(entry.size for entry in entries), traffic)
+        begin = encoded(namespace)
+        last = self._clock() - self._policy.lifetime
+        fields = self._clerk.account_fields(begin)[2:]
+        kept, expired, counted = await self._link.run(
+            [
+                ("HMGET", self._keys.ledger, *fields),
+                ("ZRANGE", self._keys.order_of(begin), "-inf", last, "BYSCORE"),
+                self._clerk.read_traffic(begin),
+            ]
+        )
+        values, size = (int(number or 0) for number in kept)
+        if expired:
+            names = [f"{begin}:{base.decode()}" for base in expired]
+            [records] = await self._link.run([("HMGET", self._keys.ledger, *(f"v:{name}" for name in names))])
+            gone = [entry for entry in map(read_entry, names, records) if entry]
+            values, size = values - len(gone), size - sum(entry.size for entry in gone)
+        return StoreStats(values, size, Traffic(*(int(number or 0) for number in counted)))
+
+    async def _complete_orders(self, begin: str) -> None:
+        """Bring up to date the orders that lists are read by, where a gateway of an earlier version has written."""
+        keys = self._keys
+        order, names = keys.order_of(begin), keys.names_of(begin)
+        while True:
+            kept, listed = await self._link.run([("ZCARD", order), ("ZCARD", names)])
+            if kept == listed:
+                return
+            repaired = await self._link.transact(keys.turn, partial(self._plan_orders, begin))
+            if repaired is None:
+                return
+
+    async def _plan_orders(self, begin: str, read: Read) -> Iterable[Command] | None:
+        """Place values that are in no order, and take out of the orders those that are gone: a bounded number."""
+        kept = {base.decode() for base in await read("ZRANGE", self._keys.order_of(begin), 0, -1)}
+        listed = {base.decode() for base in await read("ZRANGE", self._keys.names_of(begin), 0, -1)}
+        missing, gone = sorted(kept - listed)[:_PAGE], sorted(listed - kept)[:_PAGE]
+        if not missing and not gone:
+            return None
+        names = [f"{begin}:{base}" for base in missing]
+        cards = await read("MGET", *map(self._keys.card, names)) if names else ()
+        commands: list[Command] = [self._clerk.next_turn()]
+        for base, name, card in zip(missing, names, cards, strict=True):
+            known = self._cards.readable(name, card)
+            commands += self._clerk.place(begin, base, known.created if known else 0.0)
+        for base in gone:
+            commands += self._clerk.displace(begin, base)
+        return commands
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Count tokens."""
@@ -231,14 +318,25 @@ class RedisStore:
         [names] = await self._link.run([("SMEMBERS", self._keys.namespaces)])
         return frozenset(unquote(name.decode()) for name in names)
 
-    async def labels(self) -> frozenset[str]:
-        """What the bases begin with that are kept, or were not long ago; none while the server is away."""
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps; else of all that is kept or remembered, none during an outage."""
+        if namespace is not None:
+            return await self._own_labels(encoded(namespace))
         with suppress(StoreError):
-            [labels] = await self._link.run([("SMEMBERS", self._keys.labels)])
-            return frozenset(label.decode() for label in labels)
+            return await self._all_labels()
         return frozenset()
 
-    async def _enter(self, entry: Entry, card: bytes, blob: Buffer | None) -> None:
+    async def _all_labels(self) -> frozenset[str]:
+        [labels] = await self._link.run([("SMEMBERS", self._keys.labels)])
+        return frozenset(label.decode() for label in labels)
+
+    async def _own_labels(self, begin: str) -> frozenset[str]:
+        await self._complete_orders(begin)
+        labels = sorted(await self._all_labels() - {""})
+        there = await self._link.run([("EXISTS", self._keys.made_of(begin, label)) for label in labels])
+        return frozenset(label for label, is_there in zip(labels, there, strict=True) if is_there)
+
+    async def _enter(self, entry: Entry, made: float, card: bytes, blob: Buffer | None) -> None:
         """Make room, and the value visible, as one; where much must go, in several steps before that."""
         room = Room()
 
@@ -249,7 +347,7 @@ class RedisStore:
                 return None
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
-            entering = self._clerk.enter(entry, card, blob, self._clock()) if room.fits else ()
+            entering = self._clerk.enter(entry, card, blob, (made, self._clock())) if room.fits else ()
             return self._clerk.next_turn(), *room.commands, *entering
 
         while True:
@@ -304,14 +402,6 @@ class RedisStore:
         """A part of a value; None where it has gone meanwhile."""
         [part] = await self._link.run([self._clerk.fetch(entry, piece)])
         return part if len(part) == piece.length else None
-
-    async def _living(self, namespace: str) -> dict[str, float]:
-        """A namespace's values with the time of their last use."""
-        begin, since = encoded(namespace), self._clock() - self._policy.lifetime
-        [told] = await self._link.run(
-            [("ZRANGE", self._keys.order_of(begin), f"({since!r}", "+inf", "BYSCORE", "WITHSCORES")]
-        )
-        return {f"{begin}:{name.decode()}": float(used) for name, used in zip(told[::2], told[1::2], strict=True)}
 
     def _with_expiry(self, known: Descriptor, used: float) -> Descriptor:
         return replace(known, expires=used + self._policy.lifetime)

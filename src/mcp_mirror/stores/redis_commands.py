@@ -13,7 +13,7 @@ from mcp_mirror.paths import label_of
 from mcp_mirror.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import REMEMBERED
-from mcp_mirror.stores.redis_records import Cards, Entry, Keys, Piece, Usage
+from mcp_mirror.stores.redis_records import Cards, Entry, Keys, Piece
 from mcp_mirror.stores.sealing import HEAD
 
 _REMEMBERED = round(REMEMBERED)
@@ -46,19 +46,53 @@ class Clerk:
         """Read a part of a chunk."""
         return "GETRANGE", self.keys.blob(entry, piece.number), piece.first, piece.last
 
-    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, now: float) -> Iterator[Command]:
-        """Make a value visible; `blob` are its bytes as they are kept, None where its chunks are in already."""
+    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, times: tuple[float, float]) -> Iterator[Command]:
+        """Make a value visible.
+
+        Args:
+            entry: Where it is.
+            card: What is known about it.
+            blob: Its bytes as they are kept; None where its chunks are in already.
+            times: When it was made, and now.
+        """
         if blob is not None and entry.size:
             yield "SET", self.keys.blob(entry, 0), blob
-        namespace, _, base = entry.name.partition(":")
+        made, now = times
         yield "SET", self.keys.card(entry.name), card
         yield "ZREM", self.keys.graves, entry.name
+        yield "ZREM", self.keys.graves_of(entry.namespace), entry.base
         yield "ZADD", self.keys.order, now, entry.name
-        yield "ZADD", self.keys.order_of(namespace), now, base
+        yield "ZADD", self.keys.order_of(entry.namespace), now, entry.base
+        yield from self.place(entry.namespace, entry.base, made)
         yield "HSET", self.keys.ledger, f"v:{entry.name}", entry.record
-        yield "SADD", self.keys.labels, label_of(unquote(base))
+        yield "SADD", self.keys.labels, entry.label
+        yield "SADD", self.keys.namespaces, entry.namespace
         yield from self._count(entry, 1)
         yield from self.keep(entry)
+
+    def place(self, namespace: str, base: str, made: float) -> Iterator[Command]:
+        """Put a value into the orders that lists are read by, given its encoded names."""
+        keys = self.keys
+        label = label_of(unquote(base))
+        for made_key in {keys.made_of(namespace), keys.made_of(namespace, label)}:
+            yield "ZADD", made_key, made, base
+        yield "ZADD", keys.names_of(namespace), 0, base
+        yield from self._keep_orders(namespace, label)
+
+    def displace(self, namespace: str, base: str) -> Iterator[Command]:
+        """Take a value out of the orders that lists are read by."""
+        keys = self.keys
+        for key in {
+            keys.made_of(namespace),
+            keys.made_of(namespace, label_of(unquote(base))),
+            keys.names_of(namespace),
+        }:
+            yield "ZREM", key, base
+
+    def _keep_orders(self, namespace: str, label: str) -> Iterator[Command]:
+        keys = self.keys
+        for key in {keys.made_of(namespace), keys.made_of(namespace, label), keys.names_of(namespace)}:
+            yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
 
     def use(self, entry: Entry, now: float) -> Iterator[Command]:
         """Put a value last in line for eviction."""
@@ -79,31 +113,36 @@ class Clerk:
         keys = self.keys
         for blob in keys.blobs(entry):
             yield "PEXPIRE", blob, self._lifetime
-        shared = (keys.order, keys.order_of(entry.namespace), keys.ledger, keys.labels, keys.turn)
+        shared = (keys.order, keys.order_of(entry.namespace), keys.ledger, keys.labels, keys.namespaces, keys.turn)
         for key in (keys.card(entry.name), *shared):
             yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
+        yield from self._keep_orders(entry.namespace, entry.label)
 
     def remove(self, entry: Entry, grave: Tombstone | None) -> Iterator[Command]:
         """Take a value out, with or without a tombstone."""
-        namespace, _, base = entry.name.partition(":")
         if entry.size:
             yield "UNLINK", *self.keys.blobs(entry)
         yield "ZREM", self.keys.order, entry.name
-        yield "ZREM", self.keys.order_of(namespace), base
+        yield "ZREM", self.keys.order_of(entry.namespace), entry.base
+        yield from self.displace(entry.namespace, entry.base)
         yield "HDEL", self.keys.ledger, f"v:{entry.name}"
         yield from self._count(entry, -1)
         if grave is None:
             yield "UNLINK", self.keys.card(entry.name)
             return
         yield "SET", self.keys.card(entry.name), self.cards.write(entry.name, grave), "EX", _REMEMBERED
-        yield "ZADD", self.keys.graves, grave.at, entry.name
-        yield "EXPIRE", self.keys.graves, _REMEMBERED
+        own = self.keys.graves_of(entry.namespace)
+        for graves, name in ((self.keys.graves, entry.name), (own, entry.base)):
+            yield "ZADD", graves, grave.at, name
+            yield "EXPIRE", graves, _REMEMBERED
 
     def clear(self, graves: Sequence[str]) -> Iterator[Command]:
         """Forget tombstones."""
-        if graves:
-            yield "UNLINK", *map(self.keys.card, graves)
-            yield "ZREM", self.keys.graves, *graves
+        for name in graves:
+            namespace, _, base = name.partition(":")
+            yield "UNLINK", self.keys.card(name)
+            yield "ZREM", self.keys.graves, name
+            yield "ZREM", self.keys.graves_of(namespace), base
 
     def count(self, namespace: str, traffic: Traffic) -> Iterator[Command]:
         """Count a namespace's tokens, given its encoded name; what is not counted for long is forgotten."""
@@ -122,18 +161,9 @@ class Clerk:
         """Tell whoever else is about to change the ledger that it is another one now."""
         return "INCR", self.keys.turn
 
-    def account_fields(self, namespace: str) -> tuple[str, ...]:
-        """The ledger's fields that tell how much is kept."""
-        return f"bytes:{namespace}", f"values:{namespace}", "bytes", "values"
-
-    def read_usages(self, namespace: str, told: Sequence[bytes | None]) -> tuple[Usage, Usage]:
-        """How much a namespace keeps, and how much is kept in all, from those fields."""
-        own, own_values, size, values = (int(number or 0) for number in told)
-        policy = self.policy
-        return (
-            Usage(namespace, own, own_values, policy.namespace_bytes, policy.namespace_values),
-            Usage(None, size, values, policy.max_bytes, policy.max_values),
-        )
+    def account_fields(self, *namespaces: str) -> tuple[str, ...]:
+        """The ledger's fields that tell how much is kept in all, and by each of these namespaces."""
+        return "values", "bytes", *(f"{what}:{name}" for name in namespaces for what in ("values", "bytes"))
 
     def _count(self, entry: Entry, sign: int) -> Iterator[Command]:
         for of in ("", f":{entry.namespace}"):

@@ -5,7 +5,11 @@
     <prefix>1:ledger                a hash: each value's entry, and how much is kept in all and by namespace
     <prefix>1:order                 a sorted set: all values by the time of their last use
     <prefix>1:order:<namespace>     the same of one namespace
+    <prefix>1:made:<namespace>      a sorted set: its values by the time of their making, for pages of lists
+    <prefix>1:made:<namespace>:<label>   the same of one tool
+    <prefix>1:names:<namespace>     a sorted set: its values in alphabetical order
     <prefix>1:graves                a sorted set: the tombstones by age
+    <prefix>1:graves:<namespace>    the same of one namespace
     <prefix>1:labels                a set: what the bases of values begin with
     <prefix>1:traffic               a hash: the tokens that were sent and kept out, by namespace
     <prefix>1:namespaces            a set: whose tokens were counted
@@ -16,8 +20,7 @@ a tool's arguments or results is in a key. Every key has an expiry. With `store.
 (see `sealing`); names, sizes, times and labels stay in clear.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -26,6 +29,7 @@ import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor, Span
+from mcp_mirror.paths import label_of
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.sealing import CHANGED, Envelope, Vault, chunks_of, sealed_span
 from mcp_mirror.stores.sealing import CHUNK as SEALED
@@ -48,6 +52,16 @@ class Entry(NamedTuple):
     def namespace(self) -> str:
         """Encoded."""
         return self.name.partition(":")[0]
+
+    @property
+    def base(self) -> str:
+        """Encoded."""
+        return self.name.partition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """The tool label that the base begins with."""
+        return label_of(unquote(self.base))
 
     @property
     def chunks(self) -> int:
@@ -186,6 +200,19 @@ class Keys:
         """The tombstones."""
         return f"{self._begin}graves"
 
+    def graves_of(self, namespace: str) -> str:
+        """The tombstones of one namespace, given its encoded name."""
+        return f"{self.graves}:{namespace}"
+
+    def made_of(self, namespace: str, label: str = "") -> str:
+        """One namespace's values by the time of their making, given its encoded name; of one tool, or of all."""
+        own = f"{self._begin}made:{namespace}"
+        return f"{own}:{encoded(label)}" if label else own
+
+    def names_of(self, namespace: str) -> str:
+        """One namespace's values in alphabetical order, given its encoded name."""
+        return f"{self._begin}names:{namespace}"
+
     @cached_property
     def labels(self) -> str:
         """What bases begin with."""
@@ -230,36 +257,3 @@ class Keys:
 def encoded(name: str) -> str:
     """A name as a part of a key: no `:` is in it."""
     return quote(name, safe="")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How much is kept, and how much may be."""
-
-    namespace: str | None
-    """Encoded; None: of all."""
-    bytes: int
-    values: int
-    max_bytes: int
-    max_values: int
-
-    def excess(self, size: int) -> tuple[int, int]:
-        """Bytes and values that must go before one of `size` fits."""
-        return max(self.bytes + size - self.max_bytes, 0), max(self.values + 1 - self.max_values, 0)
-
-    def less(self, entries: Iterable[Entry]) -> "Usage":
-        """What is kept without these."""
-        sizes = [entry.size for entry in entries if self.namespace in (None, entry.namespace)]
-        return replace(self, bytes=self.bytes - sum(sizes), values=self.values - len(sizes))
-
-
-def enough(excess: tuple[int, int], oldest: Sequence[Entry]) -> list[Entry]:
-    """Of the values used longest ago as many as must go; all of them where that is not enough."""
-    size, values = excess
-    chosen: list[Entry] = []
-    for entry in oldest:
-        if size <= 0 and values <= 0:
-            break
-        chosen.append(entry)
-        size, values = size - entry.size, values - 1
-    return chosen
