@@ -69,8 +69,8 @@ _OWN_LABELS: Final = """WITH RECURSIVE labels (label) AS (
 """One step into the index for each label, however many values there are."""
 _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
-        WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
-"""The kept sums without what has expired and is not removed yet."""
+        WHERE expires <= :now AND +namespace = :namespace) WHERE namespace = :namespace"""
+"""The kept sums without what has expired and is not removed yet; `+` has SQLite search by expiry."""
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
