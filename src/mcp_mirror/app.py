@@ -304,7 +304,7 @@ def _equipment(config: Config, news: News, spool: Spool, leash: Leash) -> Equipm
 
 def _handlers_of(gateway: Gateway, config: Config, news: News, tasks: TaskGroup) -> Handlers:
     """What answers clients' requests, and tells them of changes in tasks of its own."""
-    relay, traffic = Relay(gateway.upstreams), config.limits.traffic
+    relay, traffic = Relay(gateway.upstreams, gateway.scanner, config.limits.max_depth), config.limits.traffic
     sessions = Sessions(
         config.server.answer_timeout, time.monotonic, news.ended, wants_principals=config.auth.is_required
     )

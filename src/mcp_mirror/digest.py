@@ -15,7 +15,7 @@ from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import CaptureMode, NoticeStyle, TokenProvider
-from mcp_mirror.wire import asks, open_message, open_object
+from mcp_mirror.wire import asks, open_message
 
 INDEXED: Final = 10_000
 """Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
@@ -68,16 +68,32 @@ class Digest:
     @property
     def ifc(self) -> object:
         """What `_meta.ifc` of the result says of its labels, as JSON read; None where it says nothing."""
-        return read_ifc(self.members.get("_meta") or (open_object(self.captured.envelope) or {}).get("_meta", b"null"))
+        return read_ifc(self.members.get("_meta") or _ENVELOPE.decode(self.captured.envelope).meta)
 
 
-def read_ifc(meta: Buffer) -> object:
+class _Envelope(msgspec.Struct):
+    meta: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="_meta")
+
+
+class _Meta(msgspec.Struct):
+    ifc: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_META: Final = msgspec.json.Decoder(_Meta)
+_LARGEST_IFC: Final = 1 << 16
+"""Bytes of labels that are read."""
+
+
+def read_ifc(meta: Buffer | msgspec.Raw) -> object:
     """`ifc` of a result's `_meta`, as JSON read; None where it says nothing, and a text where it cannot be read."""
     try:
-        read = msgspec.json.decode(meta)
+        ifc = _META.decode(meta).ifc
+        return msgspec.json.decode(ifc) if len(memoryview(ifc)) <= _LARGEST_IFC else "unreadable"
+    except msgspec.ValidationError:  # no object
+        return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "unreadable"
-    return read.get("ifc") if isinstance(read, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from mcp_mirror.paths import new_base
 from mcp_mirror.pins import NO_PINS, Pins
 from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest
-from mcp_mirror.resolve import Pointer, Resolved, check_count, find_pointers
+from mcp_mirror.resolve import Pointer, Resolved
 from mcp_mirror.rounds import asked_reply
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema_workers import SchemaWorkers
@@ -165,8 +165,8 @@ class Gateway:
     async def _walk(self, entry: Entry, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
         """A twin's call; of an original, listed beside it, nothing is resolved and nothing captured."""
         catalog, crossing = self.catalog_for(call.exchange.caller), self._crossing(call, consent)
-        found = find_pointers(call.arguments, catalog.labels) if entry.mirrored else ()
-        check_count(found, self.limits.traffic.max_pointers)
+        most = self.limits.traffic.max_pointers
+        found = await self.scanner.find(call.arguments, catalog.labels, most) if entry.mirrored else ()
         named = await crossing.look(found)
         given = crossing.border.admit(named, entry.upstream)
         values = await crossing.fetch(found, named)

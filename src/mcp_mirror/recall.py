@@ -15,6 +15,7 @@ from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss, kind_at, locate
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.visible import quoted
+from mcp_mirror.wire import MOST_VALUES, has_more_values
 
 _AT_ONCE: Final = 1 << 17
 """Bytes up to which a value is searched without leaving the event loop: what it costs goes by its keys."""
@@ -88,13 +89,18 @@ async def recall(
     if blob is None:
         raise ToolError(f"The value of {quoted(str(path), _PATH)} has just gone. Call the tool that made it again.")
     tokens = path.tokens[1:] if member else path.tokens
-    place = await _place_of(store, namespace, path.base, member, len(blob)) if len(blob) > _APART else None
+    place = await _place_of(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
     found = await _locate(scanner, place, blob, tokens)
     if isinstance(found, Miss):
         depth = len(path.tokens) - len(tokens) + found.depth
         raise ToolError(_miss(path, depth, found, tells_keys=described.preview) if tells else _untold(path))
     recalled = _at(path, described, blob, found)
     return recalled if place is None else _in_file(recalled, place, 0 if recalled.blob is blob else found.start)
+
+
+def _is_costly(blob: Buffer) -> bool:
+    """Whether another process is to search a value: it is large, or has very many members or items."""
+    return len(blob) > _APART or (len(blob) > _AT_ONCE and has_more_values(blob, MOST_VALUES))
 
 
 def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.catalog import join_cache_hints
-from mcp_mirror.digest import Refused, members_of
+from mcp_mirror.digest import Refused
 from mcp_mirror.directory import KINDS, Kind, Place, merge, name_at, scheme_of
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
+from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.rounds import asked_reply, checked
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.upstreams.base import Outgoing, Page
 from mcp_mirror.upstreams.questions import Asked, Round
@@ -75,6 +76,10 @@ class Relay:
     """Hands requests for resources, prompts and completions on."""
 
     upstreams: Upstreams
+    scanner: Scanner
+    """Reads large results."""
+    max_depth: int = MAX_DEPTH
+    """Levels of nesting that a result may have."""
     _places: dict[tuple[Kind, Sight], Mapping[str, Place]] = field(default_factory=dict)
     """What was listed last, by the names under which those know it who may see the same upstreams."""
     _last: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
@@ -244,7 +249,7 @@ class Relay:
             if not isinstance(arrival, SpooledFrame):
                 return arrival
             try:
-                members = await anyio.to_thread.run_sync(members_of, arrival.view)
+                members = await self.scanner.open(arrival, self.max_depth)
             except WireError as error:
                 raise UpstreamError(f"Upstream {upstream!r} answered {order.what} unreadably. {error}") from None
             if isinstance(members, Refused):

@@ -28,6 +28,8 @@ from mcp_mirror.spans import Miss, locate, strings_at
 
 _MAX_PASTED: Final = 1 << 14
 """Characters up to which a text may be one of our notices."""
+_MAX_CANDIDATES: Final = 20_000
+"""Places of the arguments that are looked at for memory paths."""
 _MAX_QUOTES: Final = 4096
 """Quotes of the arguments that are looked at for what a text spells: two for a key, two for a text."""
 _QUOTE: Final = re.compile(rb'"')
@@ -82,8 +84,17 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     Args:
         arguments: A JSON object as text.
         known: The tool labels whose paths are ours.
+
+    Raises:
+        ToolError: Too many texts look like pointers.
     """
-    strings = strings_at(arguments, candidate_offsets(arguments))
+    offsets = candidate_offsets(arguments)
+    if len(offsets) > _MAX_CANDIDATES:
+        raise ToolError(
+            f"The arguments have {len(offsets):,} texts that look like memory paths; {_MAX_CANDIDATES:,} are accepted. "
+            "Store them with memory_put, or make several calls."
+        )
+    strings = strings_at(arguments, offsets)
     found = (_classify(arguments, span, at, known) for span, at in strings)
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
 

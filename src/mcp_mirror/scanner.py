@@ -6,19 +6,30 @@ What goes to the process and back are file names and offsets, never the bytes of
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_mirror.digest import Digest, Order, Refused, digest_frame
-from mcp_mirror.errors import UpstreamError, WireError
+import anyio.to_thread
+
+from mcp_mirror.digest import Digest, Order, Refused, digest_frame, members_of
+from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.leash import Leash
 from mcp_mirror.models import Buffer, Draft, FileSpan, Location, Span
+from mcp_mirror.paths import candidate_offsets
 from mcp_mirror.pool import Pool, PoolSize, WorkerDiedError
+from mcp_mirror.resolve import Escaped, Pointer, check_count, find_pointers
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
 from mcp_mirror.tokens import estimator
+from mcp_mirror.wire import MOST_MEMBERS, REST, RESULT_MEMBERS, join, object_of
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
+
+_AT_ONCE: Final = 1 << 17
+"""Bytes of arguments that are searched without leaving the event loop."""
+_SENT: Final = 64 << 20
+"""Bytes of arguments that are sent to the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +37,18 @@ class _Scan:
     path: str
     order: Order
 
-    def __call__(self) -> object:
-        """Scan, in a process."""
-        return _answer(self)
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    path: str
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Find:
+    arguments: bytes
+    known: frozenset[str]
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +56,8 @@ class _Locate:
     place: FileSpan
     tokens: Location
 
-    def __call__(self) -> object:
-        """Locate, in a process."""
-        return _answer(self)
+
+_Question = _Scan | _Open | _Find | _Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,30 @@ class Scanner:
         answer = await self._ask(_Scan(str(frame.path), order))
         return answer if isinstance(answer, Refused) else _mapped(answer)
 
+    async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | Refused:
+        """The members of the result in a file, mapped from there; those that MCP does not name as one, see `REST`.
+
+        Raises:
+            WireError: It is no JSON-RPC response.
+            UpstreamError: The process died.
+        """
+        answer: Mapping[str, FileSpan] | Refused = await self._ask(_Open(str(frame.path), max_depth))
+        return answer if isinstance(answer, Refused) else _views(answer)
+
+    async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | Escaped, ...]:
+        """The pointers in arguments, at most `most`; see `find_pointers`. Large arguments do not hold up other calls.
+
+        Raises:
+            ToolError: There are more.
+            UpstreamError: The process died.
+        """
+        if len(arguments) <= _AT_ONCE or not candidate_offsets(arguments):
+            return _found(arguments, known, most)
+        if len(arguments) > _SENT:
+            return await anyio.to_thread.run_sync(_found, arguments, known, most)
+        found: tuple[Pointer | Escaped, ...] = await self._ask(_Find(bytes(arguments), known, most))
+        return found
+
     async def locate(self, place: FileSpan, tokens: Location) -> Span | Miss | None:
         """Follow JSON Pointer tokens from a value in a file; the span found is relative to that value.
 
@@ -80,44 +123,62 @@ class Scanner:
         """End the processes."""
         await self._pool.aclose()
 
-    async def _ask(self, question: _Scan | _Locate) -> Any:
+    async def _ask(self, question: _Question) -> Any:
         try:
-            answer = await self._pool.ask("", question, None)
+            answer = await self._pool.ask("", partial(_answer, question), None)
         except WorkerDiedError:
             raise UpstreamError("The process that reads large results died. Try again.") from None
-        if isinstance(answer, WireError):
+        if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
 
 
 def _mapped(scanned: _Scanned) -> Digest:
     """The digest with its bytes mapped from where they are."""
-    maps: dict[str, memoryview] = {}
-
-    def view(place: FileSpan) -> memoryview:
-        if place.path not in maps:
-            maps[place.path] = map_file(place.path)
-        return maps[place.path][place.span.start : place.span.stop]
 
     def opened(draft: Draft | None) -> Draft | None:
-        return replace(draft, blob=view(draft.file)) if draft and draft.file else draft
+        return replace(draft, blob=_views({"": draft.file})[""]) if draft and draft.file else draft
 
     captured = scanned.digest.captured
     captured = replace(captured, value=opened(captured.value), companion=opened(captured.companion))
-    members = {name: view(place) for name, place in scanned.members.items()}
-    return replace(scanned.digest, captured=captured, members=members)
+    return replace(scanned.digest, captured=captured, members=_views(scanned.members))
+
+
+def _views(places: Mapping[str, FileSpan]) -> dict[str, Buffer]:
+    """The bytes at each place, mapped."""
+    maps = {path: map_file(path) for path in {place.path for place in places.values()}}
+    return {name: maps[place.path][place.span.start : place.span.stop] for name, place in places.items()}
+
+
+def _found(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | Escaped, ...]:
+    found = find_pointers(arguments, known)
+    check_count(found, most)
+    return found
 
 
 # What runs in the other process.
 
 
-def _answer(question: _Scan | _Locate) -> object:
+def _answer(question: _Question) -> object:
     try:
-        return _scan(question) if isinstance(question, _Scan) else _locate(question)
-    except WireError as error:
+        return _answered(question)
+    except (WireError, ToolError) as error:
         return error
     except Exception as error:  # noqa: BLE001  # the asker must hear of it, whatever it is
         return WireError(f"The message cannot be read: {type(error).__name__}.")
+
+
+def _answered(question: _Question) -> object:
+    match question:
+        case _Scan():
+            return _scan(question)
+        case _Open():
+            files = _Files(question.path)
+            members = members_of(files.frame, question.max_depth)
+            return members if isinstance(members, Refused) else files.places(members)
+        case _Find():
+            return _found(question.arguments, question.known, question.most)
+    return _locate(question)
 
 
 def _locate(question: _Locate) -> Span | Miss | None:
@@ -138,7 +199,7 @@ def _scan(question: _Scan) -> _Scanned | Refused:
     value, companion = files.placed(captured.value), files.placed(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
     captured = replace(captured, value=value, companion=companion, passed=passed)
-    members = {} if value else {name: files.place(raw) for name, raw in digest.members.items()}
+    members = {} if value else files.places(digest.members)
     return _Scanned(replace(digest, captured=captured, members={}), members)
 
 
@@ -161,6 +222,14 @@ class _Files:
     def placed(self, draft: Draft | None) -> Draft | None:
         """The draft with the place of its bytes instead of them."""
         return replace(draft, blob=b"", file=self.place(draft.blob)) if draft else None
+
+    def places(self, members: Mapping[str, Buffer]) -> dict[str, FileSpan]:
+        """Where the members of a result are; of very many, those that MCP does not name are one piece."""
+        if len(members) <= MOST_MEMBERS:
+            return {name: self.place(raw) for name, raw in members.items()}
+        named = {name: self.place(raw) for name, raw in members.items() if name in RESULT_MEMBERS}
+        rest = object_of({name: raw for name, raw in members.items() if name not in RESULT_MEMBERS})
+        return {**named, REST: self.place(join(rest)[1:-1])}
 
     def place(self, blob: Buffer) -> FileSpan:
         """Where a blob is: inside one of the files, or, if it was put together, in a new one."""

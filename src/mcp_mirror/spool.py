@@ -18,9 +18,11 @@ from typing import Final, Self
 from mcp_mirror.frames import HEAD, Overlong
 from mcp_mirror.models import Buffer
 from mcp_mirror.policies import WirePolicy
-from mcp_mirror.wire import RequestId, recover_id
+from mcp_mirror.wire import MOST_VALUES, RequestId, has_more_values, recover_id
 
 _PREFIX: Final = "mcp-mirror-"
+_SMALL: Final = 1 << 16
+"""Bytes of a message whose values are not counted."""
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +118,10 @@ class Spool:
 
 
 class SpoolCollector:
-    """Collects a message in memory, past `spool_bytes` in a file, past `max_message_bytes` not at all."""
+    """Collects a message in memory, past `spool_bytes` in a file, past `max_message_bytes` not at all.
+
+    A message with very many values goes to a file too: it is read in another process, see `Scanner`.
+    """
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -151,7 +156,12 @@ class SpoolCollector:
             self._dropping = False
             return Overlong(pieces[0], size)
         if self._file is None or self._path is None:
-            return b"".join(pieces)
+            message = b"".join(pieces)
+            if size <= _SMALL or not has_more_values(message, MOST_VALUES):
+                return message
+            pieces = [message[:HEAD]]
+            self._file, self._path = self._new_file()
+            self._append(message)
         os.close(self._file)
         frame = SpooledFrame(self._path, size, pieces[0], self._tail)
         self._file = self._path = None
@@ -168,12 +178,19 @@ class SpoolCollector:
 
     def _write(self, piece: Buffer) -> None:
         if self._file is None:
-            self._path = self._spool.new_path()
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._file, self._path = self._new_file()
             held, self._pieces = self._pieces, []
             for part in held:  # not joined: 16 MiB more of memory would be felt by everybody
                 write_all(self._file, part)
             self._pieces.append(_head_of((*held, piece)))
+        self._append(piece)
+
+    def _new_file(self) -> tuple[int, Path]:
+        path = self._spool.new_path()
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path
+
+    def _append(self, piece: Buffer) -> None:
+        assert self._file is not None  # noqa: S101  # opened before
         write_all(self._file, piece)
         self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
 

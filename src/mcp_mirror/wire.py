@@ -44,6 +44,8 @@ _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 _CHECKED: Final = 1 << 20
 """Bytes whose encoding is checked at once."""
+_COUNTED: Final = 1 << 16
+"""Bytes in which values are counted at once."""
 _RESERVE: Final = 150
 """Levels of nesting kept back: what is opened here can be opened again from a deeper stack."""
 
@@ -61,6 +63,33 @@ _HINTS: Final = (
 """What the parser's own words do not tell."""
 
 
+MOST_MEMBERS: Final = 1000
+"""Members of a result that are sent one by one; of one that has more, those that MCP does not name are one piece."""
+MOST_VALUES: Final = 20_000
+"""Members and items of a message that the event loop reads; a result that has more is read in a process of its own."""
+RESULT_MEMBERS: Final = frozenset(
+    {"_meta", "cacheScope", "completion", "content", "contents", "description", "inputRequests", "isError", "messages"}
+    | {"nextCursor", "requestState", "resultType", "structuredContent", "ttlMs"}
+)
+"""The members of results that MCP names."""
+_MOST_BESIDE: Final = 1 << 18
+"""Bytes of a client's `params` beside its arguments."""
+
+
+class _Parameters(msgspec.Struct):
+    """The parameters that may be large. The others are skipped, not opened."""
+
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    responses: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="inputResponses")
+
+
+class _Outline(msgspec.Struct):
+    """A message of which nothing is opened."""
+
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    result: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class Message(msgspec.Struct, frozen=True):
     """One JSON-RPC message, split but not parsed: every value is the bytes that came."""
 
@@ -72,6 +101,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 _DECODER: Final = msgspec.json.Decoder(Message)
+_OUTLINE: Final = msgspec.json.Decoder(_Outline)
+_PARAMETERS: Final = msgspec.json.Decoder(_Parameters)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ENCODE: Final = msgspec.json.Encoder().encode
@@ -106,12 +137,38 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
 
 
+def check_request(frame: Buffer) -> None:
+    """See that a client's message can be opened: what it has beside arguments is small. Nothing of it is opened here.
+
+    Raises:
+        WireError: It has too many bytes or values there.
+    """
+    if len(frame) <= _MOST_BESIDE:
+        return
+    try:
+        outline = _OUTLINE.decode(frame)
+        large = _PARAMETERS.decode(outline.params)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # `open_message` says what is wrong with it
+    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
+    if size > _MOST_BESIDE:
+        raise WireError(
+            f"`params` has {size:,} bytes beside `arguments`; {_MOST_BESIDE:,} are accepted. Put them into `arguments`."
+        )
+    if has_more_values(outline.result, MOST_VALUES):
+        raise WireError(f"`result` has more than {MOST_VALUES:,} members and items. Send fewer.")
+
+
 def check_envelope(message: Buffer, most: int) -> None:
     """What is left of a message that is to be read whole.
 
     Raises:
         WireError: It is too large for that.
     """
+    if has_more_values(message, MOST_VALUES):
+        raise WireError(
+            f"The message has more than {MOST_VALUES:,} members and items beside arguments and results. Send fewer."
+        )
     if len(message) > most:
         raise WireError(
             f"The message has {len(message):,} bytes beside arguments and results; {most:,} are taken "
@@ -339,11 +396,32 @@ def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
 
 
 def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
-    """A JSON object in pieces, its values not copied."""
+    """A JSON object in pieces, its values not copied. What stands under `REST` is several members, written as it is."""
     pieces: list[Buffer] = []
     for key, value in members.items():
-        pieces += (b"," if pieces else b"{", _ENCODE(key), b":", *_pieces(value))
+        name = () if key == REST else (_ENCODE(key), b":")
+        pieces += (b"," if pieces else b"{", *name, *_pieces(value))
     return (*pieces, b"}") if pieces else (b"{}",)
+
+
+REST: Final = "\udc00rest"
+"""The key of members that are not opened one by one. No JSON text spells it: it is half of a surrogate pair."""
+
+
+def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
+    """Whether JSON text has more than `most` members and items. Stops as soon as there are more."""
+    text = memoryview(text)
+    count, inside, carried = 0, False, b""
+    for at in range(0, len(text), _COUNTED):
+        piece = carried + bytes(text[at : at + _COUNTED])
+        loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
+        parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += sum(part.count(b",") for part in parts[inside::2])
+        inside = inside == (len(parts) % 2 == 1)
+        if count >= most:
+            return True
+    return False
 
 
 def array_of(values: Iterable[Buffer | Segments]) -> Segments:
@@ -359,21 +437,33 @@ def join(segments: Segments) -> bytes:
     return b"".join(segments)
 
 
-def line_of(segments: Segments, piece: int = 1 << 18) -> Iterator[bytes]:
-    """A message as one line, newline and all, in writes of about `piece` bytes: small segments joined, large cut.
+def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes]:
+    """The bytes of all segments in chunks of about `size` bytes: small segments are joined, large ones are cut."""
+    pending: list[Buffer] = []
+    pending_size = 0
+    for segment in segments:
+        for at in range(0, len(segment), size):
+            piece = segment[at : at + size]
+            pending.append(piece)
+            pending_size += len(piece)
+            if pending_size >= size:
+                yield b"".join(pending)
+                pending, pending_size = [], 0
+    if pending:
+        yield b"".join(pending)
+
+
+def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
+    """A message as one line, newline and all, in chunks of about `size` bytes.
 
     A line break may stand between the tokens of a payload; a space there means the same and does not end the line.
     """
-    pending: list[bytes] = []
-    size = 0
-    for segment in segments:
-        for at in range(0, len(segment), piece):
-            pending.append(bytes(segment[at : at + piece]).replace(b"\n", b" "))
-            size += len(pending[-1])
-            if size >= piece:
-                yield b"".join(pending)
-                pending, size = [], 0
-    yield b"".join((*pending, b"\n"))
+    last = b""
+    for chunk in chunks_of(segments, size):
+        if last:
+            yield last
+        last = chunk.replace(b"\n", b" ")
+    yield last + b"\n"
 
 
 def _pieces(value: Buffer | Segments) -> Segments:

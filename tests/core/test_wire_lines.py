@@ -72,6 +72,6 @@ def test_a_written_message_is_one_line_with_the_same_value(
 
 
 def test_writes_are_large_where_segments_are_small_and_small_where_segments_are_large() -> None:
-    assert [len(write) for write in line_of((b"x",) * 100, 10)] == [10] * 10 + [1]
+    assert [len(write) for write in line_of((b"x",) * 100, 10)] == [10] * 9 + [11]
     assert [len(write) for write in line_of((b"x" * 25,), 10)] == [10, 10, 6]
     assert list(line_of(())) == [b"\n"]

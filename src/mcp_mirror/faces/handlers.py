@@ -41,10 +41,14 @@ from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.visible import visible_lines
-from mcp_mirror.wire import array_of, join
+from mcp_mirror.wire import MOST_MEMBERS, array_of, has_more_values, join
 
 _logger = logging.getLogger(__name__)
 
+_SDK_WRITES: Final = ("_meta", "ttlMs", "cacheScope")
+"""Members of a result that go through the SDK."""
+_LARGEST_META: Final = 1 << 16
+"""Bytes of a result's `_meta` that clients get."""
 STATUS_URI: Final = "mcp-mirror://upstreams"
 
 _UNCOUNTED: Final = frozenset({"subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
@@ -290,7 +294,7 @@ class Handlers:
 
     def _stub(self, empty: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
         """The SDK's part of an answer; of one that asks for input all, for the SDK seals its state."""
-        own = {key: _parsed(reply[key]) for key in ("_meta", "ttlMs", "cacheScope") if key in reply}
+        own = {key: _parsed(reply[key]) for key in _SDK_WRITES if key in reply and _is_small(reply[key])}
         if isinstance(own.get("_meta"), dict):  # who the upstream is; the server is us
             own["_meta"] = {key: value for key, value in own["_meta"].items() if key != types.SERVER_INFO_META_KEY}
         if "resultType" in reply and _parsed(reply["resultType"]) == "input_required":
@@ -323,6 +327,12 @@ def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
 def _connection_of(context: Context, exchange: RequestExchange) -> str | None:
     """A name for the connection of a call, where that is one client's own: over HTTP in 2026 there is none."""
     return STDIO if context.request is None else exchange.caller.session
+
+
+def _is_small(member: Buffer | Segments) -> bool:
+    """Whether the SDK is to write a member of a result; a larger one is left out."""
+    text = join(member) if isinstance(member, tuple) else member
+    return len(text) <= _LARGEST_META and not has_more_values(text, MOST_MEMBERS)
 
 
 def _parsed(member: Buffer | Segments) -> Any:

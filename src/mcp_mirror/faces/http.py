@@ -24,10 +24,9 @@ from mcp_mirror.faces.sessions import Sessions, session_name
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.spool import Spool, SpooledFrame
-from mcp_mirror.wire import MARK, RequestId, open_message, recover_id
+from mcp_mirror.wire import MARK, RequestId, chunks_of, open_message, recover_id
 
 _MARK: Final = MARK.encode()
-_CHUNK: Final = 1 << 18
 _DATA: Final = b"data: "
 _BAD: Final = 400
 _SLOWEST: Final = 1024
@@ -263,10 +262,8 @@ class _Outgoing:
         return (_DATA, *(_one_line(segment) for segment in payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, more: bool) -> None:
-        for segment in segments:
-            for at in range(0, len(segment), _CHUNK):
-                body = bytes(segment[at : at + _CHUNK])
-                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        for chunk in chunks_of(segments):
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b"", "more_body": more})
 
 

@@ -16,7 +16,7 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import WirePolicy
-from mcp_mirror.wire import MARK, Marked, check_envelope, find_mark, lift_params, open_message, splice
+from mcp_mirror.wire import MARK, Marked, check_envelope, check_request, find_mark, lift_params, open_message, splice
 
 _KEPT: Final = 600.0
 """Seconds after which a call that was never answered in writing (its caller had gone) is dropped."""
@@ -51,6 +51,7 @@ class Postbox:
             WireError: The frame is no JSON-RPC message, or past a bound.
         """
         token = secrets.token_hex(16)
+        check_request(frame)
         lifted = lift_params(open_message(frame, self._limits.max_depth), token)
         check_envelope(frame if lifted is None else lifted.stub, self._limits.max_envelope_bytes)
         if lifted is None:

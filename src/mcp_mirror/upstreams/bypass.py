@@ -21,12 +21,14 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import WirePolicy
 from mcp_mirror.spool import Frame, SpooledFrame, identity_of
 from mcp_mirror.wire import (
+    MOST_VALUES,
     Marked,
     Message,
     RequestId,
     check_envelope,
     empty_result,
     find_mark,
+    has_more_values,
     join,
     lift_result,
     object_of,
@@ -207,8 +209,19 @@ class Bypass:
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:
-            too_late = identity is not None and coerce_request_id(identity) in self._over
-            return None if too_late else self._opened(frame.view, about)
+            if identity is not None and coerce_request_id(identity) in self._over:
+                return None
+            # A list has a bound of its own. Anything else that is large is refused before it is opened.
+            is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MOST_VALUES)
+            if passage is not None or not is_large:
+                return self._opened(frame.view, about)
+            fault = (
+                f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
+            )
+            if (method := recover_method(frame.head)) is None:
+                raise WireError(fault)
+            self.hear(Said(method, {}, identity, self._token_of(about), fault, frame.size))
+            return None
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:

@@ -27,11 +27,10 @@ from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
 from mcp_mirror.upstreams.encodings import beginning_of, decoded_body
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.reach import GuardedTransport, Reach
-from mcp_mirror.wire import RequestId, open_message, recover_id
+from mcp_mirror.wire import RequestId, chunks_of, open_message, recover_id
 
 log = logging.getLogger(__name__)
 
-_CHUNK: Final = 1 << 18
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
@@ -76,9 +75,8 @@ class _Request(httpx2.AsyncByteStream):
         self._segments = segments
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for segment in self._segments:
-            for at in range(0, len(segment), _CHUNK):
-                yield bytes(segment[at : at + _CHUNK])
+        for chunk in chunks_of(self._segments):
+            yield chunk
 
 
 Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]

@@ -1,0 +1,101 @@
+"""Messages of very many small parts: counted unopened, written in few pieces, refused where needed."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.digest import read_ifc
+from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.resolve import find_pointers
+from mcp_mirror.wire import (
+    MOST_VALUES,
+    REST,
+    check_envelope,
+    check_request,
+    chunks_of,
+    has_more_values,
+    join,
+    object_of,
+)
+
+JSON = st.recursive(
+    st.text(alphabet='a,"\\é', max_size=6) | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(alphabet='a,"\\', max_size=3), inner, max_size=5)
+    ),
+    max_leaves=30,
+)
+MANY = b",".join([b"1"] * (MOST_VALUES + 1))
+MEMBERS = b",".join(b'"%d":1' % index for index in range(MOST_VALUES + 1))
+
+
+def commas(value: Any) -> int:
+    if isinstance(value, list | dict):
+        inner = value.values() if isinstance(value, dict) else value
+        return max(len(value) - 1, 0) + sum(commas(one) for one in inner)
+    return 0
+
+
+@given(JSON, st.integers(1, 20), st.integers(1, 9))
+def test_values_are_counted_however_a_text_is_cut(value: Any, most: int, cut: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mcp_mirror.wire._COUNTED", cut)
+        assert has_more_values(json.dumps(value).encode(), most) is (commas(value) >= most)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=30), st.integers(1, 12))
+def test_chunks_are_the_same_bytes(segments: list[bytes], size: int) -> None:
+    chunks = list(chunks_of(segments, size))
+    assert b"".join(chunks) == b"".join(segments)
+    assert all(len(chunk) < 2 * size for chunk in chunks)
+    assert all(len(chunk) >= size for chunk in chunks[:-1])
+
+
+def test_members_that_are_not_opened_are_written_as_they_are() -> None:
+    assert join(object_of({"a": b"1", REST: b'"b":2,"c":3'})) == b'{"a":1,"b":2,"c":3}'
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(b'"\\udc00rest"', type=str)
+
+
+@pytest.mark.parametrize(
+    ("message", "wrong"),
+    [
+        (b'{"id":1,"method":"x","params":{"name":"y","arguments":{%b}}}' % MEMBERS, None),
+        (b'{"id":1,"method":"x","params":{"inputResponses":{%b}}}' % MEMBERS, None),
+        (b'{"id":1,"method":"x","params":{%b,"a":"%b"}}' % (MEMBERS, b"x" * (1 << 18)), "beside `arguments`"),
+        (b'{"id":1,"method":"x","params":{"_meta":{"a":[%b]}}}' % (MANY * 8), "beside `arguments`"),
+        (b'{"id":1,"result":{"content":"%b"}}' % (b"," * (1 << 19)), None),
+        (b'{"id":1,"result":{"content":[%b]}}' % (MANY * 8), "`result` has more than 20,000 members"),
+        (b'{"id":1,"params":[%b]}' % (MANY * 8), None),
+        (b'{"id":1,"params":[%b' % (MANY * 8), None),
+        (b'{"id":1,"params":{"_meta":{%b}}}' % MEMBERS[:1000], None),
+    ],
+)
+def test_what_a_client_sends_beside_arguments_is_small(message: bytes, wrong: str | None) -> None:
+    if wrong is None:
+        check_request(message)
+    else:
+        with pytest.raises(WireError, match=wrong):
+            check_request(message)
+
+
+def test_a_message_that_is_read_whole_has_few_values() -> None:
+    check_envelope(b'{"text":"%b"}' % (b"," * MOST_VALUES), 1 << 20)
+    with pytest.raises(WireError, match="more than 20,000 members and items"):
+        check_envelope(b"[%b]" % MANY, 1 << 20)
+
+
+def test_labels_that_are_too_large_are_the_worst() -> None:
+    assert read_ifc(b'{"ifc":"%b"}' % (b"x" * (1 << 16))) == "unreadable"
+    assert read_ifc(b"[1]") is None
+    assert read_ifc(b'{%b,"ifc":{"integrity":"trusted"}}' % MEMBERS) == {"integrity": "trusted"}
+
+
+def test_arguments_with_very_many_texts_like_paths_are_refused() -> None:
+    path = b'"say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"'
+    with pytest.raises(ToolError, match="look like memory paths; 20,000 are accepted"):
+        find_pointers(b"[" + b",".join([path] * 20_001) + b"]", frozenset({"say"}))

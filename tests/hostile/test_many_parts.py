@@ -1,0 +1,92 @@
+"""Messages of a million small parts hold up no other client, and every byte of their values arrives."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pytest
+from tests.hostile.bystander import HttpClient, Waits, bystander, message_of
+from tests.hostile.servers.many import COUNT, PAYLOADS, members
+
+if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
+    from tests.walk.conftest import Configured, Serve
+
+MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
+HONEST = "honest_hear_mirrored"
+STALL = 0.3
+"""Seconds that the event loop may stall, on a machine that others use too."""
+
+MEMORY = 1200 << 20
+"""Bytes that the gateway and the process that reads large results may take together: a million Python objects."""
+
+
+@pytest.fixture
+def config(configured: Configured, raw: Any) -> Path:
+    return configured({"many": MANY, "honest": raw()}, mirror={"answer_budget": 100_000_000})
+
+
+@pytest.mark.parametrize("kind", PAYLOADS)
+async def test_a_result_of_a_million_parts_holds_up_no_other_client(
+    config: Path, serve: Serve, budget: Budget, kind: str
+) -> None:
+    async with (
+        serve(config, "-v") as served,
+        budget(served, f"result: {kind}", "10^6", stall=STALL, memory=MEMORY) as row,
+    ):
+
+        def run() -> tuple[bytes, bytes | None, Waits]:
+            with HttpClient(served.url) as client, bystander(served.url, HONEST) as waits:
+                answer = client.call("emit_mirrored", json.dumps({"kind": kind}).encode())
+                path = re.search(rb"emit-[0-9a-f-]{36}", answer)
+                back = path and client.call("retrieve_final_answer_from_memory", b'{"memory_path":"%b"}' % path[0])
+            return answer, back, waits
+
+        answer, back, waits = await anyio.to_thread.run_sync(run)
+        assert not waits.failures
+        row.waited, row.outcome = waits.longest, "stored and retrieved" if back else "passed on"
+    result = message_of(answer)["result"]
+    if kind == "members":
+        assert all(result[f"k{index:06d}"] == index % 10 for index in range(COUNT))
+    elif kind != "meta":
+        assert back is not None, answer[:300]
+        sent = json.loads(PAYLOADS[kind]()) if kind != "blocks" else None
+        value = json.loads(message_of(back)["result"]["content"][0]["text"])
+        assert value == sent["structuredContent"] if sent else len(value) > COUNT / 2
+
+
+PATH = b'"emit-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11/a"'
+REQUESTS: dict[str, tuple[bytes, bytes]] = {
+    "members": (b'"arguments":{' + members() + b"},", b" characters"),
+    "items": (b'"arguments":{"items":[' + b",".join([b"1"] * COUNT) + b"]},", b" characters"),
+    "paths": (b'"arguments":{"items":[' + b",".join([PATH] * 250_000) + b"]},", b"look like memory paths"),
+    "meta": (b'"_meta":{' + members() + b"},", b"`arguments`"),
+    "params": (members() + b",", b"`arguments`"),
+}
+"""Parameters of a call, and what its answer says."""
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_a_request_of_a_million_parts_holds_up_no_other_client(
+    config: Path, serve: Serve, budget: Budget, kind: str
+) -> None:
+    params, said = REQUESTS[kind]
+    async with serve(config, "-v") as served, budget(served, f"request: {kind}", "10^6", stall=STALL) as row:
+
+        def run() -> tuple[bytes, Waits]:
+            with HttpClient(served.url) as client, bystander(served.url, HONEST) as waits:
+                answer = client.send("tools/call", b'{"name":"many_hear_mirrored",' + params, "many_hear_mirrored")
+            return answer, waits
+
+        answer, waits = await anyio.to_thread.run_sync(run)
+        assert not waits.failures
+        assert said in answer
+        row.waited, row.outcome = waits.longest, "passed on" if b"characters" in answer else "refused"
+    if row.outcome == "passed on":
+        sent = json.loads(b"{" + params.rstrip(b",") + b"}")["arguments"]
+        assert f"{len(json.dumps(sent))} characters".encode() in answer
