@@ -1,6 +1,10 @@
-"""What concerns every test: those of one group stay together. And what tests of several folders need."""
+"""What concerns every test: those of one group stay together, and hypothesis has the same examples on every run.
+
+With HYPOTHESIS_PROFILE=explore it has other examples each time. And what tests of several folders need.
+"""
 
 import json
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis_process import COMMAND, MISSING, RedisProcess
+
+settings.register_profile(
+    "same", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_configure() -> None:

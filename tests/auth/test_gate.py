@@ -178,7 +178,7 @@ async def test_a_stream_ends_with_the_token_that_opened_it(configured: Configure
         serving_gateway(configured({}, auth={"issuers": issuers})) as served,
         httpx2.AsyncClient(timeout=BOUND) as client,
     ):
-        token = bearer(KEY.sign(ISSUER, exp=int(time.time()) + 3))
+        token = bearer(KEY.sign(ISSUER, exp=int(time.time()) + 6))
         session = await session_of(served.url, token)
         async with client.stream("GET", served.url, headers=HEADERS | session | token) as stream:
             assert stream.status_code == 200

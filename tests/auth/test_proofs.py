@@ -89,37 +89,40 @@ def by_a_shared_secret(token: str) -> str:
     return jwt.encode(claims, secret, "HS256", {"typ": "dpop+jwt", "jwk": jwk})
 
 
-WRONG: dict[str, list[tuple[str, str]]] = {
-    "no proof": shown(TOKEN),
-    "as a bearer": shown(TOKEN, proof(TOKEN), scheme="Bearer"),
-    "two proofs": shown(TOKEN, proof(TOKEN), proof(TOKEN)),
-    "no JWT": shown(TOKEN, "x.y"),
-    "too long": shown(TOKEN, proof(TOKEN, more="x" * 9000)),
-    "by another key": shown(TOKEN, proof(TOKEN, THIEF)),
-    "by another key under the right one's name": shown(TOKEN, proof(TOKEN, THIEF, {"jwk": public(OWN["ES256"])})),
-    "unsigned": shown(TOKEN, without_signature(proof(TOKEN))),
-    "by nobody": shown(TOKEN, by_nobody(TOKEN)),
-    "by a shared secret": shown(TOKEN, by_a_shared_secret(TOKEN)),
-    "with a private key": shown(TOKEN, proof(TOKEN, header={"jwk": {**public(OWN["ES256"]), "d": "x"}})),
-    "no key": shown(TOKEN, proof(TOKEN, header={"jwk": None})),
-    "a key that is none": shown(TOKEN, proof(TOKEN, header={"jwk": ["x"]})),
-    "another kind of JWT": shown(TOKEN, proof(TOKEN, header={"typ": "JWT"})),
-    "another method": shown(TOKEN, proof(TOKEN, htm="GET")),
-    "another URL": shown(TOKEN, proof(TOKEN, htu="https://tools.example.com/other")),
-    "another host": shown(TOKEN, proof(TOKEN, htu="https://evil.example.com/mcp")),
-    "no text for a URL": shown(TOKEN, proof(TOKEN, htu=5)),
-    "a port that is none": shown(TOKEN, proof(TOKEN, htu="https://tools.example.com:x/mcp")),
-    "another token": shown(TOKEN, proof(bound_token(sub="bob"))),
-    "no token": shown(TOKEN, proof(TOKEN, ath=None)),
-    "too old": shown(TOKEN, proof(TOKEN, iat=NOW - 3600)),
-    "from the future": shown(TOKEN, proof(TOKEN, iat=NOW + 3600)),
-    "no time": shown(TOKEN, proof(TOKEN, iat=None)),
-    "a time that is none": shown(TOKEN, proof(TOKEN, iat=float("nan"))),
-    "no name": shown(TOKEN, proof(TOKEN, jti="")),
-    "a token that is bound to nothing": shown(PLAIN, proof(PLAIN)),
-    "a static token": shown(TOKENS["alice"], proof(TOKENS["alice"])),
-    "a token bound to no text": shown(odd := ISSUERS_KEY.sign(ISSUER, cnf={"jkt": 5}), proof(odd)),
-}
+def wrong() -> dict[str, list[tuple[str, str]]]:
+    """Made when they are shown, so that none is refused for its age alone."""
+    now, odd = int(time.time()), ISSUERS_KEY.sign(ISSUER, cnf={"jkt": 5})
+    return {
+        "no proof": shown(TOKEN),
+        "as a bearer": shown(TOKEN, proof(TOKEN), scheme="Bearer"),
+        "two proofs": shown(TOKEN, proof(TOKEN), proof(TOKEN)),
+        "no JWT": shown(TOKEN, "x.y"),
+        "too long": shown(TOKEN, proof(TOKEN, more="x" * 9000)),
+        "by another key": shown(TOKEN, proof(TOKEN, THIEF)),
+        "by another key under the right one's name": shown(TOKEN, proof(TOKEN, THIEF, {"jwk": public(OWN["ES256"])})),
+        "unsigned": shown(TOKEN, without_signature(proof(TOKEN))),
+        "by nobody": shown(TOKEN, by_nobody(TOKEN)),
+        "by a shared secret": shown(TOKEN, by_a_shared_secret(TOKEN)),
+        "with a private key": shown(TOKEN, proof(TOKEN, header={"jwk": {**public(OWN["ES256"]), "d": "x"}})),
+        "no key": shown(TOKEN, proof(TOKEN, header={"jwk": None})),
+        "a key that is none": shown(TOKEN, proof(TOKEN, header={"jwk": ["x"]})),
+        "another kind of JWT": shown(TOKEN, proof(TOKEN, header={"typ": "JWT"})),
+        "another method": shown(TOKEN, proof(TOKEN, htm="GET")),
+        "another URL": shown(TOKEN, proof(TOKEN, htu="https://tools.example.com/other")),
+        "another host": shown(TOKEN, proof(TOKEN, htu="https://evil.example.com/mcp")),
+        "no text for a URL": shown(TOKEN, proof(TOKEN, htu=5)),
+        "a port that is none": shown(TOKEN, proof(TOKEN, htu="https://tools.example.com:x/mcp")),
+        "another token": shown(TOKEN, proof(bound_token(sub="bob"))),
+        "no token": shown(TOKEN, proof(TOKEN, ath=None)),
+        "too old": shown(TOKEN, proof(TOKEN, iat=now - 3600)),
+        "from the future": shown(TOKEN, proof(TOKEN, iat=now + 3600)),
+        "no time": shown(TOKEN, proof(TOKEN, iat=None)),
+        "a time that is none": shown(TOKEN, proof(TOKEN, iat=float("nan"))),
+        "no name": shown(TOKEN, proof(TOKEN, jti="")),
+        "a token that is bound to nothing": shown(PLAIN, proof(PLAIN)),
+        "a static token": shown(TOKENS["alice"], proof(TOKENS["alice"])),
+        "a token bound to no text": shown(odd, proof(odd)),
+    }
 
 
 async def test_a_token_that_is_bound_to_a_key_lets_nobody_in_without_a_new_proof_of_it(
@@ -127,7 +130,7 @@ async def test_a_token_that_is_bound_to_a_key_lets_nobody_in_without_a_new_proof
 ) -> None:
     caplog.set_level("DEBUG", "mcp_mirror")
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
-        for name, headers in WRONG.items():
+        for name, headers in wrong().items():
             answer = await client.post(served.url, headers=headers, content=HELLO)
             challenge = answer.headers.get("www-authenticate", "")
             assert answer.status_code == 401, name

@@ -123,7 +123,7 @@ async def test_a_server_that_is_lost_voids_the_run(tmp_path: Path) -> None:
 
 async def test_a_call_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
     raw = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
-    upstream = {"command": "${PYTHON}", "args": [str(raw), "ok"], "timeout": 0.5}
+    upstream = {"command": "${PYTHON}", "args": [str(raw), "ok"], "timeout": 2}
     place = Place(tmp_path, tmp_path)
     async with open_stage(place, place.prepare({"upstreams": {"raw": upstream}}, {}), gateway=False) as stage:
         files = {"started": str(tmp_path / "started"), "until": str(tmp_path / "until")}

@@ -12,10 +12,11 @@ from typing import Literal
 
 from tests.faults import proxy
 from tests.faults.stage import HANG, Answer, Stage, staging
+from tests.load import slowness
 
 SAMPLES = int(os.environ.get("FAULTS_SAMPLES", "40"))
 """Calls to the neighbour, before and during a fault; a p99 that is to be believed needs some hundreds."""
-CASE = 40.0
+CASE = 80.0
 """Seconds that one case may take."""
 GIVEN_UP = 5.0
 """Seconds after which nobody waits any more for an upstream that does not come back."""
@@ -73,6 +74,8 @@ class Seen:
     beside: float = 0.0
     """The neighbour's p99, before and during the fault."""
     repeated: tuple[str, ...] = ()
+    slowness: float = 1.0
+    """How many times longer than alone programs ran meanwhile."""
 
 
 GONE = r"'bad' closed the connection during '{tool}'"
@@ -126,6 +129,7 @@ FAULTS: tuple[Fault, ...] = (
 
 async def observe(fault: Fault, folder: Path, era: str = "2025") -> Seen:
     """Let it happen once, with another call in flight on the same upstream and a neighbour that is called all along."""
+    before = slowness()
     async with asyncio.timeout(CASE), staging(fault.transport, folder, proxied=fault.via is not None, era=era) as on:
         await on.times(20)
         idle = await on.times(SAMPLES)
@@ -136,7 +140,13 @@ async def observe(fault: Fault, folder: Path, era: str = "2025") -> Seen:
                 seen = await _strike(fault, on)
             finally:
                 over.set()
-        return replace(seen, idle=_p99(idle), beside=_p99(neighbour.result()), repeated=tuple(on.repeated()))
+        return replace(
+            seen,
+            idle=_p99(idle),
+            beside=_p99(neighbour.result()),
+            repeated=tuple(on.repeated()),
+            slowness=max(before, slowness()),
+        )
 
 
 async def _strike(fault: Fault, on: Stage) -> Seen:

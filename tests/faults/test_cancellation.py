@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from tests.faults.stage import Stage, staging
+from tests.load import slowness
 
 CALLS = 200
 AT_ONCE = 0.1
 """Seconds within which the upstream has heard of it, at the p99."""
 SLACK = 0.4
-"""Seconds more that a machine with other work gets."""
+"""Seconds more, times the slowness of a machine with other work."""
 UNKNOWN = "wait-00000000-0000-4000-8000-000000000000"
 
 
@@ -69,4 +70,4 @@ async def test_a_cancelled_call_is_cancelled_at_its_upstream_and_stores_nothing(
         asked = await on.client.call_tool("retrieve_final_answer_from_memory", {"memory_path": UNKNOWN})
         assert "Nothing is stored yet" in str(asked.content)
         assert on.repeated() == []
-        assert p99 < AT_ONCE + SLACK
+        assert p99 < AT_ONCE + SLACK * slowness()

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+from tests.load import slowness
 
 from mcp_mirror.answers import Reply
 from mcp_mirror.app import Application, open_application
@@ -34,7 +35,7 @@ PARROT = str(HERE / "parrot.py")
 BOUND = 20.0
 """Seconds after which something hangs."""
 PATIENCE = 0.5
-"""Seconds that an upstream gets for an answer that its bytes may have spoilt."""
+"""Seconds that an upstream gets for an answer that its bytes may have spoilt, on an idle machine."""
 END = b"\r\n\r\n"
 PAUSE = 0.05
 """Seconds after which what is no whole request is taken for all that comes."""
@@ -83,7 +84,7 @@ async def open_stage(folder: Path) -> AsyncIterator["Stage"]:
         assert web.stdout is not None
         port = int(await asyncio.wait_for(web.stdout.readline(), BOUND))
         child = {"command": sys.executable, "args": [PARROT, "stdio"]}
-        timeouts = {"timeout": PATIENCE, "overrides": {"steady": {"timeout": BOUND}}}
+        timeouts = {"timeout": PATIENCE * slowness(), "overrides": {"steady": {"timeout": BOUND}}}
         config = folder / "mirror.yaml"
         upstreams = {
             "calm": {**child, "overrides": timeouts["overrides"]},

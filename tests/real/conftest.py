@@ -23,6 +23,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, ContentBlock, TextContent, Tool
+from redis_process import free_port
 
 REQUEST: Final = 30.0
 """Seconds that one request to a gateway or a server may take."""
@@ -274,13 +275,6 @@ def running(argv: list[str], stderr: Any) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
             process.wait(STOP)
             raise
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

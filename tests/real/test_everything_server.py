@@ -97,7 +97,7 @@ def test_an_error_of_the_server_stays_an_error(gateway: "Connection", direct: Di
 
 
 def test_two_slow_calls_run_side_by_side(gateway: "Connection") -> None:
-    arguments = {"duration": 2, "steps": 1}
+    arguments = {"duration": 4, "steps": 1}
     began = time.monotonic()
     calls = [
         gateway.portal.start_task_soon(gateway.client.call_tool, "trigger-long-running-operation_mirrored", arguments)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import shutil
 import signal
 import socket
@@ -20,9 +22,17 @@ COMMAND = shutil.which("redis-server") or shutil.which("valkey-server")
 MISSING = "redis-server is not installed (Debian and Ubuntu: apt-get install redis-server)"
 
 
+_ports = itertools.cycle(range(20_000, 32_000))
+for _ in range(os.getpid() * 37 % 12_000):
+    next(_ports)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    """A port that is free, and stays so until it is used: the system gives none of these to connections."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 class RedisProcess:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis_process import RedisProcess, free_port
+from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Descriptor, Provenance, Span
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 LIMIT = 2.0
-"""Seconds within which what is wrong has to be told."""
-RETURN = 5.0
+"""Seconds within which what is wrong has to be told, on an idle machine."""
+RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
 
 
@@ -405,7 +406,7 @@ async def test_a_server_that_is_away_is_told_of_in_time_and_used_on_its_return(
         await put(store, "t-1")
         getattr(own_redis, fault)()
         said = [await refused(USES[use](store)) for _ in range(2)]
-        assert all(seconds < LIMIT for _, seconds in said)
+        assert max(seconds for _, seconds in said) < LIMIT * slowness()
         assert said[0][0].startswith("The store's Redis server ")
         own_redis.start() if fault == "kill" else own_redis.resume()
         assert await back(store) < RETURN
@@ -423,8 +424,9 @@ async def test_who_waits_for_a_server_that_has_gone_silent_fails_with_the_first(
         started = time.monotonic()
         uses = [refused(use(store)) for _ in range(30) for use in USES.values()]
         said = await asyncio.gather(*uses)
-        assert time.monotonic() - started < LIMIT + 0.5  # 210 of them in one process, each with its own clock
-        assert max(seconds for _, seconds in said) < LIMIT + 0.5
+        bound = (LIMIT + 0.5) * slowness()  # 210 of them in one process, each with its own clock
+        assert time.monotonic() - started < bound
+        assert max(seconds for _, seconds in said) < bound
         own_redis.resume()
         assert await back(store) < RETURN
 
@@ -446,7 +448,7 @@ async def test_a_server_that_is_read_only_is_told_of(own_redis: RedisProcess, tm
         own_redis.run("REPLICAOF", "127.0.0.1", free_port())
         said, seconds = await refused(put(store, "t-2"))
         assert "read-only" in said
-        assert seconds < LIMIT
+        assert seconds < LIMIT * slowness()
         assert isinstance(await store.describe("me", "t-1"), Descriptor)
         assert await store.read("me", "t-1") == b'"x"'
         assert [one.base for one in await store.list("me")] == ["t-1"]
@@ -524,7 +526,7 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         network.fall_silent()
         started = time.monotonic()
         _, seconds = await refused(store.read("me", "t-1"))
-        assert seconds < LIMIT
+        assert seconds < LIMIT * slowness()
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN

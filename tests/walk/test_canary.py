@@ -77,6 +77,9 @@ async def config(configured: Configured, raw: Any, listening: Listening, monkeyp
         yield write
 
 
+UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
+
+
 async def use(ask: Any) -> dict[str, str]:
     """Everything that a client can do, and much that it cannot; what it was answered."""
     said: dict[str, str] = {}
@@ -94,7 +97,7 @@ async def use(ask: Any) -> dict[str, str]:
     await call("one_say_mirrored", result=json.dumps({"content": [{"type": "text", "text": CANARIES["value"]}]}))
     for tool in ("one_hear_mirrored", "web_hear_mirrored", "web_nothing_mirrored", "refuse_mirrored"):
         await call(tool, text=f"{path}/{CANARIES['key']}", more=CANARIES["argument"])
-    for given in (f"{path}/{CANARIES['argument']}", path[:-4] + "0000", f"{path}/{CANARIES['key']}"):
+    for given in (f"{path}/{CANARIES['argument']}", UNKNOWN, f"{path}/{CANARIES['key']}"):
         for tool in ("memory_read", "memory_describe", "retrieve_final_answer_from_memory", "one_hear_mirrored"):
             await call(tool, memory_path=given)
     await call("memory_grep", memory_path=path, pattern=CANARIES["argument"] + "(")

@@ -89,8 +89,8 @@ async def test_paths_in_one_call_and_depth_and_what_is_read_of_a_message_are_bou
         wide = json.loads(await client.request("tools/list", json.dumps({"_meta": {"x": "y" * 3000}})))
         assert "`limits.max_envelope_bytes`" in wide["error"]["message"]
         assert "3.04 kB" in await client.text("hear_mirrored", {"text": "y" * 3000})
-        told = [await client.text("hear_mirrored") for _ in range(5)]
-        assert "`limits.calls_per_minute` (9) calls in a minute. Try again in " in told[-1]
+        told = [await client.text("hear_mirrored") for _ in range(20)]  # more than time gives back
+        assert any("`limits.calls_per_minute` (9) calls in a minute. Try again in " in said for said in told)
 
 
 PLAIN = {"type": "object"}
@@ -181,7 +181,7 @@ class _unfinished:  # noqa: N801  # used as a function
 async def test_a_body_that_does_not_come_and_one_that_is_encoded_are_refused(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:
-    limits = {"body_timeout": 0.2, "max_header_bytes": "2KiB"}
+    limits = {"body_timeout": 1, "max_header_bytes": "2KiB"}
     async with serve(configured({"up": raw()}, limits=limits)) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         async with _unfinished(served) as reader:
             said = (await asyncio.wait_for(reader.read(), BOUND)).decode()

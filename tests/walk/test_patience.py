@@ -26,11 +26,11 @@ async def test_progress_gives_a_call_its_time_again_only_where_that_is_configure
     speak: Speak,
     tmp_path: Path,
 ) -> None:
-    config = configured(slow(tmp_path / "log", timeout=1.0, progress_resets_timeout=resets))
+    config = configured(slow(tmp_path / "log", timeout=2.0, progress_resets_timeout=resets))
     async with speak(config) as client:
         await client.greet()
-        said = await client.text("work_mirrored", {"steps": 4, "pause": 0.4})
-        assert said == "done" if resets else "did not answer 'work' within 1 s" in said
+        said = await client.text("work_mirrored", {"steps": 8, "pause": 0.4})
+        assert said == "done" if resets else "did not answer 'work' within 2 s" in said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 CANARY = 'c4nary/+&="é\\ of gold'
 LINES = "first-l1ne-of-key\nsecond-l1ne-of-key"
 HIDDEN = ("c4nary", "l1ne", "f1agvalue", "us3rpass", "qu3ry", "tok3n")
+HANGING = ("garbage", "half", "silent")
 BEHAVIOURS = ("ok", "exits", "leaks", "leaks_long", "refuses", "garbage", "half", "silent")
 
 
@@ -25,10 +26,13 @@ def found(text: str | bytes) -> list[str]:
 @pytest.fixture
 def told(raw: Any) -> dict[str, Any]:
     """Upstreams that were given secrets and fail in every way."""
-    secret = {"env": {"SECRET": CANARY, "KEY": LINES}, "startup_timeout": 1}
+    secret = {"env": {"SECRET": CANARY, "KEY": LINES}}
     args = ("--key", "tok3n-in-argument", "--flag=f1agvalue", "postgres://me:us3rpass@db/x")
     return {
-        **{behaviour: raw(behaviour, *args) | secret for behaviour in BEHAVIOURS},
+        **{
+            behaviour: raw(behaviour, *args) | secret | ({"startup_timeout": 1} if behaviour in HANGING else {})
+            for behaviour in BEHAVIOURS
+        },
         "gone": {"url": f"http://us3rpass:us3rpass@127.0.0.1:9/tok3n-tok3n-tok3n-1/mcp?key=qu3ry-{HIDDEN[0]}"},
         "nonsense": {"url": "http://[::1/?key=qu3ry", "headers": {"x": "tok3n"}, "enabled": False},
         "nohost": {"url": "http://no-such-host.invalid/?key=qu3ry-x"},

@@ -84,8 +84,8 @@ async def test_a_change_of_an_upstreams_tools_is_followed_and_passed_on(
 async def test_a_stream_of_announcements_may_be_silent_for_longer_than_a_request(
     configured: Configured, speak: Speak, listening: Listening
 ) -> None:
-    async with listening("raw_http.py", "--standing", "1.5") as port:
-        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 0.3}})
+    async with listening("raw_http.py", "--standing", "3") as port:
+        config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 1}})
         async with speak(config) as client:
             await client.greet()
             while b"list_changed" not in await client.receive():
