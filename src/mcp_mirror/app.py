@@ -36,6 +36,7 @@ from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
 from mcp_mirror.flows import flows_of
 from mcp_mirror.gateway import Gateway
+from mcp_mirror.handles import PatientListener
 from mcp_mirror.inquiries import Inquirer
 from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
@@ -59,9 +60,10 @@ from mcp_mirror.tally import Tally
 from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import LABELS as OWN_LABELS
 from mcp_mirror.tools import OwnTool, own_tools
+from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
-from mcp_mirror.upstreams.upstream import Audience
+from mcp_mirror.upstreams.upstream import Audience, Residency
 
 _logger = logging.getLogger(__name__)
 
@@ -182,7 +184,7 @@ def _listening(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family)
+        listening = PatientListener(fileno=socket.create_server((host, port), family=family).detach())
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise MirrorError(
@@ -216,7 +218,14 @@ async def open_application(
             _counting(store) as tally,
             anyio.create_task_group() as tasks,
         ):
-            upstreams = Upstreams(config.upstreams, _equipment(config, news, spool, leash), functions)
+            sessions = Sessions(
+                config.server.answer_timeout,
+                time.monotonic,
+                news.ended,
+                config.server.session_idle,
+                wants_principals=config.auth.is_required,
+            )
+            upstreams = Upstreams(config.upstreams, _equipment(config, news, sessions, spool, leash), functions)
             keeper = Keeper(store, policy, time.time, news.kept)
             estimate = estimator(config.mirror.provider)
             sender = Sender(Conversations(config.context, time.monotonic), tally, estimate)
@@ -225,8 +234,9 @@ async def open_application(
             )
             gateway.audit = Audit(audit, config.audit.required)
             gateway.flows = flows_of(config, is_isolated=config.auth.is_required and not awaits_client)
-            news.reach(_handlers_of(gateway, config, news, tasks), config)
+            news.reach(_handlers_of(gateway, config, sessions, tasks), config)
             tasks.start_soon(news.spread)
+            tasks.start_soon(sessions.run)
             tasks.start_soon(_warm, estimate)
             tasks.start_soon(tally.follow)
             async with upstreams.running():
@@ -296,18 +306,17 @@ async def _warm(estimate: Callable[[Buffer], int]) -> None:
     await anyio.to_thread.run_sync(estimate, b" ", abandon_on_cancel=True)
 
 
-def _equipment(config: Config, news: News, spool: Spool, leash: Leash) -> Equipment:
+def _equipment(config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash) -> Equipment:
     client_info = types.Implementation(name=config.server.name, version=__version__)
     audience = Audience(news.changed, news.updated)
-    return Equipment(spool, leash, client_info, audience, config.server.answer_timeout)
+    connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
+    residency = Residency(connections, sessions, config.server.session_idle)
+    return Equipment(spool, leash, client_info, audience, residency, config.server.answer_timeout)
 
 
-def _handlers_of(gateway: Gateway, config: Config, news: News, tasks: TaskGroup) -> Handlers:
+def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """What answers clients' requests, and tells them of changes in tasks of its own."""
     relay, traffic = Relay(gateway.upstreams, gateway.scanner, config.limits.max_depth), config.limits.traffic
-    sessions = Sessions(
-        config.server.answer_timeout, time.monotonic, news.ended, wants_principals=config.auth.is_required
-    )
     return Handlers(
         gateway=gateway,
         relay=relay,

@@ -26,6 +26,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.command import evaluate
 from mcp_mirror.faces.auth.tokens import mint_token
 from mcp_mirror.flow_matrix import print_flows
+from mcp_mirror.handles import raise_handle_limit
 from mcp_mirror.installing import install, uninstall
 from mcp_mirror.literals import read_arguments
 from mcp_mirror.lockfile import read_file, write_file
@@ -112,6 +113,7 @@ def serve(
     tell = partial(tell_operator, loaded)
     tell_warnings(loaded, tell)
     address = _address(http) if http else None
+    raise_handle_limit()
     leaving = anyio.Event()
 
     async def run() -> None:

@@ -32,6 +32,8 @@ class TrafficPolicy:
     """Memory paths in one call's arguments."""
     sessions_per_principal: int = 500
     """Open at once, over HTTP."""
+    connections_per_principal: int = 32
+    """Dedicated connections of one principal, to all upstreams together; see `UpstreamBounds`."""
     requests_per_principal: int = 2000
     """HTTP requests that are open at once, streams among them."""
     streams_per_principal: int = 200
@@ -67,6 +69,8 @@ class UpstreamBounds:
     """Requests that wait."""
     queue_timeout: float = 60.0
     """Seconds that one waits."""
+    connections_per_upstream: int = 64
+    """Dedicated connections: those of one session or one principal. The shared connection is not counted."""
     max_tools: int = 20_000
     """That are served of it."""
     max_name_bytes: int = 1 << 10

@@ -338,6 +338,8 @@ class ServerPolicy:
     state_keys: tuple[str, ...] = field(default=(), repr=False)
     """Secrets that seal what clients keep for us between two rounds: the first seals, all open. None: of this process
     alone."""
+    session_idle: float = 300.0
+    """Seconds without an open request or stream after which an HTTP session of a 2025-11-25 client ends."""
     drain: float = 10.0
     """Seconds that calls in flight get to end when we are told to stop. 0: none."""
     allowed_hosts: tuple[str, ...] = ()

@@ -1,9 +1,11 @@
 """How a command runs: with its configuration, to its end, to a signal, or to a mistake that the operator must mend."""
 
+import asyncio
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -63,6 +65,7 @@ def run_to_end(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = No
     stopped: list[signal.Signals] = []
 
     async def run_whole() -> None:
+        _watch_children_without_threads()
         async with anyio.create_task_group() as tasks:
             if sys.platform != "win32":
                 tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, leaving if drain else None, drain)
@@ -79,6 +82,16 @@ def run_to_end(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = No
         fail(error)
     if stopped:
         raise typer.Exit(_INTERRUPTED if stopped[0] == signal.SIGINT else 0)
+
+
+def _watch_children_without_threads() -> None:
+    """Python 3.11 starts a thread for each child process unless it is told otherwise; later versions do not."""
+    if sys.platform == "linux" and sys.version_info < (3, 12):
+        with suppress(OSError):  # the kernel has no pidfd_open (before 5.3)
+            os.close(os.pidfd_open(os.getpid()))
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(asyncio.get_running_loop())
+            asyncio.get_event_loop_policy().set_child_watcher(watcher)
 
 
 async def _stop_on_signal(

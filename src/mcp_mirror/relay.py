@@ -106,7 +106,7 @@ class Relay:
 
         async def list_one(upstream: Upstream) -> None:
             try:
-                link = await upstream.link_for(exchange)
+                link = upstream.listing_link(exchange)
                 pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], exchange)
             except UpstreamError as error:
                 failures.append(error)

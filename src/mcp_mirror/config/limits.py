@@ -68,6 +68,14 @@ class LimitsSection(Section):
     sessions_per_principal: Count = Field(
         default=_TRAFFIC.sessions_per_principal, description="Sessions of one principal over HTTP (protocol of 2025)."
     )
+    connections_per_principal: Count = Field(
+        default=_TRAFFIC.connections_per_principal,
+        description="Connections to upstreams, of all sessions of one principal; the shared ones are not counted.",
+    )
+    connections_per_upstream: Count = Field(
+        default=_BOUNDS.connections_per_upstream,
+        description="Connections to one upstream, of all sessions and principals; the shared one is not counted.",
+    )
     requests_per_principal: Count = Field(
         default=_TRAFFIC.requests_per_principal,
         description="HTTP requests of one principal that are open at once, streams among them.",

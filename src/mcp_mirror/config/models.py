@@ -346,6 +346,11 @@ class ServerSection(Section):
         "Replicas need the same. By default one that this process alone knows.",
         examples=[["${STATE_KEY}"]],
     )
+    session_idle: Seconds = Field(
+        default=_SERVER.session_idle,
+        description="Seconds without an open request or stream after which an HTTP session (protocol of 2025) ends, "
+        "with the upstream connections that were made for it.",
+    )
     drain: Pause = Field(
         default=_SERVER.drain,
         description="Seconds that calls in flight get to end when the gateway is told to stop. 0: none.",

@@ -5,7 +5,7 @@ and server-sent events on their way out.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.audit import Audit, AuditRecord
 from mcp_mirror.errors import WireError
-from mcp_mirror.faces.auth.principals import namespace_in
+from mcp_mirror.faces.auth.principals import namespace_in, owner_scope
 from mcp_mirror.faces.connections import admit_connection
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import Sessions, session_name
@@ -28,7 +28,9 @@ from mcp_mirror.wire import MARK, RequestId, chunks_of, open_message, recover_id
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
+_SESSION: Final = b"mcp-session-id"
 _BAD: Final = 400
+_NOT_FOUND: Final = 404
 _SLOWEST: Final = 1024
 """Bytes a second at which a body must come on the average, once `limits.body_timeout` is over."""
 _RETRY: Final = 5
@@ -90,10 +92,24 @@ class PayloadLayer:
             await self._refuse(_too_many("requests_per_principal", most, "requests are open"), scope, receive, send)
             return
         session = session_name(namespace, Request(scope).headers.get("mcp-session-id", ""))
+        if self._sessions.is_over(session):
+            await _refusal(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
+            return
+        send = self._watching(session, send)
         with self._sessions.using(session), self._counted(namespace):
             await (self._post if scope["method"] == "POST" else self._app)(scope, receive, send)
         if scope["method"] == "DELETE":
             self._sessions.end(session)
+
+    def _watching(self, session: str, send: Send) -> Send:
+        """Sends, and learns from the status that the SDK has ended a session."""
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == _NOT_FOUND and _is_json(message):
+                self._sessions.end(session)
+            await send(message)
+
+        return watch
 
     @contextmanager
     def _counted(self, namespace: str) -> Iterator[None]:
@@ -173,7 +189,7 @@ class PayloadLayer:
 
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < _BAD:
-                begun = [value for name, value in message["headers"] if name.lower() == b"mcp-session-id"]
+                begun = [value for name, value in message["headers"] if name.lower() == _SESSION]
                 for identity in begun:
                     self._sessions.begin(namespace, identity.decode("ascii", "replace"))
             await send(message)
@@ -211,6 +227,35 @@ class PayloadLayer:
 
 def _too_large(body: Overlong) -> str:
     return f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
+
+
+def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
+    """What ends a session in the SDK as its client does: with a DELETE request."""
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Message) -> None:
+        """Whether the SDK still had the session makes no difference."""
+
+    async def close(key: str) -> None:
+        identity, _, namespace = key.partition(" ")
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "DELETE",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"host", b"localhost:0"), (_SESSION, identity.encode("latin-1", "replace"))],
+            **(owner_scope(namespace) if namespace else {}),
+        }
+        await app(scope, receive, send)
+
+    return close
 
 
 class _Outgoing:

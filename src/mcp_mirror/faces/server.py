@@ -20,7 +20,7 @@ from mcp_mirror.callers import Caller, Silent
 from mcp_mirror.faces.auth.gate import Gate
 from mcp_mirror.faces.exchange import Context, meta_of, read_caller
 from mcp_mirror.faces.handlers import Handlers
-from mcp_mirror.faces.http import PayloadLayer
+from mcp_mirror.faces.http import PayloadLayer, session_closer
 from mcp_mirror.faces.stdio import stdio_streams
 from mcp_mirror.pins import Pins
 from mcp_mirror.policies import ServerPolicy
@@ -97,7 +97,9 @@ class MirrorServer:
             host=host,
             transport_security=security,
             max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
+            session_idle_timeout=policy.session_idle,
         )
+        self.handlers.sessions.close = session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
         layer = PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions, audit)
         self._gate = Gate(layer, self._auth, time.monotonic, audit) if self._auth.is_required else None

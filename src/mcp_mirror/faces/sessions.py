@@ -1,9 +1,9 @@
-"""The 2025-era connections that clients hold with us."""
+"""The sessions of 2025-11-25 clients: which there are, which are in use, and when they end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 
 import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -15,8 +15,8 @@ from mcp_mirror.faces.exchange import Context, Session, read_caller
 
 STDIO: Final = "stdio"
 """The one session of a gateway on standard input and output."""
-IDLE: Final = 1800.0
-"""Seconds after which the SDK ends an HTTP session that nobody uses."""
+_LONGEST_SWEEP: Final = 15.0
+"""Seconds between two looks for sessions that are not used any more."""
 _INITIALIZE: Final = "initialize"
 
 
@@ -28,6 +28,7 @@ class Sessions:
         answer_timeout: float,
         clock: Callable[[], float],
         on_end: Callable[[str], None],
+        idle: float = 300.0,
         *,
         wants_principals: bool = False,
     ) -> None:
@@ -37,17 +38,24 @@ class Sessions:
             answer_timeout: Seconds that a user's answer may take.
             clock: Seconds that only grow.
             on_end: Told which session is over.
+            idle: Seconds without an open request or stream after which an HTTP session ends.
             wants_principals: Over HTTP nobody is served whose principal was not verified.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
+        self._idle = idle
         self._wants_principals = wants_principals
         self._known: dict[str, tuple[Session, float]] = {}
         self._begun: dict[str, tuple[str, float]] = {}
         """Whose each HTTP session is that the SDK keeps, heard from or not, and when it was used last."""
         self._open: dict[str, int] = {}
         """How many HTTP requests of each session are open."""
+        self.close: Callable[[str], Awaitable[None]] | None = None
+        """Ends a session in the HTTP server, by its name; None where there is no HTTP server."""
+        self._closing: set[str] = set()
+        """HTTP sessions that we have ended, and that the HTTP server still has to forget."""
+        self._wake = anyio.Event()
 
     def __iter__(self) -> Iterator[Session]:
         return iter([session for session, _ in self._known.values()])
@@ -115,17 +123,44 @@ class Sessions:
 
     def count(self, namespace: str) -> int:
         """How many sessions a principal has over HTTP."""
-        before = self._clock() - IDLE
+        before = self._clock() - self._idle
         for key, (_, used) in tuple(self._begun.items()):
             if used < before and key not in self._open:
                 del self._begun[key]
         return sum(one == namespace for one, _ in self._begun.values())
 
+    def is_open(self, key: str) -> bool:
+        """Whether a session has an HTTP request or stream open; that of standard input always has."""
+        return key == STDIO or key in self._open
+
+    def is_alive(self, key: str) -> bool:
+        """Whether a session has not ended."""
+        return key in self._known
+
+    def is_over(self, key: str) -> bool:
+        """Whether we have ended an HTTP session that the HTTP server still knows."""
+        return key in self._closing
+
     def end(self, key: str) -> None:
-        """A client has ended its session."""
-        self._begun.pop(key, None)
+        """End a session, for its client or for us: what was made for it ends too."""
+        begun = self._begun.pop(key, None)
+        if self.close is not None and (begun or key in self._known):
+            self._closing.add(key)
+            self._wake.set()
         if self._known.pop(key, None):
             self._on_end(key)
+
+    async def run(self) -> NoReturn:
+        """End the sessions that are not used any more; until cancelled."""
+        while True:
+            with anyio.move_on_after(min(_LONGEST_SWEEP, self._idle / 4)):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            self._forget_idle(self._clock())
+            for key in tuple(self._closing):
+                if self.close is not None:
+                    await self.close(key)
+                self._closing.discard(key)
 
     def _begin(self, context: Context, key: str) -> Session:
         caller = read_caller(context, self.namespace_of(context), key)
@@ -133,7 +168,7 @@ class Sessions:
 
     def _forget_idle(self, now: float) -> None:
         for key, (_, used) in tuple(self._known.items()):
-            if key != STDIO and now - used > IDLE and key not in self._open:
+            if key != STDIO and now - used > self._idle and key not in self._open:
                 self.end(key)
 
     def _name(self, context: Context) -> str:

@@ -20,6 +20,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
+from mcp_mirror.handles import explain_shortage
 from mcp_mirror.leash import Leash
 from mcp_mirror.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
@@ -398,6 +399,9 @@ def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     """What went wrong, in a sentence that holds no header and no URL; and for the log, in one of ours alone."""
     if isinstance(error, MirrorError):
         return redactor.clean(str(error)), redactor.clean(error.logged)
+    if shortage := explain_shortage(error):
+        said = f"It cannot be reached now: {shortage}."
+        return said, said
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
         said = redactor.quote(error.error.message)

@@ -120,6 +120,11 @@ class LocalUpstream:
         del exchange
         raise UpstreamError(f"The {NAME} are tools alone.")
 
+    def listing_link(self, exchange: Exchange) -> Link:
+        """There is no connection; see `link_for`."""
+        del exchange
+        raise UpstreamError(f"The {NAME} are tools alone.")
+
     async def run(self) -> None:
         """Tell of functions that are added; until cancelled."""
         self._functions.on_change = lambda: self._audience.on_change("tools", None, self.policy.name)

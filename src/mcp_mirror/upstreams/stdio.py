@@ -20,6 +20,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.handles import explain_shortage, restore_handle_limit
 from mcp_mirror.leash import Leash
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
 from mcp_mirror.policies import StdioEndpoint
@@ -79,7 +80,7 @@ class StdioTransport:
         Raises:
             UpstreamError: There is no such command or it cannot be started.
         """
-        (their_input, our_output), (our_input, their_output) = wide_pipe(), wide_pipe()
+        (their_input, our_output), (our_input, their_output) = self._pipes()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
         bypass.is_choked, bypass.limits = lambda: source.is_choked, self.spool.policy
         try:
@@ -115,15 +116,35 @@ class StdioTransport:
             )
         argv = [command, *self.endpoint.args]
         try:
-            return await anyio.open_process(
+            process = await anyio.open_process(
                 argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
             )
         except (OSError, ValueError) as error:
+            if shortage := explain_shortage(error):
+                raise self._short(shortage) from None
             reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
             raise UpstreamError(
                 f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
                 "and `cwd`."
             ) from None
+
+        restore_handle_limit(process.pid)
+        return process
+
+    def _pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The child's standard input and standard output."""
+        first: tuple[int, int] | None = None
+        try:
+            first = wide_pipe()
+            return first, wide_pipe()
+        except OSError as error:
+            for descriptor in first or ():
+                os.close(descriptor)
+            raise self._short(explain_shortage(error) or str(error.strerror)) from None
+
+    def _short(self, shortage: str) -> UpstreamError:
+        command = self.endpoint.command
+        return UpstreamError(f"Upstream {self.name!r}: {command!r} cannot start now: {shortage}.")
 
     async def _keep_last_words(self, process: Process) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe

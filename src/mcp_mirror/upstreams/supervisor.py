@@ -23,7 +23,7 @@ from mcp_mirror.upstreams.link import Means
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.upstream import Audience, Presented, ServerUpstream, Upstream
+from mcp_mirror.upstreams.upstream import Audience, Presented, Residency, ServerUpstream, Upstream
 
 _LOOK: Final = 0.05
 
@@ -38,6 +38,7 @@ class Equipment:
     leash: Leash
     client_info: types.Implementation
     audience: Audience
+    residency: Residency
     hold: float
     """Seconds that a call waits for a client's answer."""
 
@@ -167,7 +168,7 @@ class Upstreams:
             authorizer = Authorizer(policy.name, endpoint, redactor)
         doorway = Doorway(policy.name, policy.bounds)
         means = Means(policy, equipment.spool, equipment.leash, equipment.client_info, redactor, authorizer, doorway)
-        return ServerUpstream(means, equipment.audience, equipment.hold)
+        return ServerUpstream(means, equipment.audience, equipment.residency, equipment.hold)
 
     def _start(self, upstream: Upstream) -> None:
         assert self._tasks is not None  # noqa: S101  # within `running`

@@ -16,15 +16,15 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.dedicated import DedicatedConnections, Sessions, Slot
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
 from mcp_mirror.upstreams.muting import check_questions, refused, unsaid
 from mcp_mirror.upstreams.passing import scoped
 from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
 
-_IDLE: Final = 1800.0
-"""Seconds after which a connection that was made for one client or principal, and is not used, is ended."""
-_SWEEP: Final = 60.0
+_LONGEST_SWEEP: Final = 15.0
+"""Seconds between two looks for dedicated connections that are not used any more."""
 
 Key = str
 """Whose connection it is: a session's, or that of callers who can do the same; see `Caller.party`."""
@@ -37,6 +37,16 @@ class Presented:
     exchange: Exchange
     modes: Modes
     """How to connect on its behalf: in its own era where the upstream speaks it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What dedicated connections are made under, over all upstreams."""
+
+    connections: DedicatedConnections
+    sessions: Sessions
+    idle: float
+    """Seconds without use after which a principal's connection is closed. That of a session ends with its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,13 @@ class Upstream(Protocol):
         """The connection that a caller's requests take.
 
         Raises:
+            UpstreamError: Its token lacks a scope that this upstream requires, or it would get one connection too many.
+        """
+
+    def listing_link(self, exchange: Exchange) -> Link:
+        """The connection that lists for a caller: its own if it has one already, else the shared one.
+
+        Raises:
             UpstreamError: Its token lacks a scope that this upstream requires.
         """
 
@@ -123,21 +140,50 @@ class Upstream(Protocol):
 
 @dataclass(slots=True)
 class _Lease:
+    """A dedicated connection."""
+
+    key: Key
     link: Link
+    slot: Slot
+    sessions: Sessions
+    release: Callable[[Key], None]
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def is_idle(self) -> bool:
+        """See `Dedicated.is_idle`."""
+        is_used = self.link.under_way or self.link.pins or not self.link.settled.is_set()
+        return not is_used and not self.sessions.is_open(self.key)
+
+    @property
+    def last_used(self) -> float:
+        """See `Dedicated.last_used`."""
+        return self.link.last_used
+
+    def reclaim(self) -> None:
+        """See `Dedicated.reclaim`."""
+        self.sessions.end(self.key)
+        self.release(self.key)
+
+    def close(self) -> None:
+        """Close the connection; its slot is free once it is closed."""
+        self.slot.is_closing = True
+        self.scope.cancel()
 
 
 class ServerUpstream:
     """One of the user's MCP servers."""
 
-    def __init__(self, means: Means, audience: Audience, hold: float) -> None:
+    def __init__(self, means: Means, audience: Audience, residency: Residency, hold: float) -> None:
         """Make one that is not started.
 
         Args:
             means: What connections are made with.
             audience: Who is told of its announcements.
+            residency: What dedicated connections are made under.
             hold: Seconds that a call waits for a client's answer.
         """
+        self._residency = residency
         self.policy: UpstreamPolicy = means.policy
         self._means = means
         self._audience = audience
@@ -204,9 +250,13 @@ class ServerUpstream:
             self._tasks = tasks
             self._held = HeldCalls(tasks, self._hold)
             tasks.start_soon(self._trunk.run)
-            while True:
-                await anyio.sleep(_SWEEP)
-                self._sweep()
+            try:
+                while True:
+                    await anyio.sleep(min(_LONGEST_SWEEP, self._residency.idle / 4))
+                    self._sweep()
+            finally:
+                for lease in self._leases.values():
+                    self._residency.connections.free(lease.slot)
 
     async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
         """Send a caller's request over the connection that is its own; see `Upstream.request`."""
@@ -242,13 +292,19 @@ class ServerUpstream:
         key = self._key(exchange)
         if key is None:
             return self._trunk
-        lease = self._leases.get(key) or self._lease(key, exchange)
+        lease = self._leases.get(key) or await self._lease(key, exchange)
         await lease.link.settled.wait()
         if lease.link.listing is not None or not self._refuses_handshakes(lease):
             return lease.link
         self._modern_only = True
         self.release(key)
         return self._trunk
+
+    def listing_link(self, exchange: Exchange) -> Link:
+        """See `Upstream.listing_link`: a list alone makes no connection."""
+        self._check_scopes(exchange)
+        lease = self._leases.get(self._key(exchange) or "")
+        return lease.link if lease and lease.link.listing else self._trunk
 
     async def attempt(self) -> None:
         """Try to connect now, if it is not connected."""
@@ -258,7 +314,7 @@ class ServerUpstream:
     def release(self, key: Key) -> None:
         """End a connection that was made for one client or principal."""
         if lease := self._leases.pop(key, None):
-            lease.scope.cancel()
+            lease.close()
             self._audience.on_change("tools", key, self.policy.name)
 
     def _key(self, exchange: Exchange) -> Key | None:
@@ -272,16 +328,32 @@ class ServerUpstream:
             return None
         return caller.party if scope is None else caller.principal
 
-    def _lease(self, key: Key, exchange: Exchange) -> _Lease:
+    async def _lease(self, key: Key, exchange: Exchange) -> _Lease:
+        """Make a dedicated connection.
+
+        Raises:
+            UpstreamError: There are too many.
+        """
         assert self._tasks is not None  # noqa: S101  # requests come after the start
+        most, connections = self.policy.bounds.connections_per_upstream, self._residency.connections
+        slot = await connections.reserve(self.policy.name, exchange.caller.namespace, most)
+        if lease := self._leases.get(key):  # another request of the same party was faster
+            connections.free(slot)
+            return lease
         modes: Modes = ("auto", "legacy") if exchange.caller.modern else ("legacy",)
-        lease = self._leases[key] = _Lease(Link(self._means, self._party(exchange, key), modes))
+        lease = _Lease(
+            key, Link(self._means, self._party(exchange, key), modes), slot, self._residency.sessions, self.release
+        )
+        self._leases[key] = slot.connection = lease
         self._tasks.start_soon(self._keep, lease)
         return lease
 
     async def _keep(self, lease: _Lease) -> None:
-        with lease.scope:
-            await lease.link.run()
+        try:
+            with lease.scope:
+                await lease.link.run()
+        finally:
+            self._residency.connections.free(lease.slot)
 
     def _refuses_handshakes(self, lease: _Lease) -> bool:
         """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
@@ -306,9 +378,10 @@ class ServerUpstream:
         return self._held
 
     def _sweep(self) -> None:
-        before = anyio.current_time() - _IDLE
+        """Close the connections that were not used for a while, and whose session, if they have one, has ended."""
+        before = anyio.current_time() - self._residency.idle
         for key, lease in tuple(self._leases.items()):
-            if lease.link.last_used < before and not lease.link.under_way and not lease.link.pins:
+            if lease.last_used < before and lease.is_idle and not self._residency.sessions.is_alive(key):
                 self.release(key)
 
     def _check_scopes(self, exchange: Exchange) -> None:

@@ -22,6 +22,7 @@ parser.add_argument("--log")
 parser.add_argument("--tools", help="a file with the tools, a JSON array; each tool answers as `hear` does")
 parser.add_argument("--gate", help="a file that must be there before an answer is given")
 parser.add_argument("--opens", help="a file that is made at the start")
+parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
 parser.add_argument("--name", default="raw")
 parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
 parser.add_argument("rest", nargs="*")
@@ -148,9 +149,14 @@ def page(cursor: str | None) -> str:
     return json.dumps({"tools": tools})
 
 
+SHELF: dict[str, Any] = {
+    "resources/list": {"resources": [{"uri": "raw://process", "name": str(os.getpid())}]},
+    "resources/templates/list": {"resourceTemplates": []},
+    "resources/read": {"contents": [{"uri": "raw://process", "text": str(os.getpid())}]},
+}
 INITIALIZED = {
     "protocolVersion": "2025-11-25",
-    "capabilities": {"tools": {"listChanged": True}},
+    "capabilities": {"tools": {"listChanged": True}, **({"resources": {}} if options.shelf else {})},
     "serverInfo": {"name": options.name, "version": "7"},
     "instructions": f"I am {options.name}. " + "x" * 900,
 }
@@ -170,6 +176,8 @@ def answer(message: dict[str, Any], line: str) -> None:
             result(identity, page(params.get("cursor")))
         case "tools/call":
             CALLS.get(params["name"], hear)(identity, params.get("arguments") or {}, line)
+        case _ if options.shelf and method in SHELF:
+            result(identity, json.dumps(SHELF[method]))
         case _:
             write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{{"code":-32601,"message":"no {method}"}}}}')
 

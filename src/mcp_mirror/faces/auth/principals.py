@@ -47,6 +47,12 @@ def scope_of(principal: Principal) -> Mapping[str, Any]:
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials(token.scopes)}
 
 
+def owner_scope(namespace: str) -> Mapping[str, Any]:
+    """What an ASGI scope says of a principal: the SDK takes our own request as that of the sessions' owner."""
+    token = AccessToken(token="", client_id=namespace, scopes=[])
+    return {"user": AuthenticatedUser(token), "auth": AuthCredentials()}
+
+
 def scopes_in(scope: Mapping[str, Any]) -> frozenset[str] | None:
     """What the token of a request is good for; None where nobody had to show one."""
     user = scope.get("user")

@@ -1,0 +1,94 @@
+"""Open file handles: the gateway raises its own limit, and its child processes keep the limit that it started with.
+
+Each child process costs a few handles, and each client connection costs one. Programs that call `select()` need the
+lower limit, so children must not inherit ours.
+"""
+
+import errno
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+if sys.platform != "win32":
+    import resource
+
+_MOST: Final = 1 << 20
+"""Handles that are enough for everything. Some systems have a hard limit of 10^9, and some none."""
+_RETRY: Final = 0.5
+"""Seconds between two attempts to accept a connection while no handle is free. asyncio pauses for one second."""
+_ADVICE: Final = {
+    errno.EMFILE: "the gateway has no free file handle. Close sessions, or raise its limit (`ulimit -n`)",
+    errno.ENFILE: "the system has no free file handle. Close other programs, or raise `fs.file-max`",
+    errno.EAGAIN: "the system refuses another process. Close sessions, or raise its limit (`ulimit -u`)",
+    errno.ENOMEM: "the system has no free memory. Close sessions, or lower `limits.connections_per_upstream`",
+}
+"""The causes of a shortage that passes, each with what helps."""
+
+_inherited: list[int] = []
+"""The soft limit that this process started with, once it is raised."""
+
+
+def raise_handle_limit() -> None:
+    """Raise the soft limit of open file handles to the hard limit, where the system has such limits."""
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with suppress(OSError, ValueError):  # macOS refuses some values below its hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        _inherited[:] = [soft]
+
+
+def restore_handle_limit(child: int) -> None:
+    """Give a child process, by its id, the soft limit that this process started with (Linux)."""
+    if sys.platform != "linux" or not _inherited:
+        return
+    with suppress(OSError, ValueError):  # it has ended already, or has another user
+        _, hard = resource.prlimit(child, resource.RLIMIT_NOFILE)
+        resource.prlimit(child, resource.RLIMIT_NOFILE, (_inherited[0], hard))
+
+
+def explain_shortage(error: BaseException) -> str | None:
+    """Why an error is a shortage of handles, processes or memory, and what helps; None for any other error."""
+    for one in _chain(error):
+        if isinstance(one, OSError) and one.errno in _ADVICE:
+            return _ADVICE[one.errno]
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+class PatientListener(socket.socket):
+    """A listening socket that asks the system once, and then pauses, while no handle is free.
+
+    asyncio calls `accept` as often as the backlog is long, logs each failure and then waits for a second.
+    """
+
+    _paused_until = 0.0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Accept a connection; see `socket.socket.accept`.
+
+        Raises:
+            BlockingIOError: There is none, or the pause is not over.
+        """
+        if time.monotonic() < self._paused_until:
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in _ADVICE and error.errno != errno.EAGAIN:
+                self._paused_until = time.monotonic() + _RETRY
+            raise

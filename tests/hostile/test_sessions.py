@@ -1,0 +1,253 @@
+"""What many sessions cost: processes, memory and file handles, and when these are given back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import resource
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
+from tests.walk.conftest import BOUND, until
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Serve
+
+SESSIONS = 60
+HANDLES = 1024
+ATTEMPTS = 30.0
+"""Seconds in which a client is served that tries again."""
+
+
+def limit_handles(pid: int, most: int) -> None:
+    """Take the handles of a running gateway down to a limit that it cannot raise."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+def handle_limit(pid: int) -> tuple[int, int]:
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)
+
+
+async def test_sixty_sessions_start_no_more_processes_than_the_limit(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    config = configured({"one": raw(), "two": raw()}, limits={"connections_per_principal": 12})
+    async with serve(config) as served, httpx2.AsyncClient() as http:
+        limit_handles(served.process.pid, HANDLES)
+        most = 0
+
+        async def use(session: Session) -> list[str]:
+            nonlocal most
+            said = [await session.call(f"{name}_hear_mirrored") for name in ("one", "two")]
+            most = max(most, len(children(served.process.pid)))
+            return said
+
+        sessions = await asyncio.gather(*[Session.open(http, served.url) for _ in range(SESSIONS)])
+        assert len(children(served.process.pid)) == 2
+        said = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
+        refused = [text for text in said if "gets no further connection" in text]
+        assert 0 < len(refused) < len(said)
+        assert all("`limits.connections_per_principal` (12)" in text and "scope: shared" in text for text in refused)
+        assert [text for text in said if text not in refused and "This path stands for" not in text] == []
+        assert most <= 14
+        assert threads(served.process.pid) < 12
+        assert sum(map(resident_bytes, children(served.process.pid))) < 14 * 50e6
+    assert b"OSError" not in b"".join(served.stderr)
+
+
+async def test_listing_starts_no_process_for_a_session(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with (
+        serve(configured({"one": raw("ok", "--shelf", "--log", str(log))})) as served,
+        httpx2.AsyncClient() as http,
+    ):
+        session = await Session.open(http, served.url)
+        for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
+            await session.result(method)
+        shared = children(served.process.pid)
+        assert len(shared) == 1
+        listed = (await session.result("resources/list"))["resources"]
+        assert str(shared[0]) in str(listed)
+        read = await session.result("resources/read", {"uri": "raw://process"})
+        (own,) = set(children(served.process.pid)) - set(shared)
+        assert str(own) in str(read)
+        listed = (await session.result("resources/list"))["resources"]
+        assert str(own) in str(listed)
+
+
+async def test_an_idle_session_ends_with_its_processes_and_answers_404(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    config = configured({"one": raw()}, server={"session_idle": 1})
+    async with serve(config) as served, httpx2.AsyncClient() as http:
+        session = await Session.open(http, served.url)
+        await session.call("hear_mirrored")
+        assert len(children(served.process.pid)) == 2
+        await until(lambda: len(children(served.process.pid)) == 1)
+        assert (await session.post("tools/list")).status_code == NOT_FOUND
+        again = await Session.open(http, served.url)
+        assert "This path stands for" in await again.call("hear_mirrored")
+
+
+async def test_an_open_stream_keeps_a_session_until_its_client_vanishes(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    config = configured({"one": raw()}, server={"session_idle": 1})
+    async with serve(config) as served, httpx2.AsyncClient() as http:
+        session = await Session.open(http, served.url)
+        await session.call("hear_mirrored")
+        before = children(served.process.pid)
+        async with httpx2.AsyncClient() as listening:
+            headers = {**session.headers, "accept": "text/event-stream"}
+            async with listening.stream("GET", served.url, headers=headers, timeout=60) as stream:
+                assert stream.status_code == 200
+                other = await Session.open(http, served.url)  # it goes idle in the same time, and ends
+                await other.call("hear_mirrored")
+                await until(lambda: len(children(served.process.pid)) == len(before))
+                assert set(children(served.process.pid)) == set(before)
+        began = time.monotonic()
+        await until(lambda: len(children(served.process.pid)) == 1)
+        assert time.monotonic() - began < BOUND / 2
+
+
+async def test_a_deleted_session_ends_its_processes_at_once(configured: Configured, serve: Serve, raw: Any) -> None:
+    async with serve(configured({"one": raw(), "two": raw()})) as served, httpx2.AsyncClient() as http:
+        session = await Session.open(http, served.url)
+        await session.call("one_hear_mirrored")
+        await session.call("two_hear_mirrored")
+        assert len(children(served.process.pid)) == 4
+        await session.delete()
+        await until(lambda: len(children(served.process.pid)) == 2)
+
+
+async def test_an_idle_session_makes_room_and_its_client_learns_of_it(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    config = configured({"one": raw()}, limits={"connections_per_principal": 1})
+    async with serve(config) as served, httpx2.AsyncClient() as http:
+        first, second = [await Session.open(http, served.url) for _ in range(2)]
+        await first.call("hear_mirrored")
+        assert "This path stands for" in await second.call("hear_mirrored")
+        assert len(children(served.process.pid)) == 2
+        assert (await first.post("tools/list")).status_code == NOT_FOUND
+        assert (await second.post("tools/list")).status_code == 200
+
+
+async def test_a_session_in_use_is_not_ended_for_another(configured: Configured, serve: Serve, raw: Any) -> None:
+    config = configured({"one": raw()}, limits={"connections_per_principal": 1})
+    async with serve(config) as served, httpx2.AsyncClient() as http, AsyncExitStack() as stack:
+        first, second = [await Session.open(http, served.url) for _ in range(2)]
+        await first.call("hear_mirrored")
+        headers = {**first.headers, "accept": "text/event-stream"}
+        await stack.enter_async_context(http.stream("GET", served.url, headers=headers, timeout=60))
+        assert "`limits.connections_per_principal` (1)" in await second.call("hear_mirrored")
+        assert "This path stands for" in await first.call("hear_mirrored")
+
+
+async def test_one_principal_leaves_room_for_another(configured: Configured, serve: Serve, raw: Any) -> None:
+    tokens = [f"a-token-of-more-than-32-characters-{number}" for number in range(2)]
+    hashes = [f"sha256:{hashlib.sha256(token.encode()).hexdigest()}" for token in tokens]
+    auth = {"tokens": {f"p{number}": hash_ for number, hash_ in enumerate(hashes)}}
+    limits = {"connections_per_principal": 4, "connections_per_upstream": 6}
+    async with (
+        serve(configured({"one": raw()}, auth=auth, limits=limits)) as served,
+        httpx2.AsyncClient() as http,
+        AsyncExitStack() as stack,
+    ):
+        greedy = [await Session.open(http, served.url, token=tokens[0]) for _ in range(8)]
+        for session in greedy:  # with a stream open, nothing of theirs is idle
+            headers = {**session.headers, "accept": "text/event-stream"}
+            await stack.enter_async_context(http.stream("GET", served.url, headers=headers, timeout=60))
+        said = [await session.call("hear_mirrored") for session in greedy]
+        assert sum("`limits.connections_per_principal` (4)" in text for text in said) == 4
+        modest = await Session.open(http, served.url, token=tokens[1])
+        assert "This path stands for" in await modest.call("hear_mirrored")
+
+
+async def test_clients_that_call_themselves_differently_share_one_bound(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    """A 2026-07-28 client gets a connection of its own for each set of capabilities that it declares."""
+    config = configured({"one": raw()}, limits={"connections_per_principal": 3})
+    async with serve(config) as served, httpx2.AsyncClient() as http:
+        for number in range(8):
+            meta = {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+                "io.modelcontextprotocol/clientCapabilities": {"experimental": {str(number): {}}},
+            }
+            headers = {
+                "accept": "application/json, text/event-stream",
+                "mcp-protocol-version": "2026-07-28",
+                "mcp-method": "tools/call",
+                "mcp-name": "hear_mirrored",
+            }
+            params = {"name": "hear_mirrored", "arguments": {}, "_meta": meta}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = await http.post(served.url, headers=headers, json=message, timeout=60)
+            assert "This path stands for" in answer.text
+            assert len(children(served.process.pid)) <= 4
+
+
+async def test_the_gateway_raises_its_handle_limit_and_not_its_childrens(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    soft = 256
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        async with serve(configured({"one": raw()})) as served:
+            await until(lambda: children(served.process.pid))
+            assert handle_limit(served.process.pid) == (before[1], before[1])
+            (child,) = children(served.process.pid)
+            assert handle_limit(child) == (soft, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_without_handles_calls_fail_clearly_and_work_again_later(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    async with serve(configured({"one": raw()})) as served, httpx2.AsyncClient() as http, AsyncExitStack() as stack:
+        pid = served.process.pid
+        first, second = [await Session.open(http, served.url) for _ in range(2)]
+        await first.call("hear_mirrored")
+        limit_before = handle_limit(pid)
+        held = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (held + 2, limit_before[1]))
+        said = await second.call("hear_mirrored")
+        assert "no free file handle" in said
+        assert "ulimit -n" in said
+        assert "OSError" not in said
+        assert "This path stands for" in await first.call("hear_mirrored")
+        strangers = [asyncio.create_task(stranger(served.url)) for _ in range(20)]
+        spent = processor_time(pid)
+        await asyncio.sleep(2)  # what the gateway spends while it cannot accept
+        assert processor_time(pid) - spent < 1
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limit_before)
+        async with asyncio.timeout(ATTEMPTS):
+            while "This path stands for" not in await second.call("hear_mirrored"):  # noqa: ASYNC110  # as clients do
+                await asyncio.sleep(0.2)
+            assert await asyncio.gather(*strangers) == [200] * 20
+        stack.push_async_callback(second.delete)
+    assert b"".join(served.stderr).count(b"default_exception_handler") < 10
+
+
+async def stranger(url: str) -> int:
+    """One more client, on a connection of its own."""
+    async with httpx2.AsyncClient() as http:
+        session = await Session.open(http, url)
+        return (await session.post("tools/list")).status_code
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a process has spent."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
