@@ -13,6 +13,8 @@ import sys
 from contextlib import suppress
 from typing import Final, Self
 
+import anyio
+
 _WATCH: Final = """
 trap '' HUP INT QUIT TERM
 groups=
@@ -38,6 +40,8 @@ class Leash:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self.starting = anyio.Lock()
+        """Held while a process starts: a start blocks the event loop for milliseconds, so they are made one by one."""
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes,
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
     from tests.walk.conftest import Configured, Serve
 
 SESSIONS = 60
@@ -34,10 +35,13 @@ def handle_limit(pid: int) -> tuple[int, int]:
 
 
 async def test_sixty_sessions_start_no_more_processes_than_the_limit(
-    configured: Configured, serve: Serve, raw: Any
+    configured: Configured, serve: Serve, raw: Any, budget: Budget
 ) -> None:
-    config = configured({"one": raw(), "two": raw()}, limits={"connections_per_principal": 12})
-    async with serve(config) as served, httpx2.AsyncClient() as http:
+    limits = {"connections_per_principal": 12}
+    async with (
+        serve(configured({"one": raw(), "two": raw()}, limits=limits), "-v") as served,
+        httpx2.AsyncClient() as http,
+    ):
         limit_handles(served.process.pid, HANDLES)
         most = 0
 
@@ -47,9 +51,11 @@ async def test_sixty_sessions_start_no_more_processes_than_the_limit(
             most = max(most, len(children(served.process.pid)))
             return said
 
-        sessions = await asyncio.gather(*[Session.open(http, served.url) for _ in range(SESSIONS)])
-        assert len(children(served.process.pid)) == 2
-        said = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
+        async with budget(served, "sessions that start processes", "60 sessions, 2 upstreams", wait=20) as row:
+            sessions = await asyncio.gather(*[Session.open(http, served.url) for _ in range(SESSIONS)])
+            assert len(children(served.process.pid)) == 2
+            said = [text for texts in await asyncio.gather(*map(use, sessions)) for text in texts]
+            row.outcome = f"at most {most} processes, the other calls are refused"
         refused = [text for text in said if "gets no further connection" in text]
         assert 0 < len(refused) < len(said)
         assert all("`limits.connections_per_principal` (12)" in text and "scope: shared" in text for text in refused)
@@ -204,10 +210,9 @@ async def test_the_gateway_raises_its_handle_limit_and_not_its_childrens(
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     try:
         async with serve(configured({"one": raw()})) as served:
-            await until(lambda: children(served.process.pid))
-            assert handle_limit(served.process.pid) == (before[1], before[1])
-            (child,) = children(served.process.pid)
-            assert handle_limit(child) == (soft, before[1])
+            pid = served.process.pid
+            assert handle_limit(pid) == (before[1], before[1])
+            await until(lambda: [handle_limit(child) for child in children(pid)] == [(soft, before[1])])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -116,9 +116,10 @@ class StdioTransport:
             )
         argv = [command, *self.endpoint.args]
         try:
-            process = await anyio.open_process(
-                argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
-            )
+            async with self.leash.starting:
+                process = await anyio.open_process(
+                    argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
+                )
         except (OSError, ValueError) as error:
             if shortage := explain_shortage(error):
                 raise self._short(shortage) from None
