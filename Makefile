@@ -7,13 +7,14 @@ BENCH  := .venv-bench
 # Agent frameworks, for the examples: those that can be beside our SDK, and BeeAI, whose MCP client cannot.
 AGENTS := .venv-examples
 BEEAI  := .venv-beeai
+AUDIT  := .venv-audit
 CHATS  := .venv-chats
 TRUE   := .venv-calibrate
 EVAL   := .venv-eval
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench calibrate chats conformance eval examples faults fuzz hostile soak replicas node lock clean
+.PHONY: help run test check format audit bench calibrate chats conformance eval examples faults fuzz hostile soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -36,6 +37,9 @@ check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure c
 format: $(VENV)/.installed ## format and mend what can be mended
 	$(BIN)/ruff format src tests calibration evals examples
 	$(BIN)/ruff check --fix src tests calibration evals examples
+
+audit: $(AUDIT)/.installed ## check every lock file against known advisories; needs the network
+	$(AUDIT)/bin/python -m tests.audit
 
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
 	PYTHONPATH=tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
@@ -64,6 +68,7 @@ hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost.
 soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/core tests/demo tests/faces tests/shells/test_rounds.py tests/shells/test_conversations.py
 	$(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
 	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/walk/test_walk.py
 
@@ -85,9 +90,14 @@ lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: ve
 		--python-version 3.11 --output-file examples/frameworks.lock pyproject.toml examples/frameworks.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file examples/beeai.lock examples/beeai.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --extra redis --constraint requirements.lock --output-file docker/requirements.lock \
+		pyproject.toml docker/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file tests/audit/requirements.lock tests/audit/requirements.in
 
 clean: ## remove all that make made
-	rm -rf $(VENV) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -114,6 +124,11 @@ $(AGENTS)/.installed: pyproject.toml examples/frameworks.lock
 $(BEEAI)/.installed: examples/beeai.lock
 	test -x $(BEEAI)/bin/python || $(PYTHON) -m venv $(BEEAI)
 	$(BEEAI)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/beeai.lock
+	touch $@
+
+$(AUDIT)/.installed: tests/audit/requirements.lock
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/audit/requirements.lock
 	touch $@
 
 $(CHATS)/.installed: tests/chats/requirements.lock

@@ -326,7 +326,7 @@ SERVER = st.fixed_dictionaries({"command": TEXTS.filter(str.strip)}, optional={"
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,12}", fullmatch=True)
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     servers=st.dictionaries(NAMES, SERVER, min_size=1, max_size=4),
     spaces=st.sampled_from([None, 2]),

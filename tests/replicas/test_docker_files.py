@@ -43,4 +43,4 @@ def test_all_that_is_mounted_is_there_and_all_that_is_waited_for_is_a_service() 
             assert source in COMPOSE["volumes"] or os.path.exists(DOCKER / source), source  # noqa: PTH110  # either
         assert service.get("depends_on", {}).keys() <= services.keys()
         assert service.get("network_mode", "service:proxy") == "service:proxy"
-    assert "pip install --no-cache-dir '.[redis]'" in (DOCKER / "Dockerfile").read_text()
+    assert "redis==" in (DOCKER / "requirements.lock").read_text()

@@ -161,7 +161,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(200, 12_000), CALLS)
 def test_whatever_is_called_at_once_and_however_large_no_conversation_is_sent_more_than_is_its_own(
     window: int, calls: list[tuple[str, str, int, int]]
