@@ -33,7 +33,7 @@ async def program() -> AsyncIterator[Lines]:
 
 
 async def test_a_stall_fails_the_test(program: Lines, budget: Budget) -> None:
-    with pytest.raises(AssertionError, match=r"stalled for [2-9]\d\d ms, over 100 ms"):
+    with pytest.raises(AssertionError, match=r"stalled for \d{3,} ms, over 100 ms"):
         async with budget(program, "a blocked loop", "0.25 s"):
             assert await program.text("block_mirrored", {"seconds": 0.25}) == "done"
 

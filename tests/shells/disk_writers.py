@@ -83,7 +83,7 @@ async def hammer(folder: Path, name: str) -> None:
 
 
 def crash(folder: Path, cycles: int) -> None:
-    """Two processes a cycle, each killed at a time of its own: in some cycles while they open the store."""
+    """Two processes a cycle, each killed at a time of its own: in the first cycle before they open the store."""
     dice = random.Random(5)  # noqa: S311  # no secret
     for cycle in range(cycles):
         policy = ROOMY if cycle % 4 else TIGHT
@@ -91,7 +91,7 @@ def crash(folder: Path, cycles: int) -> None:
         for process, pipe in children:
             if cycle % 3:
                 select.select([pipe], [], [], BOUND)
-            time.sleep(dice.uniform(0, LIFE))
+            time.sleep(dice.uniform(0, LIFE) if cycle else 0)
             os.kill(process, signal.SIGKILL)
         acknowledged = [base for process, pipe in children for base in _reap(process, pipe)]
         print(json.dumps({"acknowledged": acknowledged, "tight": policy is TIGHT}), flush=True)  # noqa: T201  # as above

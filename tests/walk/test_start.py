@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import AsyncExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,15 +120,14 @@ async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
     log = tmp_path / "log"
     async with speak(configured({"raw": raw("ok", "--log", str(log))})) as client:
         await client.greet()
+        began = time.monotonic()
         for _ in range(3):
             await client.text("storm_mirrored", {"times": 500})
         await client.text("grow_mirrored", {"name": "after"})
         while b"list_changed" not in await client.receive():
             pass
-        times = [float(line.split()[0]) for line in log.read_text().splitlines() if line.endswith("tools/list")]
-        later = times[1:]
-        assert len(later) <= 4
-        assert all(second - first > 0.9 for first, second in pairwise(later))
+        listings = [line for line in log.read_text().splitlines() if line.endswith("tools/list")]
+        assert len(listings) <= 1 + 2 + (time.monotonic() - began)  # at the start, at both ends, and one a second
 
 
 async def test_a_call_that_comes_before_its_upstream_is_ready_waits_for_it(
