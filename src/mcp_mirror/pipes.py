@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -24,6 +25,8 @@ from mcp_mirror.wire import line_of
 
 PIPE_BYTES: Final = 1 << 20
 """What a pipe is made to hold where the system lets us (Linux: 64 KiB by default)."""
+_AT_ONCE: Final = 1 << 15
+"""Bytes that are cut into lines at once."""
 _SHORT: Final = 4096
 """POSIX's PIPE_BUF on Linux: a write up to it does not block once the pipe is writable."""
 
@@ -36,6 +39,8 @@ class LineSource:
         self._collector = collector
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
+        self._unread = memoryview(b"")
+        """What was read and is not cut into lines yet."""
         self._ended = False
         self._waiting = anyio.CancelScope()
         self._pollable = sys.platform != "win32"
@@ -49,7 +54,12 @@ class LineSource:
             anyio.EndOfStream: There is none any more.
         """
         while not self._ready:
-            await self._read()
+            if self._unread:
+                self._cut()
+                if not self._ready:
+                    await anyio.lowlevel.checkpoint()
+            else:
+                await self._read()
         return self._ready.popleft()
 
     def end(self) -> None:
@@ -92,7 +102,12 @@ class LineSource:
         if data.find(b"\n", 0, size) < 0:
             self._lines.go_on(memoryview(data)[:size])
         else:
-            self._ready.extend(self._lines.feed(bytes(memoryview(data)[:size])))
+            self._unread = memoryview(bytes(memoryview(data)[:size]))
+
+    def _cut(self) -> None:
+        """Cut a slice into lines: what was read may be a million of them."""
+        piece, self._unread = self._unread[:_AT_ONCE], self._unread[_AT_ONCE:]
+        self._ready.extend(self._lines.feed(bytes(piece)))
 
 
 class LineSink:

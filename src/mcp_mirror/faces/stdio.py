@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.faces.postbox import Postbox
+from mcp_mirror.floods import Pacer
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream
@@ -87,11 +88,16 @@ class _Incoming(MessageStream):
     def __init__(self, session: _Session, source: LineSource) -> None:
         self._session = session
         self._source = source
+        self._pacer = Pacer()
 
     async def receive(self) -> SessionMessage:
         try:
             while True:
-                if (message := await self._open(await self._source.receive())) is not None:
+                frame = await self._source.receive()
+                self._pacer.begin()
+                message = await self._open(frame)
+                await self._pacer.end()
+                if message is not None:
                     self._session.note(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will, or we leave

@@ -16,6 +16,7 @@ import msgspec
 from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.floods import Flood
 from mcp_mirror.frames import Overlong
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import WirePolicy
@@ -118,6 +119,8 @@ class Bypass:
         """The server neither reads nor says anything that can be read: it is not waited for."""
         self.is_choked: Callable[[], bool] = lambda: False
         """Set by a transport that has one stream for all: a message past its bound holds up the others."""
+        self.flood = Flood()
+        """Counts what the server says unasked."""
         self.limits = WirePolicy()
         """What the transport goes by."""
         self.on_over: Callable[[RequestId], None] = lambda _identity: None
@@ -194,6 +197,7 @@ class Bypass:
         Raises:
             WireError: The frame is no JSON-RPC message, or too large.
         """
+        self.flood.take()
         if isinstance(frame, Overlong):
             raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
         return self._spooled(frame, about) if isinstance(frame, SpooledFrame) else self._opened(frame, about)
@@ -206,6 +210,7 @@ class Bypass:
             if passage.arrival is not None:
                 frame.discard()
                 return None
+            self.flood.give_back()
             passage.arrival = frame
             return empty_result(passage.method, identity)
         with frame:
@@ -215,9 +220,7 @@ class Bypass:
             is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MOST_VALUES)
             if passage is not None or not is_large:
                 return self._opened(frame.view, about)
-            fault = (
-                f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
-            )
+            fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
                 raise WireError(fault)
             self.hear(Said(method, {}, identity, self._token_of(about), fault, frame.size))
@@ -240,6 +243,7 @@ class Bypass:
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
+        self.flood.give_back()
         if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
             return None
         lifted = lift_result(message, passage.method)

@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Exchange
 from mcp_mirror.errors import RefusedError, frames_of
+from mcp_mirror.floods import Pacer, RepeatedLog
 from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.pipes import MessageSink
 from mcp_mirror.upstreams.bypass import Said
@@ -112,15 +113,18 @@ class Courier:
             await self._idle.wait()
 
     async def _carry(self, idle: anyio.Event) -> None:
+        pacer = Pacer()
         try:
             while self._queue:
                 method, params, size = self._queue.popleft()
                 self._size -= size
+                pacer.begin()
                 try:
                     with anyio.move_on_after(_DELIVERY):
                         await self.exchange.tell(method, params)
                 except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
                     log.error("%s could not be passed on: %s", _known(method), frames_of(error))  # noqa: TRY400  # no values
+                await pacer.end()
         finally:
             self._idle, self._is_full = None, False
             idle.set()
@@ -162,6 +166,7 @@ class Hearing:
         self._tasks = tasks
         self._bounds = bounds or UpstreamBounds()
         self._answering = 0
+        self._log = RepeatedLog(log)
         self._party = party
         self.sink = MessageSink()
         """Takes our answers; the transport's, once it is there."""
@@ -182,11 +187,11 @@ class Hearing:
     def hear(self, said: Said) -> None:
         """Take what the server says."""
         if said.fault and said.id is None:
-            log.warning("%s is not passed on: %s", _known(said.method), said.fault)
+            self._log.warning("%s is not passed on: %s", _known(said.method), said.fault)
         elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         elif self._answering >= self._bounds.max_questions:
-            log.warning("%s is dropped: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
+            self._log.warning("%s is dropped: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
         else:
             self._answering += 1
             self._tasks.start_soon(self._take_up, said, said.id)

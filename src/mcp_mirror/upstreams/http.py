@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.floods import RepeatedLog
 from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
@@ -31,6 +32,8 @@ from mcp_mirror.wire import RequestId, chunks_of, open_message, recover_id
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 1 << 13
+"""Bytes that are cut into events at once."""
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
@@ -92,6 +95,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
+        self._log = RepeatedLog(log)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """The responses whose bodies are being read, by the requests that they answer."""
@@ -220,16 +224,38 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         reader: EventReader[Frame] = EventReader(collector)
         try:
             async for chunk in decoded_body(response, self._spool.policy):
-                for event in reader.feed(chunk):
-                    data = event.data if isinstance(event.data, bytes) else None
-                    if event.data is not None and _is_message(event.fields):
-                        data = self._event(event.data, identity)
-                    if data is not None or event.data is None:
-                        yield event_of(event.fields, data)
+                for at in range(0, len(chunk), _AT_ONCE):
+                    async for event in self._paced(reader, chunk[at : at + _AT_ONCE], identity):
+                        yield event
         finally:
+            self._log.close()
             collector.close()
             if self._ends_with_stream:
                 self._bypass.ended.set()
+
+    async def _paced(
+        self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
+    ) -> AsyncIterator[bytes]:
+        """What the SDK is to see of the events that end in a piece.
+
+        Raises:
+            httpx2.ReadError: The server sends too much that nobody asked for.
+        """
+        flood = self._bypass.flood
+        flood.pacer.begin()
+        events = reader.feed(piece)
+        await flood.pacer.end()
+        for event in events:
+            flood.pacer.begin()
+            data = event.data if isinstance(event.data, bytes) else None
+            if event.data is not None and _is_message(event.fields):
+                data = self._event(event.data, identity)
+            await flood.pacer.end()
+            if flood.reason:
+                self._bypass.give_up()
+                raise httpx2.ReadError(flood.reason)
+            if data is not None or event.data is None:
+                yield event_of(event.fields, data)
 
     def _body(self, frame: Frame, identity: RequestId | None) -> bytes:
         """What the SDK is to see of a body that is one message: all that answers its request."""
@@ -244,7 +270,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         try:
             return self._lift(frame, identity)
         except WireError as error:
-            log.warning("an upstream sent an event that is no message: %s", error)
+            self._log.warning("an upstream sent an event that is no message: %s", error)
             return None
 
     def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:

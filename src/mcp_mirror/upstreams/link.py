@@ -85,6 +85,10 @@ class Status:
 _JUST_ENDED: Final = Status("down", "It ended the connection.")
 
 
+class FloodError(UpstreamError):
+    """The server sent too much that nobody asked for: it is connected again with backoff."""
+
+
 class EndedEarlyError(UpstreamError):
     """The server ended the connection before it had answered."""
 
@@ -251,7 +255,9 @@ class Link:
                     tasks.start_soon(self._relist, connection)
                     await connection.bypass.ended.wait()
                     self._settle(None)
-                    raise UpstreamError("It ended the connection.")  # noqa: TRY301  # one way out for every end
+                    if reason := connection.bypass.flood.reason:
+                        raise FloodError(reason)  # noqa: TRY301  # one way out for every end
+                    raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
             raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
@@ -266,7 +272,8 @@ class Link:
         message = f"{reason}{said}" if self.means.policy.preview else logged
         if isinstance(cause, MCPError) and not is_closed(cause):
             return RefusedError(message, cause.error.code, message).logged_as(logged)
-        ended = EndedEarlyError(message) if is_closed(cause) else UpstreamError(message)
+        kind = FloodError if isinstance(cause, FloodError) else UpstreamError
+        ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
         return ended.logged_as(f"{logged} `mcp-mirror check` shows its last words." if words else logged)
 
     @asynccontextmanager
@@ -372,7 +379,8 @@ class Link:
 
     def _set_down(self, error: UpstreamError) -> None:
         self._vain += self.status.state != "ready"
-        worked = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
+        lasted = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
+        worked = lasted and not isinstance(error, FloodError)
         self._failures = 0 if worked else self._failures + 1
         self.status = Status("down", str(error))
         self.settled.set()

@@ -20,6 +20,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.floods import RepeatedLog
 from mcp_mirror.handles import explain_shortage, restore_handle_limit
 from mcp_mirror.leash import Leash
 from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
@@ -36,6 +37,11 @@ _LAST_WORDS: Final = 2000
 """Bytes of a child's standard error that are kept for the report when it dies."""
 _LINE: Final = 300
 """Characters of them that are shown."""
+
+_STDERR_SLICE: Final = 1 << 16
+"""Bytes of standard error after which other tasks run."""
+_STDERR_RATE: Final = 8 << 20
+"""Bytes of standard error that are read in a second; a child that writes more waits."""
 
 _COURTESY: Final = 0.2
 """Seconds for telling a child that a request is given up: one that does not read does not hear it either."""
@@ -149,10 +155,15 @@ class StdioTransport:
 
     async def _keep_last_words(self, process: Process) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
+        unpaced = 0
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
             while True:
                 data = await process.stderr.receive()
                 self.last_words.add(data)
+                unpaced += len(data)
+                if unpaced >= _STDERR_SLICE:
+                    await anyio.sleep(unpaced / _STDERR_RATE)
+                    unpaced = 0
 
 
 class _Incoming(MessageStream):
@@ -162,13 +173,23 @@ class _Incoming(MessageStream):
         self._name = name
         self._source = source
         self._bypass = bypass
+        self._log = RepeatedLog(log)
 
     async def receive(self) -> SessionMessage:
+        flood = self._bypass.flood
         try:
             while True:
-                if (message := self._open(await self._source.receive())) is not None:
+                frame = await self._source.receive()
+                flood.pacer.begin()
+                message = self._open(frame)
+                await flood.pacer.end()
+                if flood.reason:
+                    self._bypass.give_up()
+                    raise anyio.EndOfStream  # noqa: TRY301  # one way out for every end
+                if message is not None:
                     return message
         except (anyio.EndOfStream, *_PIPE_GONE):
+            self._log.close()
             self._bypass.ended.set()
             raise anyio.EndOfStream from None
 
@@ -181,7 +202,7 @@ class _Incoming(MessageStream):
             reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
             identity = identity_of(frame)
             if not self._bypass.awaits(identity):
-                log.warning("upstream %s wrote a line that is no message: %s", self._name, reason)
+                self._log.warning("upstream %s wrote a line that is no message: %s", self._name, reason)
                 return None
             answer = types.ErrorData(code=types.PARSE_ERROR, message=reason)
             return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))

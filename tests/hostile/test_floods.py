@@ -1,0 +1,59 @@
+"""An upstream that floods the gateway is slowed, then ended; another client's calls go on and the log stays short."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pytest
+from tests.hostile.bystander import HttpClient, Waits, bystander
+from tests.hostile.servers.many import FLOODS
+from tests.walk.conftest import until
+
+if TYPE_CHECKING:
+    from tests.hostile.conftest import Budget
+    from tests.walk.conftest import Configured, Serve
+
+MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
+HONEST = "hear_mirrored"
+SECONDS = 6
+LOG = 64 << 10
+"""Bytes of log that a flood may cost; it was 52 MB."""
+
+
+@pytest.mark.parametrize("kind", [*FLOODS, "stderr"])
+async def test_a_flood_holds_up_no_other_client(
+    configured: Configured, serve: Serve, raw: Any, budget: Budget, kind: str
+) -> None:
+    config = configured({"honest": raw(), "many": {**MANY, "timeout": 20}})
+    async with serve(config, "-v") as served, budget(served, f"flood: {kind}", f"{SECONDS} s", stall=0.3) as row:
+        logged = sum(map(len, served.stderr))
+
+        def run() -> tuple[str, Waits]:
+            with HttpClient(served.url) as client, bystander(served.url, "honest_hear_mirrored") as waits:
+                said = client.text("flood_mirrored", {"kind": kind, "seconds": SECONDS})
+            return said, waits
+
+        said, waits = await anyio.to_thread.run_sync(run)
+        assert not waits.failures
+        row.waited = waits.longest
+        row.outcome = "ended" if "closed the connection" in said else "slowed"
+        assert waits.p99 < 1.0
+        assert sum(map(len, served.stderr)) - logged < LOG
+        if kind == "garbage":
+            await until(lambda: b"nobody asked for" in b"".join(served.stderr))
+
+
+async def test_a_server_that_floods_is_reported_and_served_again(configured: Configured, serve: Serve) -> None:
+    async with serve(configured({"many": {**MANY, "timeout": 20}})) as served:
+
+        def run() -> tuple[str, str]:
+            with HttpClient(served.url) as client:
+                said = client.text("flood_mirrored", {"kind": "garbage", "seconds": 30})
+                return said, client.text("hear_mirrored")
+
+        said, after = await anyio.to_thread.run_sync(run)
+    assert "closed the connection during 'flood'" in said
+    assert after == "2 characters"

@@ -1,0 +1,77 @@
+"""A connection may send so many unasked messages, and the log has one line of each kind in an interval."""
+
+import logging
+
+import anyio
+import pytest
+
+from mcp_mirror.floods import BURST, RATE, Flood, Pacer, RepeatedLog
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_connection_within_the_rate_is_never_ended() -> None:
+    clock = Clock()
+    flood = Flood(clock)
+    for _ in range(BURST):
+        flood.take()
+    for _ in range(10):
+        clock.now += 1
+        for _ in range(RATE):
+            flood.take()
+    assert not flood.reason
+    flood.take()
+    assert "50,000 messages and 5,000 a second that nobody asked for" in flood.reason
+
+
+def test_answers_do_not_count() -> None:
+    flood = Flood(Clock())
+    for _ in range(2 * BURST):
+        flood.take()
+        flood.give_back()
+    assert not flood.reason
+
+
+def test_one_line_of_a_kind_is_logged_in_an_interval_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    log = RepeatedLog(logging.getLogger("floods"), clock)
+    for number in range(100):
+        log.warning("line %d of %s", number, "a")
+        log.warning("other %d", number)
+    clock.now = 11
+    log.warning("line %d of %s", 100, "a")
+    log.close()
+    assert caplog.messages == [
+        "line 0 of a",
+        "other 0",
+        "line 100 of a (and 99 more like it in 11 s)",
+        "other ...: 99 more in 11 s",
+    ]
+
+
+async def test_other_tasks_run_between_slices_of_work() -> None:
+    turns: list[int] = []
+    pacer = Pacer()
+
+    async def work() -> None:
+        for _ in range(20_000):
+            pacer.begin()
+            sum(range(100))
+            await pacer.end()
+        turns.append(-1)
+
+    async def other() -> None:
+        while -1 not in turns:
+            turns.append(1)
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            tasks.start_soon(other)
+    assert len(turns) > 5
