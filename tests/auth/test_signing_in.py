@@ -28,7 +28,7 @@ from mcp_mirror.wire import join
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run
 
-BOUND = 30
+BOUND = 60
 HEARD = '"shown": "ac"'
 """What the upstream says of a call that came with an access token."""
 

@@ -21,9 +21,9 @@ SLACK = 0.4
 BACK = 1.0
 """Seconds within which a call works after the upstream's return."""
 
-BIDED = 10.0
+BIDED = 30.0
 """Seconds after which nobody waits any more."""
-BOUND = 20.0
+BOUND = 60.0
 """Seconds that letting go of a connection may take."""
 
 STUCK = 1.0

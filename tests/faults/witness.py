@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-BOUND = 20.0
+BOUND = 60.0
 """Seconds that anything may take."""
 
 Word = dict[str, Any]

@@ -27,9 +27,9 @@ from redis_process import free_port
 
 REQUEST: Final = 30.0
 """Seconds that one request to a gateway or a server may take."""
-START: Final = 30.0
+START: Final = 60.0
 """Seconds that a gateway may take until it accepts connections."""
-STOP: Final = 15.0
+STOP: Final = 60.0
 """Seconds that a gateway may take to leave."""
 
 NODE_MODULES: Final = Path(__file__).parents[1] / "node" / "node_modules"

@@ -39,7 +39,7 @@ from under_test import gateway_command, serve_gateway
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
-BOUND: Final = 10.0
+BOUND: Final = 60.0
 """Seconds that anything may take."""
 _UPSTREAM: Final = str(Path(__file__).with_name("upstream.py"))
 Elicited = ElicitRequestFormParams | ElicitRequestURLParams
@@ -247,7 +247,7 @@ async def kept(context: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
 
     task = asyncio.create_task(keep())
     try:
-        yield await asyncio.wait_for(entered, BOUND)
+        yield await asyncio.wait_for(asyncio.shield(entered), BOUND)
     finally:
         leaving.set()
         await asyncio.wait_for(task, BOUND)

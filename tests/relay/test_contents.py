@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from desk import Desk
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 STRANGE = {"x-strange": {"kept": [1, None, {"deep": "ü"}]}}
 META = {"_meta": {"example.com/of": "us", "nested": {"n": 1}}}

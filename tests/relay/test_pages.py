@@ -14,7 +14,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 BASIC = {"echo_mirrored", "interview_mirrored", "grow_mirrored"}
 

@@ -21,7 +21,7 @@ from mcp_types import (
     TextContent,
 )
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 ROUNDS = "form,sampling;url;roots"
 ANSWERS = {

@@ -26,7 +26,7 @@ from redis_process import RedisProcess, free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-BOUND = 20.0
+BOUND = 60.0
 TESTS = Path(__file__).parents[1]
 GATEWAY = str(Path(sys.executable).parent / "mcp-mirror")
 REPLICAS = ("one", "two")

@@ -17,7 +17,7 @@ import redis
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOUND = 20.0
+BOUND = 60.0
 COMMAND = shutil.which("redis-server") or shutil.which("valkey-server")
 MISSING = "redis-server is not installed (Debian and Ubuntu: apt-get install redis-server)"
 

@@ -32,7 +32,7 @@ TIGHT = StorePolicy(kind="disk", max_values=7, max_bytes=1 << 20, encryption=KEY
 SIZES = (10, 3000, 60_000, 66_000, 150_000, 400_000)
 LIFE = 0.05
 """Seconds that a process lives at most before it is killed."""
-BOUND = 20.0
+BOUND = 60.0
 ROUNDS = 150
 
 

@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 from mcp_mirror.admission import Admission, Bound, Door, Meter, Queue
 from mcp_mirror.errors import BusyError
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 def door(most: int, waiting: int = 10, seconds: float = BOUND) -> Door:

@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.callers import LEVELS, Caller
 from mcp_mirror.faces.exchange import Context, is_wanted, read_caller
 
-BOUND = 10
+BOUND = 60
 LOG = "notifications/message"
 DECLARED: dict[str, Any] = {
     "sampling": {"tools": {}},

@@ -17,7 +17,7 @@ from mcp_mirror.pipes import MessageSink
 from mcp_mirror.upstreams.bypass import Said
 from mcp_mirror.upstreams.hearing import CHANGES, Clock, Courier, Hearing, Party
 
-BOUND = 10
+BOUND = 60
 LOG = "notifications/message"
 PROGRESS = "notifications/progress"
 ALL = {capability: dict[str, Any]() for capability in CAPABILITY_OF.values()}

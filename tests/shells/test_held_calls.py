@@ -15,7 +15,7 @@ CLIENT = Silent(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}
 ANSWER = {"action": "accept"}
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 async def test_a_question_that_came_with_the_result_is_asked_before_the_result_is_given() -> None:

@@ -14,7 +14,7 @@ import pytest
 from mcp_mirror.leash import Leash
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-BOUND = 20
+BOUND = 60
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, jittered, pause_after
 from mcp_mirror.upstreams.redaction import Redactor
 
-BOUND = 30
+BOUND = 60
 PROGRAM = """
     import json, sys, time
     from pathlib import Path

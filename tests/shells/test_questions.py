@@ -19,7 +19,7 @@ from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.questions import ROUNDS, Asked, HeldCalls, Round, ask_live, read_asked
 
-BOUND = 10
+BOUND = 60
 DONE: Mapping[str, Buffer] = {"content": b"[1e400]"}
 ORDER = Outgoing("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
 ALL = {capability: dict[str, Any]() for capability in CAPABILITY_OF.values()}
@@ -463,7 +463,7 @@ async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -
 
 async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
     ended: list[str] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as client, anyio.create_task_group() as servers:
             calls = HeldCalls(servers, 60)
 
@@ -489,5 +489,5 @@ async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> No
         async def breaks(_exchange: Exchange) -> Arrival:
             raise LookupError
 
-        with anyio.fail_after(10), pytest.raises(UpstreamError, match="failed within the gateway"):
+        with anyio.fail_after(60), pytest.raises(UpstreamError, match="failed within the gateway"):
             await calls.begin(Client(), breaks)

@@ -150,7 +150,7 @@ async def test_every_key_has_an_expiry_and_all_of_a_values_keys_are_kept_by_its_
 async def test_what_redis_has_expired_is_told_as_expired(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, ttl=0.3) as store:
         await put(store, "t-1")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while any(":blob:" in key for key in our_keys(redis_server, tmp_path)):  # noqa: ASYNC110  # Redis removes them
                 await asyncio.sleep(0.02)
         gone = await store.describe("me", "t-1")
@@ -580,7 +580,7 @@ async def test_nothing_acknowledged_is_lost_where_the_server_is_killed_with_appe
         while len(acknowledged) < 100:  # noqa: ASYNC110  # the writers go on
             await asyncio.sleep(0.005)
         own_redis.kill()
-        await asyncio.wait_for(writing, 20)
+        await asyncio.wait_for(writing, 60)
         own_redis.start()
         for base in acknowledged:
             assert await store.read("me", base) == base.encode()

@@ -60,7 +60,7 @@ async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(st
 
 async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> None:
     tally = Tally(store, pause=0.001)
-    async with asyncio.timeout(10), anyio.create_task_group() as tasks:
+    async with asyncio.timeout(60), anyio.create_task_group() as tasks:
         tasks.start_soon(tally.follow)
         for total in (1, 2):
             tally.add("me", 1, 0)

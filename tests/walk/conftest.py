@@ -24,7 +24,7 @@ SERVERS = Path(__file__).parent / "servers"
 COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
 _NOWHERE = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the tests run
 atexit.register(_NOWHERE.close)
-BOUND = 20.0
+BOUND = 60.0
 """Seconds that anything may take."""
 
 

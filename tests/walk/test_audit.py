@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from tests.walk.conftest import until
+from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Serve, Speak
@@ -74,7 +74,7 @@ async def test_requests_that_are_not_taken_over_http_are_written_down(
     path = tmp_path / "audit.jsonl"
     limits = {"max_message_bytes": "64KiB", "spool_bytes": "4KiB", "max_envelope_bytes": "4KiB"}
     config = configured({"up": raw()}, audit={"path": str(path)}, limits=limits)
-    async with serve(config) as served, httpx2.AsyncClient(timeout=20) as http:
+    async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as http:
 
         async def status(content: bytes, **headers: str) -> int:
             told = {"content-type": "application/json", "accept": "application/json, text/event-stream", **headers}
@@ -113,7 +113,7 @@ async def test_a_call_that_cannot_be_written_down_is_made_unless_that_is_require
     async with speak(config) as client:
         await client.greet()
         said = await client.text("hear_mirrored")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while not await lost(client):  # noqa: ASYNC110  # a thread of the gateway's writes
                 await asyncio.sleep(0.01)
     assert said.startswith("The gateway's audit log cannot be written") is required

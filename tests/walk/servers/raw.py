@@ -56,7 +56,7 @@ def complain(*words: object) -> None:
 
 
 def await_file(name: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not Path(name).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 
