@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.hostile.conftest import FULL
+from tests.load import slowness
 from tests.shells.conftest import memory_over
 
 from mcp_mirror.memory_resources import list_values
@@ -93,7 +94,7 @@ async def test_four_askers_of_many_values_wait_for_none_of_them(
         for name, ask in (("a mistyped path", mistyped), ("a page", page), ("statistics", stats)):
             times = await measured(ask)
             print(f"{kind}, {VALUES:,} values, {name}: {1000 * times[0]:.1f} ms, at most {1000 * times[-1]:.1f} ms")  # noqa: T201  # for whoever runs it with -s
-            assert times[len(times) // 2] < MEDIAN, name
+            assert times[len(times) // 2] < MEDIAN * slowness(), name
 
 
 async def measured(ask: Callable[[], Awaitable[None]]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing, suppress
 
 import anyio
+from tests.load import slowness
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.inquiries import Inquirer
@@ -31,5 +32,5 @@ async def test_twenty_query_bombs_leave_others_their_answers() -> None:
             for _ in range(3):
                 began = anyio.current_time()
                 assert await inquirer.ask_apart(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
-                assert anyio.current_time() - began < 5
+                assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()
