@@ -80,7 +80,7 @@ async def test_a_fault_costs_what_it_must_and_no_more(
         assert pattern(fault).search(seen.said), seen.said
         assert "'bad'" in seen.said
     assert seen.repeated == ()
-    assert seen.answered < fault.waits + AT_ONCE + SLACK * seen.slowness
+    assert seen.answered < (fault.waits + AT_ONCE + SLACK) * seen.slowness
     assert seen.refused_slowest < BACK * seen.slowness
     assert seen.back < BACK * seen.slowness
     assert seen.tries == 1 or fault.away  # while it is known to be away, calls fail at once
