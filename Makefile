@@ -67,6 +67,7 @@ hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost.
 
 soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
+	SOAK_GATEWAYS=$(or $(SOAK_GATEWAYS),300) $(BIN)/pytest -q -s tests/hostile/test_two_gateways.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/core tests/demo tests/faces tests/shells/test_rounds.py tests/shells/test_conversations.py
 	$(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)

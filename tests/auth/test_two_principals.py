@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import statistics
 import sys
 import time
@@ -172,6 +173,33 @@ async def test_the_time_of_an_answer_does_not_tell_anothers_path_from_an_unknown
                 await bob.call("memory_describe", memory_path=paths[which])
                 times[which].append(time.perf_counter() - began)
         assert abs(mann_whitney(*times)) < 3.29, [statistics.median(one) for one in times]  # p = 0.001
+
+
+@own_store
+@pytest.mark.skipif(not PAIRS, reason="measured by `make soak`")
+@pytest.mark.timeout(1800)
+async def test_the_time_to_store_or_forget_does_not_tell_what_another_keeps(guarded: Path) -> None:
+    rng = random.Random(SEED)  # noqa: S311  # as above
+    size = 100_000  # the disk store keeps it in a file
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(guarded))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        kept = rng.randbytes(size // 2).hex()
+        await alice.call("memory_put", value=kept)
+        times: dict[str, tuple[list[float], list[float]]] = {"put": ([], []), "forget": ([], [])}
+        for _ in range(PAIRS):
+            for which in rng.sample((0, 1), 2):
+                value = rng.randbytes(size // 2).hex() if which else kept
+                began = time.perf_counter()
+                answer = await bob.call("memory_put", value=value)
+                times["put"][which].append(time.perf_counter() - began)
+                (path,) = set(re.findall(r"memory_put-[0-9a-f-]{36}", answer))
+                began = time.perf_counter()
+                assert "Forgotten" in await bob.call("memory_forget", memory_path=path)
+                times["forget"][which].append(time.perf_counter() - began)
+        for what, measured in times.items():
+            assert abs(mann_whitney(*measured)) < 3.29, (what, [statistics.median(one) for one in measured])
 
 
 def mann_whitney(one: list[float], other: list[float]) -> float:
