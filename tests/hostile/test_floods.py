@@ -43,7 +43,7 @@ async def test_a_flood_holds_up_no_other_client(
         row.outcome = "ended" if "closed the connection" in said else "slowed"
         assert waits.p99 < 1.0 * slowness()
         assert sum(map(len, served.stderr)) - logged < LOG
-        if kind == "garbage":
+        if kind == "garbage" and row.outcome == "ended":  # on a busy machine a flood may be too slow for that
             await until(lambda: b"nobody asked for" in b"".join(served.stderr))
 
 
