@@ -85,5 +85,7 @@ class UpstreamBounds:
     """Of one list."""
     max_queued_news_bytes: int = 64 << 20
     """Of notifications that wait for a client that is slow to take them."""
+    max_questions_per_call: int = 100
+    """Its requests to the client within one call, or its rounds of input; outside of calls in a minute."""
     max_questions: int = 100
     """Of it that wait for their answers, over one connection."""

@@ -7,6 +7,7 @@ import pytest_asyncio
 from desk import CHOSEN, Combination, Desk, kept, open_desk
 
 EVERYTHING = ("elicitation", "sampling", "roots")
+LIMITS = {"max_questions_per_call": 8}
 
 
 @pytest.fixture(
@@ -22,7 +23,7 @@ def combination(request: pytest.FixtureRequest) -> Combination:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def whole(combination: Combination, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
     """A client that takes whatever an upstream may ask."""
-    async with kept(open_desk(combination, tmp_path_factory.mktemp("whole"), EVERYTHING)) as desk:
+    async with kept(open_desk(combination, tmp_path_factory.mktemp("whole"), EVERYTHING, LIMITS)) as desk:
         yield desk
 
 

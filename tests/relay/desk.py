@@ -10,10 +10,11 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
@@ -198,7 +199,11 @@ async def _transport(face: str, config: Path) -> AsyncIterator[AbstractAsyncCont
 
 @asynccontextmanager
 async def open_desk(
-    combination: Combination, folder: Path, capabilities: tuple[str, ...], **server: Any
+    combination: Combination,
+    folder: Path,
+    capabilities: tuple[str, ...],
+    limits: Mapping[str, Any] = MappingProxyType({}),
+    **server: Any,
 ) -> AsyncIterator[Desk]:
     """Start a gateway before an upstream, and connect a client that has some capabilities.
 
@@ -206,6 +211,7 @@ async def open_desk(
         combination: Which.
         folder: Where its configuration goes.
         capabilities: What the client takes: `elicitation`, `sampling`, `roots`.
+        limits: Settings of the gateway's `limits`.
         server: Settings of the gateway's `server`.
     """
     person, heard = Person(), list[Any]()
@@ -219,7 +225,7 @@ async def open_desk(
     async with _upstream(combination) as upstream:
         overrides = {"*": {"capture": "never"}, "grow": {"capture": "always"}}
         config = folder / "mirror.yaml"
-        sections = {"server": server, "store": {"path": str(folder / "store")}}
+        sections = {"server": server, "limits": dict(limits), "store": {"path": str(folder / "store")}}
         config.write_text(json.dumps({"upstreams": {"up": {**upstream, "overrides": overrides}}, **sections}))
         async with (
             _transport(combination.face, config) as transport,

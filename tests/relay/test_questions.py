@@ -209,6 +209,16 @@ async def test_a_cancelled_call_whose_question_is_open_is_cancelled_at_the_upstr
     assert await desk.text("echo") == "{}"
 
 
+async def test_a_server_that_asks_without_end_ends_its_own_call_only(desk: Desk) -> None:
+    for _ in range(2):
+        result = await desk.call("interview", rounds=";".join(["form"] * 20))
+        assert result.is_error
+        assert "`limits.max_questions_per_call` (8)" in getattr(result.content[0], "text", "")
+    assert len(desk.person.asked) == 16
+    told = await in_tool(desk, ";".join(["form"] * 8))
+    assert len(told["answers"]) == 8
+
+
 async def test_a_call_whose_question_nobody_answers_ends_in_time(reserved: Desk, tmp_path: Path) -> None:
     reserved.person.is_away = True
     over = tmp_path / "over"

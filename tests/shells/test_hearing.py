@@ -13,6 +13,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
 from mcp_mirror.errors import RefusedError
+from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.pipes import MessageSink
 from mcp_mirror.upstreams.bypass import Said
 from mcp_mirror.upstreams.hearing import CHANGES, Clock, Courier, Hearing, Party
@@ -315,6 +316,36 @@ async def test_a_question_that_is_about_no_request_goes_home() -> None:
         stage.say("roots/list", id=0)
         assert (await stage.sink.answer()).id == 0
     assert home.heard == [("roots/list", {})]
+
+
+async def test_requests_outside_of_calls_are_bounded_in_a_minute() -> None:
+    home, most = ready(), UpstreamBounds().max_questions_per_call
+    answers = []
+    async with listening(home) as stage:
+        for number in range(most + 20):
+            stage.say("sampling/createMessage", id=number)
+            answers.append(await stage.sink.answer())
+    refused = [one for one in answers if isinstance(one, types.JSONRPCError)]
+    assert most <= len(home.heard) < most + 20
+    assert len(refused) == len(answers) - len(home.heard)
+    assert "`limits.max_questions_per_call` (100)" in refused[0].error.message
+
+
+async def test_requests_about_no_known_call_count_against_all_that_are_under_way() -> None:
+    client, most = ready("a"), UpstreamBounds().max_questions_per_call
+    clocks = [Clock(100), Clock(100)]
+    async with listening() as stage:
+        with (
+            stage.hearing.attending("1", client, clocks[0], resets=False),
+            stage.hearing.attending("2", client, clocks[1], resets=False),
+        ):
+            for number in range(2 * most):
+                stage.say("roots/list", id=number)
+                await stage.sink.answer()
+            assert [clock.reason for clock in clocks] == [None, None]
+            stage.say("roots/list", id=-1)
+            await stage.sink.answer()
+            assert sum(clock.scope.cancel_called for clock in clocks) == 1
 
 
 REFUSED = [

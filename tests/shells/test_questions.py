@@ -17,8 +17,10 @@ from mcp_mirror.models import Buffer
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.questions import ROUNDS, Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
 
+MOST = 10
+"""Times that a server may ask."""
 BOUND = 60
 DONE: Mapping[str, Buffer] = {"content": b"[1e400]"}
 ORDER = Outgoing("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
@@ -130,7 +132,7 @@ async def test_a_client_is_asked_live_until_the_server_has_all_it_needs() -> Non
     server = Server([asking({"c": question("sure?")}), DONE])
     client = Client(answers={"name?": {"action": "accept", "content": {"n": 1.5}}, "age?": {"x": None}}, together=2)
     with anyio.fail_after(BOUND):
-        assert await ask_live(asked_of(first), ORDER, client, server.answer) == DONE
+        assert await ask_live(asked_of(first), ORDER, client, server.answer, MOST) == DONE
     assert sorted(params["message"] for _, params in client.asked) == ["age?", "name?", "sure?"]
     assert server.sent == [
         {
@@ -145,16 +147,19 @@ async def test_a_server_that_asks_nothing_is_only_called_again() -> None:
     server = Server([asking(state="two"), DONE])
     client = Client()
     with anyio.fail_after(BOUND):
-        assert await ask_live(asked_of(asking({}, "one")), ORDER, client, server.answer) == DONE
+        assert await ask_live(asked_of(asking({}, "one")), ORDER, client, server.answer, MOST) == DONE
     assert server.sent == [{"requestState": "one"}, {"requestState": "two"}]
     assert client.asked == []
 
 
 async def test_a_server_that_never_stops_asking_is_left() -> None:
-    server = Server([asking({"a": question("again?")})] * (ROUNDS + 1))
-    with anyio.fail_after(BOUND), pytest.raises(UpstreamError, match=f"more than {ROUNDS} times"):
-        await ask_live(asked_of(asking({"a": question("?")})), ORDER, Client(), server.answer)
-    assert len(server.sent) == ROUNDS
+    server = Server([asking({"a": question("again?")})] * (MOST + 1))
+    with (
+        anyio.fail_after(BOUND),
+        pytest.raises(UpstreamError, match=rf"more than `limits.max_questions_per_call` \({MOST}\) times"),
+    ):
+        await ask_live(asked_of(asking({"a": question("?")})), ORDER, Client(), server.answer, MOST)
+    assert len(server.sent) == MOST
 
 
 async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -> None:
@@ -163,7 +168,7 @@ async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -
     client = Client(answers={"no?": refused}, together=2)
     server = Server([])
     with anyio.fail_after(BOUND), pytest.raises(RefusedError) as raised:
-        await ask_live(asked, ORDER, client, server.answer)
+        await ask_live(asked, ORDER, client, server.answer, MOST)
     assert raised.value is refused
     assert server.sent == []
 
@@ -172,7 +177,7 @@ async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -
 async def test_a_client_that_lacks_a_capability_hears_which(method: str, needed: str) -> None:
     client = Client(Caller("me", capabilities={key: {} for key in ALL if key != needed}))
     with anyio.fail_after(BOUND), pytest.raises(RefusedError, match=f"`{needed}`") as raised:
-        await ask_live(asked_of(asking({"a": question("?", method)})), ORDER, client, Server([]).answer)
+        await ask_live(asked_of(asking({"a": question("?", method)})), ORDER, client, Server([]).answer, MOST)
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}
     assert client.asked == []

@@ -126,6 +126,11 @@ class LimitsSection(Section):
         "dropped.",
         examples=["64MiB"],
     )
+    max_questions_per_call: Count = Field(
+        default=_BOUNDS.max_questions_per_call,
+        description="Requests of an upstream to the client (elicitation, sampling, roots) within one call; one more "
+        "ends the call. Outside of calls, in a minute.",
+    )
     max_questions: Count = Field(
         default=_BOUNDS.max_questions,
         description="Requests of an upstream's that wait for their answers, over one connection; more are dropped.",

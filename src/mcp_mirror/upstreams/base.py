@@ -303,6 +303,8 @@ class Connection:
             raise self._explained(error, what) from None
 
     def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
+        if clock.reason:
+            return UpstreamError(f"Upstream {self.name!r} {clock.reason}")
         if not self.bypass.passage(token).is_sent:
             self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")

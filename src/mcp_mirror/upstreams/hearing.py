@@ -17,8 +17,9 @@ from anyio.abc import TaskGroup
 from mcp.shared.dispatcher import as_request_id
 from mcp.shared.message import SessionMessage
 
+from mcp_mirror.admission import Bound, Meter
 from mcp_mirror.callers import CAPABILITY_OF, Exchange
-from mcp_mirror.errors import RefusedError, frames_of
+from mcp_mirror.errors import BusyError, RefusedError, frames_of
 from mcp_mirror.floods import Pacer, RepeatedLog
 from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.pipes import MessageSink
@@ -47,8 +48,15 @@ class Clock:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self.reason: str | None = None
+        """Why the request was ended before its time, what follows the upstream's name in an error."""
         self._left = 0.0
         self._pauses = 0
+
+    def stop(self, reason: str) -> None:
+        """End the request now."""
+        self.reason = reason
+        self.scope.cancel()
 
     def restart(self) -> None:
         """All the time again: the server is at work."""
@@ -138,6 +146,8 @@ class Attendance:
     clock: Clock
     resets: bool
     """Progress gives it all its time again."""
+    asked: int = 0
+    """How many requests the server has made of the client within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,9 @@ class Hearing:
         self._bounds = bounds or UpstreamBounds()
         self._answering = 0
         self._log = RepeatedLog(log)
+        most = Bound("max_questions_per_call", self._bounds.max_questions_per_call)
+        self._unasked = Meter(most, "The connection", anyio.current_time)
+        """Requests of the server's outside of any call."""
         self._party = party
         self.sink = MessageSink()
         """Takes our answers; the transport's, once it is there."""
@@ -288,10 +301,39 @@ class Hearing:
         if not courier.exchange.caller.can_answer(said.method):
             raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
         await courier.drain()  # what the server said before comes before
+        self._count(said, attendance)
         if attendance is None:
             return await courier.exchange.ask(said.method, said.params)
         with attendance.clock.paused():
             return await courier.exchange.ask(said.method, said.params)
+
+    def _count(self, said: Said, attendance: Attendance | None) -> None:
+        """Count a request to the client; where it is not known about which call, against that with the fewest.
+
+        Raises:
+            RefusedError: There are too many: the call ends.
+        """
+        if attendance is None:
+            try:
+                self._unasked.pass_one()
+            except BusyError as error:
+                raise _refused(types.INVALID_REQUEST, str(error)) from None
+            return
+        if said.about is None:
+            attendance = min(self._attended.values(), key=lambda one: one.asked)
+        attendance.asked += 1
+        most = self._bounds.max_questions_per_call
+        if attendance.asked > most:
+            attendance.clock.stop(reason := asks_too_often(most))
+            raise _refused(types.INVALID_REQUEST, f"The server {reason}")
+
+
+def asks_too_often(most: int) -> str:
+    """The rest of a sentence about a server that asks for input without end."""
+    return (
+        f"asked for input more than `limits.max_questions_per_call` ({most:,}) times in one call, so it was ended. "
+        "Raise the limit if the server needs more."
+    )
 
 
 _HEARD: Final[Mapping[str, Callable[[Hearing, Said], None]]] = {

@@ -8,7 +8,7 @@ other comes back with the answer, and what one wants answered with a new call is
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NotRequired, TypedDict
 
 import anyio
@@ -22,12 +22,13 @@ from mcp_mirror.models import Buffer
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.hearing import asks_too_often
 from mcp_mirror.wire import asks
 
 log = logging.getLogger(__name__)
 
-ROUNDS: Final = 10
-"""Times that a server may ask within one call."""
+_ROUND: Final = "round"
+"""The state's member that counts the rounds of a call."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.25
 _GIVEN_UP: Final = "The call was given up: its question was not answered in time, or its server is gone."
@@ -80,17 +81,17 @@ def read_asked(arrival: Arrival) -> Asked | None:
 
 
 async def ask_live(
-    asked: Asked, order: Outgoing, exchange: Exchange, send: Callable[[Outgoing], Awaitable[Arrival]]
+    asked: Asked, order: Outgoing, exchange: Exchange, send: Callable[[Outgoing], Awaitable[Arrival]], most: int
 ) -> Arrival:
     """Ask a client of the 2025 era all that a server wants to know, and call the server again, until it answers.
 
     Raises:
         RefusedError: The client cannot answer, or has answered with an error.
-        UpstreamError: The server goes on asking.
+        UpstreamError: The server asks more than `most` times.
     """
     pause = _FIRST_PAUSE
     questions: Asked | None = asked
-    for _ in range(ROUNDS):
+    for _ in range(most):
         assert questions is not None  # noqa: S101  # the loop's condition
         check_capabilities(exchange.caller, questions)
         if questions.requests:
@@ -103,7 +104,19 @@ async def ask_live(
         arrival = await send(order.with_params(inputResponses=answers, requestState=state))
         if (questions := read_asked(arrival)) is None:
             return arrival
-    raise UpstreamError(f"The server asked for input more than {ROUNDS} times in one call.")
+    raise UpstreamError(f"The server {asks_too_often(most)}")
+
+
+def next_round(asked: Asked, again: Round | None, most: int) -> Asked:
+    """Questions for a client of the 2026 era, with the number of the round in their state.
+
+    Raises:
+        UpstreamError: The server asks more than `most` times.
+    """
+    number = 1 + int((again.state.get(_ROUND) if again else None) or 0)
+    if number > most:
+        raise UpstreamError(f"The server {asks_too_often(most)}")
+    return replace(asked, state={**(asked.state or {}), _ROUND: str(number)})
 
 
 async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:

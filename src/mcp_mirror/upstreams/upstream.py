@@ -21,7 +21,7 @@ from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
 from mcp_mirror.upstreams.muting import check_questions, refused, unsaid
 from mcp_mirror.upstreams.passing import scoped
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, read_asked
+from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, next_round, read_asked
 
 _LONGEST_SWEEP: Final = 15.0
 """Seconds between two looks for dedicated connections that are not used any more."""
@@ -275,12 +275,13 @@ class ServerUpstream:
         asked = read_asked(arrival) if modern else None
         if asked is None:
             return arrival
+        most = self.policy.bounds.max_questions_per_call
         if not self.policy.preview:
             check_questions(asked.requests.values())
         if exchange.caller.modern:
             check_capabilities(exchange.caller, asked)
-            return asked
-        return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange))
+            return next_round(asked, again, most)
+        return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange), most)
 
     async def settle_for(self, exchange: Exchange) -> None:
         """Make the caller's own connection, if it is to have one."""
