@@ -344,8 +344,10 @@ async def test_requests_about_no_known_call_count_against_all_that_are_under_way
                 await stage.sink.answer()
             assert [clock.reason for clock in clocks] == [None, None]
             stage.say("roots/list", id=-1)
-            await stage.sink.answer()
+            await anyio.wait_all_tasks_blocked()
             assert sum(clock.scope.cancel_called for clock in clocks) == 1
+            assert stage.sink.answers.empty()
+        assert isinstance(await stage.sink.answer(), types.JSONRPCError)
 
 
 REFUSED = [

@@ -148,6 +148,8 @@ class Attendance:
     """Progress gives it all its time again."""
     asked: int = 0
     """How many requests the server has made of the client within it."""
+    is_over: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the request has ended; the server has been sent its cancellation, if it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ class Hearing:
             yield attendance
         finally:
             del self._attended[token]
+            attendance.is_over.set()
 
     def hear(self, said: Said) -> None:
         """Take what the server says."""
@@ -301,14 +304,16 @@ class Hearing:
         if not courier.exchange.caller.can_answer(said.method):
             raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
         await courier.drain()  # what the server said before comes before
-        self._count(said, attendance)
+        await self._count(said, attendance)
         if attendance is None:
             return await courier.exchange.ask(said.method, said.params)
         with attendance.clock.paused():
             return await courier.exchange.ask(said.method, said.params)
 
-    def _count(self, said: Said, attendance: Attendance | None) -> None:
+    async def _count(self, said: Said, attendance: Attendance | None) -> None:
         """Count a request to the client; where it is not known about which call, against that with the fewest.
+
+        One that is too many is refused after the cancellation of its call, or the server would go on asking.
 
         Raises:
             RefusedError: There are too many: the call ends.
@@ -325,6 +330,7 @@ class Hearing:
         most = self._bounds.max_questions_per_call
         if attendance.asked > most:
             attendance.clock.stop(reason := asks_too_often(most))
+            await attendance.is_over.wait()
             raise _refused(types.INVALID_REQUEST, f"The server {reason}")
 
 
