@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from mcp_mirror.audit import AuditRecord, line_of
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.private_files import UnsafePathError, open_log
 from mcp_mirror.shorthand import Shorthand
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +62,9 @@ class AuditFile:
         self.written = 0
         """Lines in the file."""
         try:
-            self._file = os.open(path, _FLAGS, 0o600)
+            self._file = open_log(path, _FLAGS)
+        except UnsafePathError as error:
+            raise MirrorError(f"The audit log cannot be used: {error}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not a usable path"
             raise MirrorError(
@@ -131,9 +134,10 @@ class AuditFile:
 
     def _exchange(self) -> None:
         try:
-            opened = os.open(self._path, _FLAGS, 0o600)
-        except OSError as error:
-            _logger.error("The audit log cannot be opened anew and goes on in the old file: %s", error.strerror)  # noqa: TRY400  # no traceback says more
+            opened = open_log(self._path, _FLAGS)
+        except (OSError, UnsafePathError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            _logger.error("The audit log cannot be opened anew and goes on in the old file: %s", reason)  # noqa: TRY400  # no traceback says more
             return
         os.close(self._file)
         self._file, self._is_torn = opened, False

@@ -1,11 +1,11 @@
 """The file that holds the pins: read once at each start and reload, written by `mcp-mirror lock` alone."""
 
-from contextlib import suppress
 from pathlib import Path
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.pins import NO_PINS, Lock, Pins, read_lock, write_lock
 from mcp_mirror.policies import LockPolicy
+from mcp_mirror.private_files import UnsafePathError, check_shared, replace_file
 
 
 def read_pins(policy: LockPolicy) -> Pins:
@@ -34,7 +34,10 @@ def read_file(path: Path) -> Lock | None:
         ConfigError: It cannot be read.
     """
     try:
+        check_shared(path)
         return read_lock(path.read_text("utf-8"))
+    except UnsafePathError as error:
+        raise ConfigError(f"The lock file cannot be used: {error}") from None
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -50,12 +53,8 @@ def write_file(path: Path, lock: Lock) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
-    draft = path.with_name(f"{path.name}.new")
     try:
-        draft.write_text(write_lock(lock), "utf-8")
-        draft.replace(path)
+        replace_file(path, write_lock(lock).encode(), 0o644)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"The lock file {path} cannot be written: {reason}. Choose another (`lock.file`).") from None

@@ -18,11 +18,14 @@ from typing import Final, Self
 from mcp_mirror.frames import HEAD, Overlong
 from mcp_mirror.models import Buffer
 from mcp_mirror.policies import WirePolicy
+from mcp_mirror.private_files import open_folder
 from mcp_mirror.wire import MOST_VALUES, RequestId, has_more_values, recover_id
 
 _PREFIX: Final = "mcp-mirror-"
 _SMALL: Final = 1 << 16
 """Bytes of a message whose values are not counted."""
+_OWN_NAMES: Final = (f"{_PREFIX}*", "lock")
+"""Globs of the names in the folder that is given to a spool: spools, and the lock of a process's own folder."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,6 +96,8 @@ class Spool:
         self._directory: Path | None = None
 
     def __enter__(self) -> Self:
+        if self._parent is not None and self._parent.exists():
+            open_folder(self._parent, _OWN_NAMES)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,7 +109,7 @@ class Spool:
         """Made when first needed, for our eyes alone."""
         if self._directory is None:
             if self._parent is not None:
-                self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                open_folder(self._parent, _OWN_NAMES)
             self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
         return self._directory
 

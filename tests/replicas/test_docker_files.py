@@ -43,4 +43,20 @@ def test_all_that_is_mounted_is_there_and_all_that_is_waited_for_is_a_service() 
             assert source in COMPOSE["volumes"] or os.path.exists(DOCKER / source), source  # noqa: PTH110  # either
         assert service.get("depends_on", {}).keys() <= services.keys()
         assert service.get("network_mode", "service:proxy") == "service:proxy"
-    assert "redis==" in (DOCKER / "requirements.lock").read_text()
+
+
+def test_the_image_installs_only_what_is_locked_with_hashes() -> None:
+    lines = (DOCKER / "Dockerfile").read_text().splitlines()
+    installs = [line for line in lines if "pip install" in line]
+    assert len(installs) == 2
+    assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
+    locked = read_lock(DOCKER / "requirements.lock")
+    assert {"hatchling", "mcp", "redis", "uvicorn"} <= {package for package, _ in locked}
+    assert locked <= read_lock(DOCKER.parent / "requirements.lock")
+
+
+def read_lock(path: Path) -> set[tuple[str, str]]:
+    """The packages of a lock file with their versions; each has a hash."""
+    packages = path.read_text().replace("\\\n", "").splitlines()
+    assert all("--hash=sha256:" in line for line in packages)
+    return {(name, rest.split()[0]) for name, _, rest in (line.partition("==") for line in packages)}

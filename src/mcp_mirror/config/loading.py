@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from mcp_mirror.access import TOKEN_PREFIX
 from mcp_mirror.config.access_policies import check_access, read_auth, read_oauth
 from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
+from mcp_mirror.config.exposure import warn_of_exposure
 from mcp_mirror.config.fields import WANTED, kind_name, read_boolean
 from mcp_mirror.config.flow_policies import check_flows, read_flows, read_place
 from mcp_mirror.config.limits import read_bounds, read_limits
@@ -83,7 +84,10 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: the file cannot be used; one line for each problem names file, line, key and what was wanted.
     """
-    return parse_config(_read_text(path), path, environ)
+    findings = Findings(str(path))
+    root = read_yaml(_read_text(path), findings)
+    warn_of_exposure(path, root, findings)
+    return _read_config(root, findings, path.absolute().parent, environ, path.with_suffix(LOCK_SUFFIX).name)
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
@@ -93,7 +97,8 @@ def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
         ConfigError: as for `load_config`.
     """
     lock_name = path.with_suffix(LOCK_SUFFIX).name
-    return _read_config(text, Findings(str(path)), path.absolute().parent, environ, lock_name)
+    findings = Findings(str(path))
+    return _read_config(read_yaml(text, findings), findings, path.absolute().parent, environ, lock_name)
 
 
 def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, str]) -> Config:
@@ -111,13 +116,13 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: wanted texts, numbers, truth values, lists and mappings alone") from None
-    return _read_config(text, Findings(called), Path.cwd(), environ)
+    findings = Findings(called)
+    return _read_config(read_yaml(text, findings), findings, Path.cwd(), environ)
 
 
 def _read_config(
-    text: str, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
+    root: Node, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
 ) -> Config:
-    root = read_yaml(text, findings)
     if not isinstance(root, Table):
         findings.fail(root.place, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Final
 
 import anyio
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.audit import Audit, AuditRecord
 from mcp_mirror.errors import WireError
 from mcp_mirror.faces.auth.principals import namespace_in, owner_scope
 from mcp_mirror.faces.connections import admit_connection
+from mcp_mirror.faces.hosts import AddressCheck
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import Sessions, session_name
 from mcp_mirror.frames import Overlong
@@ -58,7 +58,7 @@ class PayloadLayer:
         app: ASGIApp,
         postbox: Postbox,
         spool: Spool,
-        security: TransportSecuritySettings,
+        addresses: AddressCheck,
         sessions: Sessions,
         audit: Audit,
     ) -> None:
@@ -68,7 +68,7 @@ class PayloadLayer:
             app: What speaks MCP.
             postbox: Holds the payloads.
             spool: Where large bodies go.
-            security: Whose requests are read.
+            addresses: Refuses requests of web pages that must not reach the gateway.
             sessions: Told which of them are in use, and which a client has ended.
             audit: Told which requests are not taken.
         """
@@ -77,7 +77,7 @@ class PayloadLayer:
         self._sessions = sessions
         self._postbox = postbox
         self._spool = spool
-        self._security = TransportSecurityMiddleware(security)
+        self._addresses = addresses
         self._traffic = spool.policy.traffic
         self._open: Counter[str] = Counter()
         """How many requests each principal has open."""
@@ -86,6 +86,10 @@ class PayloadLayer:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        # Before a byte is read: a web page in the user's browser must not make us read what it likes.
+        if refusal := self._addresses.refuse(Request(scope)):
+            await self._refuse(refusal, scope, receive, send)
             return
         namespace = namespace_in(scope)
         if self._open[namespace] >= (most := self._traffic.requests_per_principal):
@@ -122,8 +126,8 @@ class PayloadLayer:
                 del self._open[namespace]
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Before a byte is read: a web page in the user's browser must not make us read what it likes.
-        if refusal := await self._security.validate_request(Request(scope), is_post=True):
+        if not Request(scope).headers.get("content-type", "").lower().startswith("application/json"):
+            refusal = PlainTextResponse("The body must be application/json.", 400)
             await self._refuse(refusal, scope, receive, send)
             return
         admit_connection(scope)

@@ -20,6 +20,7 @@ from mcp_mirror.callers import Caller, Silent
 from mcp_mirror.faces.auth.gate import Gate
 from mcp_mirror.faces.exchange import Context, meta_of, read_caller
 from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.faces.hosts import AddressCheck
 from mcp_mirror.faces.http import PayloadLayer, session_closer
 from mcp_mirror.faces.stdio import stdio_streams
 from mcp_mirror.pins import Pins
@@ -35,8 +36,6 @@ _INSTRUCTIONS: Final = 3900
 _UPSTREAM_INSTRUCTIONS: Final = 600
 _GREETING_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions can speak of them."""
-_HOSTS: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
-_ORIGINS: Final = [f"http://{host}" for host in _HOSTS]
 _LISTS: Final = ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
 _NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions of upstreams that do not work through us."""
@@ -89,19 +88,18 @@ class MirrorServer:
     def http_app(self, host: str) -> ASGIApp:
         """An ASGI application that serves Streamable HTTP clients: those who are let in, or all on loopback."""
         policy = self._policy
-        security = TransportSecuritySettings(
-            allowed_hosts=[*_HOSTS, *policy.allowed_hosts], allowed_origins=[*_ORIGINS, *policy.allowed_origins]
-        )
         app = self._server.streamable_http_app(
             streamable_http_path=policy.path,
             host=host,
-            transport_security=security,
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # see `AddressCheck`
             max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
             session_idle_timeout=policy.session_idle,
         )
         self.handlers.sessions.close = session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
-        layer = PayloadLayer(app, self.handlers.postbox, self._spool, security, self.handlers.sessions, audit)
+        layer = PayloadLayer(
+            app, self.handlers.postbox, self._spool, AddressCheck(policy), self.handlers.sessions, audit
+        )
         self._gate = Gate(layer, self._auth, time.monotonic, audit) if self._auth.is_required else None
         return _open_to_pages(self._gate or layer, policy.allowed_origins)
 

@@ -21,12 +21,13 @@ import anyio.to_thread
 from mcp_mirror.errors import StoreError
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.policies import StorePolicy
+from mcp_mirror.private_files import UnsafePathError, open_folder
 from mcp_mirror.spool import map_file
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.failures import is_damage, told
 from mcp_mirror.stores.index import Held, Index
-from mcp_mirror.stores.lodging import Lodging, alone_in
+from mcp_mirror.stores.lodging import LODGING_NAMES, Lodging, alone_in
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import Records, write_record
 from mcp_mirror.stores.sealing import Vault, sealed_span, within
@@ -40,6 +41,8 @@ _INDEX: Final = "index.sqlite"
 _BLOBS: Final = "blobs"
 _DAMAGED: Final = "damaged"
 """A file that says to the next start that the index cannot be read."""
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, *LODGING_NAMES)
+"""Globs of all names in the folder of a store."""
 
 T = TypeVar("T")
 
@@ -216,7 +219,10 @@ class DiskStore:
 
     def _begin(self) -> None:
         with told(f"The store in {self._folder}"):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                open_folder(self._folder, OWN_NAMES)
+            except UnsafePathError as error:
+                raise StoreError(str(error)) from None
             lost = self._open_alone()
             self._refuse_foreign()
         if lost:

@@ -16,6 +16,8 @@ from typing import Final
 
 _PREFIX: Final = "live-"
 _LOCK: Final = "lock"
+LODGING_NAMES: Final = (f"{_PREFIX}*", _LOCK)
+"""Globs of the names that lodgings put into the folder that they share."""
 _PATIENCE: Final = 10.0
 """Seconds that another process may be opening the same folder."""
 _PAUSE: Final = 0.02
@@ -109,4 +111,4 @@ def _is_dead(room: Path) -> bool:
 
 
 def _opened(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)

@@ -5,10 +5,6 @@ authorization server they are from. Tokens for one URL are never taken for anoth
 """
 
 import json
-import os
-import secrets
-import stat
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +14,9 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToke
 from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
+from mcp_mirror.private_files import UnsafePathError, open_secret, replace_file
 from mcp_mirror.upstreams.redaction import Redactor
 
-_OWNER: Final = 0o600
-_FOLDER: Final = 0o700
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _LARGEST: Final = 1 << 20
 """Bytes."""
 
@@ -106,12 +100,12 @@ class TokenFile(TokenStorage):
         if self._is_new:
             return None
         try:
-            with self._path.open("rb") as file:
-                if sys.platform != "win32" and os.fstat(file.fileno()).st_mode & _OTHERS:
-                    raise UpstreamError(f"Others can read the tokens in {self._path}. Run: chmod 600 {self._path}")
+            with open(open_secret(self._path), "rb") as file:  # noqa: PTH123  # a descriptor
                 kept = _Kept.model_validate_json(file.read(_LARGEST))
         except FileNotFoundError:
             return None
+        except UnsafePathError as error:
+            raise UpstreamError(str(error)) from None
         except ValidationError:  # whose message would show what is in it
             raise UpstreamError(f"The tokens in {self._path} cannot be read. Remove the file.") from None
         except OSError as error:
@@ -130,22 +124,7 @@ class TokenFile(TokenStorage):
         )
         text = json.dumps(kept.model_dump(mode="json", exclude_none=True))
         try:
-            _replace(self._path, text.encode())
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._path, text.encode())
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be kept in {self._path}: {error.strerror}.") from None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that was never half written, and that nobody else could read for a moment."""
-    path.parent.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

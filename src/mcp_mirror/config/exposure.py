@@ -1,0 +1,70 @@
+"""Secrets that a configuration file holds in clear: where they are, and whether others can read the file."""
+
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_mirror.config.clients import RENAMED
+from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table
+
+_NAMED: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
+"""Names of headers and variables whose values are secrets."""
+_SHORTEST: Final = 8
+"""Characters: shorter values are switches and names."""
+_PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
+_SECRET: Final = re.compile(
+    r"auth\.tokens\.[^.]*(\.hash)?|store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret"
+)
+"""Paths of keys whose values are secrets."""
+
+
+def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
+    """Warn once if other users can read a configuration file that holds secrets in clear."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return
+    if sys.platform == "win32" or not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return
+    places = list(_literal_secrets(root))
+    if places:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        findings.warn(
+            places[0],
+            f"other users can read this file (mode {mode:04o}), which holds this secret{more}; run chmod 600 {path}, "
+            "or write ${VAR} and set the variable",
+        )
+
+
+def _literal_secrets(node: Node) -> Iterator[Place]:
+    match node:
+        case Scalar():
+            if "${" not in node.text and _is_secret(node):
+                yield node.place
+        case Items():
+            for item in node.nodes:
+                yield from _literal_secrets(item)
+        case Table():
+            for member in node.members.values():
+                yield from _literal_secrets(member)
+
+
+def _is_secret(scalar: Scalar) -> bool:
+    keys, text = scalar.place.path, scalar.text
+    if len(text) < _SHORTEST or _PATH.fullmatch(text):
+        return False
+    section = RENAMED.get(keys[-2], keys[-2]) if len(keys) > 1 else ""
+    if section in ("env", "headers"):
+        return bool(_NAMED.search(keys[-1]))
+    return bool(_SECRET.fullmatch(".".join(keys))) or (bool(keys) and keys[-1] == "url" and _has_password(text))
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False
