@@ -14,6 +14,8 @@ _logger = logging.getLogger(__name__)
 
 _LONGEST_TOKEN: Final = 16_384
 """Characters."""
+_TIMES: Final = ("exp", "nbf", "iat")
+"""Claims that must be numbers (RFC 7519, section 2): the library takes text with digits too."""
 _LONGEST_NAME: Final = 1024
 """Characters of the claim that names a principal."""
 
@@ -62,6 +64,8 @@ def _checks(policy: IssuerPolicy) -> dict[str, Any]:
 
 
 def _principal_of(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
+    if not all(isinstance(claims.get(when, 0), int | float) for when in _TIMES):
+        raise jwt.InvalidTokenError
     name = claims[policy.principal]
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
         raise jwt.InvalidTokenError
