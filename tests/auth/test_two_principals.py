@@ -66,6 +66,28 @@ async def test_a_stranger_sees_nothing_whatever_they_try(guarded: Path, store: s
         assert not owned.seen_in(await bob.call("memory_list"))
 
 
+@own_store
+async def test_by_default_no_principal_evicts_values_of_another(guarded: Path) -> None:
+    told = json.loads(guarded.read_text())
+    told["store"]["max_values"] = 40
+    guarded.write_text(json.dumps(told))
+    async with AsyncExitStack() as stack:
+        url = (await stack.enter_async_context(serving_gateway(guarded))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        kept = [path_in(await alice.call("memory_put", value=f"mine {number}")) for number in range(10)]
+        stored = [path_in(await bob.call("memory_put", value=f"value {number}")) for number in range(60)]
+        for number, path in enumerate(kept):
+            assert f"mine {number}" in await alice.call("memory_read", memory_path=path)
+        assert "was evicted to make room" in await bob.call("memory_read", memory_path=stored[49])
+        assert "value 50" in await bob.call("memory_read", memory_path=stored[50])  # a quarter of the store is its own
+
+
+def path_in(answer: str) -> str:
+    (path,) = set(re.findall(r"memory_put-[0-9a-f-]{36}", answer))
+    return path
+
+
 TOOLS: list[tuple[str, dict[str, Any]]] = [
     ("retrieve_final_answer_from_memory", {"memory_path": "{}"}),
     ("retrieve_final_answer_from_memory", {"memory_path": "{}/private"}),
@@ -194,7 +216,7 @@ async def test_the_time_to_store_or_forget_does_not_tell_what_another_keeps(guar
                 began = time.perf_counter()
                 answer = await bob.call("memory_put", value=value)
                 times["put"][which].append(time.perf_counter() - began)
-                (path,) = set(re.findall(r"memory_put-[0-9a-f-]{36}", answer))
+                path = path_in(answer)
                 began = time.perf_counter()
                 assert "Forgotten" in await bob.call("memory_forget", memory_path=path)
                 times["forget"][which].append(time.perf_counter() - began)
