@@ -167,6 +167,18 @@ async def test_every_use_puts_the_expiry_off(use: str, store: Store, clock: Cloc
     assert described.expires == clock.now + TTL
 
 
+async def test_a_clock_that_jumps_takes_no_life_from_a_value_and_gives_none_without_end(
+    store: Store, clock: Clock
+) -> None:
+    await put(store, clock, "t-1")
+    clock.now -= TTL
+    assert isinstance(await store.describe("me", "t-1"), Descriptor)
+    clock.now += 1.5 * TTL
+    assert isinstance(await store.describe("me", "t-1"), Descriptor)
+    clock.now += 1.1 * TTL
+    assert isinstance(await store.describe("me", "t-1"), Tombstone)
+
+
 async def test_listing_is_no_use(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     clock.now += TTL - 1

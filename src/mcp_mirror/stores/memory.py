@@ -213,7 +213,9 @@ class MemoryStore:
         if entry.descriptor.expires <= self._clock():
             self._bury(key, "expired")
             return None
-        entry.descriptor = replace(entry.descriptor, expires=self._clock() + self._policy.lifetime)
+        expires = self._clock() + self._policy.lifetime
+        if expires > entry.descriptor.expires:  # a clock that was set back takes no time from a value
+            entry.descriptor = replace(entry.descriptor, expires=expires)
         self._entries.move_to_end(key)
         self._shares[key[0]].keys.move_to_end(key)
         return entry
