@@ -85,7 +85,7 @@ async def test_by_default_no_principal_evicts_values_of_another(guarded: Path) -
 
 def path_in(answer: str) -> str:
     (path,) = set(re.findall(r"memory_put-[0-9a-f-]{36}", answer))
-    return path
+    return str(path)
 
 
 TOOLS: list[tuple[str, dict[str, Any]]] = [
