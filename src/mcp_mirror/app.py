@@ -308,7 +308,7 @@ async def _warm(estimate: Callable[[Buffer], int]) -> None:
 
 def _equipment(config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash) -> Equipment:
     client_info = types.Implementation(name=config.server.name, version=__version__)
-    audience = Audience(news.changed, news.updated)
+    audience = Audience(news.changed, news.updated, news.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
     residency = Residency(connections, sessions, config.server.session_idle)
     return Equipment(spool, leash, client_info, audience, residency, config.server.answer_timeout)
@@ -316,7 +316,10 @@ def _equipment(config: Config, news: News, sessions: Sessions, spool: Spool, lea
 
 def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """What answers clients' requests, and tells them of changes in tasks of its own."""
-    relay, traffic = Relay(gateway.upstreams, gateway.scanner, config.limits.max_depth), config.limits.traffic
+    relay, traffic = (
+        Relay(gateway.upstreams, gateway.scanner, gateway.may_show, config.limits.max_depth),
+        config.limits.traffic,
+    )
     return Handlers(
         gateway=gateway,
         relay=relay,

@@ -39,6 +39,8 @@ class Order:
     """Whose tokens the budgets are."""
     max_depth: int = MAX_DEPTH
     """Levels of nesting that the message may have."""
+    is_veiled: bool = False
+    """The upstream's words are hidden."""
 
     def unshown(self) -> "Order":
         """The same for a result of which the model may be shown nothing."""

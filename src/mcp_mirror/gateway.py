@@ -47,7 +47,7 @@ from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import RETRIEVE
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.muting import is_for_client, unquoting
+from mcp_mirror.upstreams.muting import is_for_client, muted, unquoting
 from mcp_mirror.upstreams.questions import Asked
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.veil import WITHHELD, Reading, hidden_reply, veiling
@@ -178,8 +178,10 @@ class Gateway:
             arguments = await fitted(entry, call.arguments, found, values, validate, tells=tells)
         order = self._order(entry, call, hold)
         order = order if shows else order.unshown()
-        with veiling(entry.tool, hides=self._hides(entry, given)), unquoting(shows=shows):
-            arrival = await self._send(entry, arguments, call, consent)
+        hides = self._hides(entry, given)
+        order = replace(order, is_veiled=hides or not shows)
+        with veiling(entry.tool, hides=hides), unquoting(shows=shows):
+            arrival = await self._send(entry, arguments, call, consent, hides=order.is_veiled)
             if isinstance(arrival, Asked):
                 return asked_reply(consent.carried(arrival), call.arguments)
             with discarding(arrival):
@@ -233,6 +235,11 @@ class Gateway:
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
         return self.catalogs.get(caller.party or "", self.catalog).seen_by(caller)
+
+    def may_show(self, upstream: str) -> bool:
+        """Whether the model may see what an upstream says that was given no value."""
+        labels = self.flows.labels_of_result(upstream, self.flows.lowest)
+        return self.upstreams.may_show(upstream) and self.flows.may_show(labels)
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
@@ -288,7 +295,9 @@ class Gateway:
             raise ToolError(finding.refusal)
         return catalog.entries.get(name)
 
-    async def _send(self, entry: Entry, arguments: Segments, call: ToolCall, consent: Consent) -> Arrival | Asked:
+    async def _send(
+        self, entry: Entry, arguments: Segments, call: ToolCall, consent: Consent, *, hides: bool
+    ) -> Arrival | Asked:
         upstream = self.upstreams[entry.upstream]
         await upstream.settle_for(call.exchange)  # a connection of the caller's own may list the tool otherwise
         self._find(entry.name, call.exchange.caller)
@@ -300,7 +309,8 @@ class Gateway:
             timeout=entry.timeout,
             may_repeat=entry.may_repeat,
         )
-        return await upstream.request(order, call.exchange, consent.again)
+        exchange = muted(call.exchange, may_show=not hides) or call.exchange
+        return await upstream.request(order, exchange, consent.again)
 
     def _order(self, entry: Entry, call: ToolCall, hold: Hold) -> Order:
         rules = entry.rules if entry.mirrored else replace(entry.rules, mode="never")
@@ -332,7 +342,9 @@ class Gateway:
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):
-            raise self.upstreams[entry.upstream].refusal(repr(entry.tool), digest.code, digest.message)
+            raise self.upstreams[entry.upstream].refusal(
+                repr(entry.tool), digest.code, digest.message, hides=order.is_veiled
+            )
         return digest
 
     async def _read_within(self, hold: Hold, entry: Entry, arrival: Arrival, order: Order, given: Labels) -> Reading:

@@ -82,6 +82,10 @@ class News:
         """A resource was updated."""
         self.handlers.subscriptions.updated(upstream, party, uri, params)
 
+    def may_show(self, upstream: str) -> bool:
+        """See `Gateway.may_show`."""
+        return self.handlers.gateway.may_show(upstream)
+
     def kept(self, namespace: str) -> None:
         """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
         self._tell(Change("resources", namespace=namespace))

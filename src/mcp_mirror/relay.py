@@ -4,7 +4,7 @@ Lists are asked for anew each time, over the caller's own connections; what was 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from mcp_mirror.rounds import asked_reply, checked
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import SpooledFrame, discarding
 from mcp_mirror.upstreams.base import Outgoing, Page
+from mcp_mirror.upstreams.muting import muted
 from mcp_mirror.upstreams.questions import Asked, Round
 from mcp_mirror.upstreams.supervisor import Upstreams
 from mcp_mirror.upstreams.upstream import Upstream
@@ -78,6 +79,8 @@ class Relay:
     upstreams: Upstreams
     scanner: Scanner
     """Reads large results."""
+    may_show: Callable[[str], bool] = lambda _upstream: True
+    """Whether the model may see what an upstream says; see `Gateway.may_show`."""
     max_depth: int = MAX_DEPTH
     """Levels of nesting that a result may have."""
     _places: dict[tuple[Kind, Sight], Mapping[str, Place]] = field(default_factory=dict)
@@ -107,7 +110,8 @@ class Relay:
         async def list_one(upstream: Upstream) -> None:
             try:
                 link = upstream.listing_link(exchange)
-                pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], exchange)
+                way = muted(exchange, may_show=self.may_show(upstream.policy.name)) or exchange
+                pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], way)
             except UpstreamError as error:
                 failures.append(error)
                 log.warning("%s", error.logged)
@@ -169,6 +173,8 @@ class Relay:
             if not places:
                 raise not_found(str(ref.get("uri")), asking.exchange)
             place = places[0]
+        if not self.may_show(place.upstream):
+            return {"completion": b'{"values":[]}'}
         renamed = {**asking.params, "ref": msgspec.json.encode({**ref, key: place.key})}
         order = _order("completion/complete", {}, Asking(asking.exchange, renamed, asking.meta))
         return await self._send(place.upstream, order, asking.exchange, None)
@@ -242,7 +248,17 @@ class Relay:
     async def _send(
         self, upstream: str, order: Outgoing, exchange: Exchange, again: Round | None, arguments: Buffer = b"{}"
     ) -> Members:
-        arrival = await self.upstreams[upstream].request(order, exchange, again)
+        hides = not self.may_show(upstream)
+        try:
+            way = muted(exchange, may_show=not hides) or exchange
+            arrival = await self.upstreams[upstream].request(order, way, again)
+        except RefusedError:
+            raise
+        except UpstreamError as error:
+            if not hides:
+                raise
+            said = f"Upstream {upstream!r} failed at {order.what}. Its words are not shown."
+            raise UpstreamError(said).logged_as(error.logged) from None
         if isinstance(arrival, Asked):
             return asked_reply(arrival, arguments, upstream)
         with discarding(arrival):
@@ -253,7 +269,7 @@ class Relay:
             except WireError as error:
                 raise UpstreamError(f"Upstream {upstream!r} answered {order.what} unreadably. {error}") from None
             if isinstance(members, Refused):
-                raise self.upstreams[upstream].refusal(order.what, members.code, members.message)
+                raise self.upstreams[upstream].refusal(order.what, members.code, members.message, hides=hides)
             return members
 
 

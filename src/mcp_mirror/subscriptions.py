@@ -135,6 +135,8 @@ class Subscriptions:
                 self._tell(watch, uri, params)
 
     def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:
+        if not self._relay.may_show(watch.place.upstream):
+            uri, params = watch.place.key, {}
         for watcher, exchange in self._entitled(watch):
             watcher(self._relay.name_of(Place(watch.place.upstream, uri), _caller_of(exchange)), params)
 

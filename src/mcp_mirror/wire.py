@@ -278,6 +278,21 @@ class Lifted:
     members: Mapping[str, Buffer]
 
 
+class _Error(msgspec.Struct):
+    code: int = -32603
+    message: str = "The error is not of JSON-RPC's form."
+
+
+def short_error(message: Message) -> bytes:
+    """An error response without the data, its message cut."""
+    try:
+        error = msgspec.json.decode(message.error, type=_Error) if isinstance(message.error, msgspec.Raw) else _Error()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        error = _Error()
+    said = {"code": error.code, "message": error.message[:_SMALL]}
+    return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": said})
+
+
 def lift_result(message: Message, method: str) -> Lifted | None:
     """Take the payload out of the response to a request of this method; None if there is none to take.
 

@@ -38,10 +38,12 @@ async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
     muted = Muted(client)
     await muted.tell("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
     await muted.tell("notifications/message", {"level": "error", "data": CANARY})
-    await muted.tell("notifications/resources/updated", {"uri": "x://y"})
+    await muted.tell("vendor/unknown", {"x": CANARY})
+    await muted.tell("notifications/progress", {"progress": CANARY})
+    await muted.tell("notifications/progress", {"progress": float("nan")})
+    await muted.tell("notifications/progress", {"progress": 1 << 60})
     assert client.told == [
-        ("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3}),
-        ("notifications/resources/updated", {"uri": "x://y"}),
+        ("notifications/progress", {"progress": 2, "total": 3}),
     ]
     assert (muted.caller, muted.log_level, muted.wants_progress, muted.is_waiting) == (client.caller, None, True, True)
     assert isinstance(muted.home, Muted)
@@ -50,7 +52,9 @@ async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
 
 async def test_a_person_is_asked_and_the_model_is_not() -> None:
     client = Client()
-    assert await Muted(client).ask("elicitation/create", {"message": "Which one?"}) == {"action": "accept"}
+    form = {"message": "Which one?", "requestedSchema": {"type": "object"}}
+    assert await Muted(client).ask("elicitation/create", {**form, "x": CANARY}) == {"action": "accept"}
+    assert client.told == [("elicitation/create", form)]
     with pytest.raises(RefusedError, match="asks the client's model"):
         await Muted(client).ask("sampling/createMessage", {"messages": CANARY})
     assert len(client.told) == 1
@@ -58,15 +62,15 @@ async def test_a_person_is_asked_and_the_model_is_not() -> None:
         check_questions([{"method": "roots/list"}, {"method": "sampling/createMessage"}])
 
 
-def test_an_error_is_told_by_its_code_and_what_a_client_acts_on_stays() -> None:
-    data: dict[str, list[str]] = {"elicitations": []}
-    refused = unsaid("one", "'say'", types.URL_ELICITATION_REQUIRED, data)
-    assert (refused.data, unsaid("one", "'say'", -1, {"x": CANARY}).data) == (data, None)
-    assert (
-        refused.said
-        == str(refused)
-        == (
-            f"Upstream 'one' refused 'say' (error {types.URL_ELICITATION_REQUIRED}). "
-            "Its words are not shown (`preview: false`)."
-        )
+def test_an_error_is_told_by_its_code_and_a_missing_capability_by_its_name() -> None:
+    missing = {"requiredCapabilities": {"sampling": {"x": CANARY}, CANARY: {}}}
+    refused = unsaid("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
+    assert refused.data == {"requiredCapabilities": {"sampling": {}}}
+    assert str(refused) == (
+        f"Upstream 'one' refused 'say' (error {types.MISSING_REQUIRED_CLIENT_CAPABILITY}). "
+        "Its words are not shown (`preview: false`)."
     )
+    wanted = unsaid("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
+    assert (wanted.code, wanted.data) == (types.INTERNAL_ERROR, None)
+    assert "wants the user to open a page" in wanted.said
+    assert unsaid("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR

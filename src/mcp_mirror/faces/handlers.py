@@ -304,7 +304,11 @@ class Handlers:
 
     def status(self, caller: Caller) -> list[dict[str, Any]]:
         """How each upstream is that a caller may see."""
-        return [_status(upstream, caller) for upstream in self.gateway.upstreams.seen_by(caller)]
+        shows = self.gateway.may_show
+        return [
+            _status(upstream, caller, shows=shows(upstream.policy.name))
+            for upstream in self.gateway.upstreams.seen_by(caller)
+        ]
 
 
 def _raise(error: MirrorError) -> NoReturn:
@@ -342,14 +346,17 @@ def _parsed(member: Buffer | Segments) -> Any:
         return None
 
 
-def _status(upstream: Upstream, caller: Caller) -> dict[str, Any]:
+def _status(upstream: Upstream, caller: Caller, *, shows: bool) -> dict[str, Any]:
     listing, scopes_of = upstream.listing, upstream.policy.scopes_of
     said = {} if listing is None else {
         "server": listing.server,
         "protocol_version": listing.protocol_version,
         "tools": sum(caller.holds(scopes_of(str(tool.get("name")))) for tool in listing.tools),
     }  # fmt: skip
-    detail = {"detail": upstream.status.detail} if upstream.status.detail else {}
+    if not shows:
+        said.pop("server", None)
+    tells = shows or not upstream.policy.preview  # which has no words of the upstream there
+    detail = {"detail": upstream.status.detail} if upstream.status.detail and tells else {}
     problems = {"problems": listing.problems} if listing and listing.problems else {}
     connections = {"connections": len(upstream.links)} if len(upstream.links) > 1 else {}
     state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}

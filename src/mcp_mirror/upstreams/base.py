@@ -23,8 +23,9 @@ from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Arrival, Bypass
+from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
-from mcp_mirror.upstreams.muting import muted, refused, unsaid
+from mcp_mirror.upstreams.muting import is_muted, muted, refused, unsaid
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.wire import MARK, asks, open_array
 
@@ -213,7 +214,7 @@ class Connection:
             with attending as attendance:
                 try:
                     await self._follow_level(exchange)
-                    async with self._bounded(order.what, clock, token):
+                    async with self._bounded(order.what, clock, token, hides=is_muted(exchange)):
                         await self._send(order, self._meta(order, exchange, token))
                 except UpstreamError:
                     await _drain(attendance)
@@ -285,7 +286,7 @@ class Connection:
             await self.client.session.send_request(request, _RESULT)
 
     @asynccontextmanager
-    async def _bounded(self, what: str, clock: Clock, token: str) -> AsyncIterator[None]:
+    async def _bounded(self, what: str, clock: Clock, token: str, *, hides: bool) -> AsyncIterator[None]:
         """The one place where a request's foreign errors become ours, and where one that cannot be sent ends."""
         try:
             with clock.scope:
@@ -300,7 +301,7 @@ class Connection:
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.bypass.ended.set()
-            raise self._explained(error, what) from None
+            raise self._explained(error, what, hides=hides) from None
 
     def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
         if clock.reason:
@@ -317,25 +318,26 @@ class Connection:
         late = f"did not answer {what} within {clock.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {late}.")
 
-    def _explained(self, error: Exception, what: str) -> UpstreamError:
+    def _explained(self, error: Exception, what: str, *, hides: bool) -> UpstreamError:
         match error:
             case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
                 said = f"closed the connection during {what}; try again in a moment"
                 return ConnectionLostError(f"Upstream {self.name!r} {said}.")
             case MCPError() if error.message.startswith(FAILED_CONNECTION):
-                return ConnectionLostError(str(self.refusal(what, error.error.code, error.error.message)))
+                return ConnectionLostError(str(self.refusal(what, error.error.code, error.error.message, hides=hides)))
             case MCPError():
-                return self.refusal(what, error.error.code, error.error.message, error.error.data)
+                return self.refusal(what, error.error.code, error.error.message, error.error.data, hides=hides)
             case ValidationError() | ValueError() | WireError():
                 said = f"answered {what} with something that is not of the protocol's form"
             case _:
                 said = f"failed during {what} ({type(error).__name__}); try again in a moment"
         return UpstreamError(f"Upstream {self.name!r} {said}.")
 
-    def refusal(self, what: str, code: int, message: str, data: Any = None) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, data: Any = None, *, hides: bool = False) -> RefusedError:
         """A JSON-RPC error of the upstream's, for a model and for a client; without the secrets it was given."""
-        if not self.policy.preview:
+        if hides or not self.policy.preview:
             return unsaid(self.name, what, code, data)
+        code, data = rebuild_code(code), rebuild_data(code, data, hides=False)
         told = f"Upstream {self.name!r} refused {what}: {self.redactor.quote(message)} (error {code})."
         refusal = RefusedError(told, code, self.redactor.clean(message), self.redactor.clean_tree(data))
         return refusal.logged_as(refused(self.name, code))

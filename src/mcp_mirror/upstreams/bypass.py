@@ -37,9 +37,12 @@ from mcp_mirror.wire import (
     open_object,
     recover_id,
     recover_method,
+    short_error,
     splice,
 )
 
+MOST_BYTES: Final = 1 << 16
+"""Of a JSON-RPC error that is read whole."""
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that came."""
 
@@ -243,9 +246,15 @@ class Bypass:
         passage = None if identity is None else self._awaiting(identity)
         if passage is None:
             return _nothing(message) if identity in self._over else frame
+        return self._answered(message, passage, frame)
+
+    def _answered(self, message: Message, passage: Passage, frame: Buffer) -> Buffer | None:
+        """What the SDK sees of an answer to a request of ours."""
         self.flood.give_back()
         if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
             return None
+        if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > MOST_BYTES:
+            return short_error(message)
         lifted = lift_result(message, passage.method)
         if lifted is None:
             return frame

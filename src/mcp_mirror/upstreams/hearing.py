@@ -24,6 +24,8 @@ from mcp_mirror.floods import Pacer, RepeatedLog
 from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.pipes import MessageSink
 from mcp_mirror.upstreams.bypass import Said
+from mcp_mirror.upstreams.fields import MOST_BYTES, rebuild_notification
+from mcp_mirror.upstreams.muting import is_muted, muted
 from mcp_mirror.wire import RequestId
 
 _DELIVERY: Final = 5.0
@@ -219,17 +221,32 @@ class Hearing:
         if attendance.resets:
             attendance.clock.restart()
         if attendance.courier.exchange.wants_progress:
-            attendance.courier.post(said.method, said.params, said.size)
+            self._post(said, attendance.courier, hides=False)
 
     def _pass_on(self, said: Said) -> None:
         if courier := self._courier_for(said):
-            courier.post(said.method, said.params, said.size)
+            self._post(said, courier, hides=self._may_be_hidden(said))
+
+    def _post(self, said: Said, courier: Courier, *, hides: bool) -> None:
+        hides = hides and not is_muted(courier.exchange)  # which rebuilds it itself
+        params = rebuild_notification(said.method, said.params, hides=hides, size=said.size)
+        if params is None:
+            self._log.warning(
+                "%s is dropped: it is hidden, too large, or not of the protocol's form", _known(said.method)
+            )
+        else:
+            courier.post(said.method, params, said.size)
+
+    def _may_be_hidden(self, said: Said) -> bool:
+        """Whether a message that names no request may be about one whose values are hidden."""
+        return said.about is None and any(is_muted(one.courier.exchange) for one in self._attended.values())
 
     def _change(self, said: Said) -> None:
         self._party.on_change(CHANGES[said.method])
 
     def _update(self, said: Said) -> None:
-        self._party.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
+        if said.size <= MOST_BYTES:
+            self._party.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
 
     def _cancel(self, said: Said) -> None:
         identity = as_request_id(said.params.get("requestId"))
@@ -305,10 +322,12 @@ class Hearing:
             raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
         await courier.drain()  # what the server said before comes before
         await self._count(said, attendance)
+        exchange = muted(courier.exchange, may_show=not self._may_be_hidden(said))
+        assert exchange is not None  # noqa: S101  # there is a courier
         if attendance is None:
-            return await courier.exchange.ask(said.method, said.params)
+            return await exchange.ask(said.method, said.params)
         with attendance.clock.paused():
-            return await courier.exchange.ask(said.method, said.params)
+            return await exchange.ask(said.method, said.params)
 
     async def _count(self, said: Said, attendance: Attendance | None) -> None:
         """Count a request to the client; where it is not known about which call, against that with the fewest.

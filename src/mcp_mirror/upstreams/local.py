@@ -95,8 +95,9 @@ class LocalUpstream:
         del capability, detail
         return False
 
-    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
         """An error of JSON-RPC's, which no function answers with."""
+        del hides
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
     def present(self, client: Presented) -> None:

@@ -1,10 +1,6 @@
-"""An upstream whose words models may not see (`preview: false`): what of them goes on to clients all the same.
+"""The way back to a client for an upstream whose values are hidden, and its errors in our own words."""
 
-Progress goes on without its words, log lines do not, the client's model is not asked, and errors are told by their
-codes. Questions to a person go on: a person reads them.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,49 +9,52 @@ import mcp_types as types
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, ToolError
+from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 from mcp_mirror.upstreams.passing import Passing
 
 _SAMPLING: Final = "sampling/createMessage"
-_DROPPED: Final = frozenset({"notifications/message"})
-_PROGRESS: Final = "notifications/progress"
-_NUMBERS: Final = frozenset({"progressToken", "progress", "total"})
 
 
 @dataclass(frozen=True, slots=True)
 class Muted(Passing):
     """The way back to a client for such an upstream."""
 
+    hides: Callable[[], bool] = lambda: True
+    """Whether values are hidden now: a flow policy may change."""
+
     @property
     def log_level(self) -> str | None:
         """None: log lines are not passed on."""
-        return None
+        return None if self.hides() else self.exchange.log_level
 
     @property
     def home(self) -> Exchange | None:
         """See `Exchange.home`."""
-        return Muted(self.exchange.home) if self.exchange.home else None
+        return Muted(self.exchange.home, self.hides) if self.exchange.home else None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on, without words."""
-        if method in _DROPPED:
-            return
-        if method == _PROGRESS:
-            params = {key: value for key, value in params.items() if key in _NUMBERS}
-        await self.exchange.tell(method, params)
+        """Pass a notification on, rebuilt."""
+        rebuilt = rebuild_notification(method, params, hides=True) if self.hides() else params
+        if rebuilt is not None:
+            await self.exchange.tell(method, rebuilt)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask the client; see `Exchange.ask`. Its model is not asked.
 
         Raises:
-            RefusedError: It is the model that is to be asked.
+            RefusedError: The model would be asked.
         """
-        check_questions([{"method": method}])
-        return await self.exchange.ask(method, params)
+        return await self.exchange.ask(method, rebuild_request(method, params) if self.hides() else params)
 
 
 def muted(exchange: Exchange | None, *, may_show: bool) -> Exchange | None:
     """The way back to a client, as far as an upstream's words may go there."""
-    return exchange if may_show or exchange is None else Muted(exchange)
+    return exchange if may_show or exchange is None or is_muted(exchange) else Muted(exchange)
+
+
+def is_muted(exchange: Exchange | None) -> bool:
+    """Whether an upstream's words are hidden from this client now."""
+    return isinstance(exchange, Muted) and exchange.hides()
 
 
 def check_questions(requests: Iterable[Mapping[str, Any]]) -> None:
@@ -65,15 +64,17 @@ def check_questions(requests: Iterable[Mapping[str, Any]]) -> None:
         RefusedError: Something would.
     """
     if any(request["method"] == _SAMPLING for request in requests):
-        said = "The upstream asks the client's model, which may not see its words (`preview: false`)."
-        raise RefusedError(said, types.METHOD_NOT_FOUND, said)
+        rebuild_request(_SAMPLING, {})
 
 
 def unsaid(upstream: str, what: str, code: int, data: object = None) -> RefusedError:
-    """A JSON-RPC error without the words that came with it; what a client needs to act on it stays."""
+    """A JSON-RPC error in our own words. A client that lacks a capability gets its name; a URL to open is left out."""
+    code = rebuild_code(code)
     said = f"Upstream {upstream!r} refused {what} (error {code}). Its words are not shown (`preview: false`)."
-    acted_on = (types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED)
-    refusal = RefusedError(said, code, said, data if code in acted_on else None)
+    if code == types.URL_ELICITATION_REQUIRED:
+        said = f"{said} It wants the user to open a page. Ask the user to use this server directly for that."
+        code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
+    refusal = RefusedError(said, code, said, rebuild_data(code, data, hides=True))
     return refusal.logged_as(refused(upstream, code))
 
 

@@ -5,6 +5,7 @@ again with the answers. A client of either era can be before a server of either:
 other comes back with the answer, and what one wants answered with a new call is asked of the other live.
 """
 
+import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,8 +23,9 @@ from mcp_mirror.models import Buffer
 from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.upstreams.fields import rebuild_request
 from mcp_mirror.upstreams.hearing import asks_too_often
-from mcp_mirror.wire import asks
+from mcp_mirror.wire import asks, join, object_of, open_object
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,37 @@ def read_asked(arrival: Arrival) -> Asked | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
     return Asked(requests, None if state is None else {"state": state}, arrival.get("inputRequests"))
+
+
+def veiled(asked: Asked) -> Asked:
+    """Requests in our own keys, rebuilt, where values are hidden. The sealed state keeps the keys of the upstream.
+
+    Raises:
+        RefusedError: The client's model would answer one.
+    """
+    requests = {
+        f"question-{number}": {
+            "method": one["method"],
+            "params": rebuild_request(one["method"], one.get("params") or {}),
+        }
+        for number, one in enumerate(asked.requests.values(), 1)
+    }
+    return Asked(requests, {**(asked.state or {}), _KEYS: json.dumps(list(asked.requests))})
+
+
+def unveiled(again: Round) -> Round:
+    """The answers under the upstream's own keys."""
+    if _KEYS not in again.state:
+        return again
+    keys = {f"question-{number}": key for number, key in enumerate(json.loads(again.state[_KEYS]), 1)}
+    answers = open_object(again.answers) or {}
+    named = {keys[key]: raw for key, raw in answers.items() if key in keys}
+    state = {key: value for key, value in again.state.items() if key != _KEYS}
+    return Round(join(object_of(named)), state)
+
+
+_KEYS: Final = "keys"
+"""The state's member that has the upstream's own keys of what it asks."""
 
 
 async def ask_live(

@@ -19,9 +19,19 @@ from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.dedicated import DedicatedConnections, Sessions, Slot
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.link import Link, Means, Modes, Status
-from mcp_mirror.upstreams.muting import check_questions, refused, unsaid
+from mcp_mirror.upstreams.muting import Muted, check_questions, is_muted, muted, refused, unsaid
 from mcp_mirror.upstreams.passing import scoped
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, check_capabilities, next_round, read_asked
+from mcp_mirror.upstreams.questions import (
+    Asked,
+    HeldCalls,
+    Round,
+    ask_live,
+    check_capabilities,
+    next_round,
+    read_asked,
+    unveiled,
+    veiled,
+)
 
 _LONGEST_SWEEP: Final = 15.0
 """Seconds between two looks for dedicated connections that are not used any more."""
@@ -57,6 +67,8 @@ class Audience:
     """Which list has changed, for which party (None: for all), and of which upstream."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
+    may_show: Callable[[str], bool] = lambda _upstream: True
+    """Whether the model may see what an upstream says; see `Gateway.may_show`."""
 
 
 class Upstream(Protocol):
@@ -92,7 +104,7 @@ class Upstream(Protocol):
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether it has a capability, and within it a detail."""
 
-    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
         """A JSON-RPC error of its that came in a file."""
 
     def present(self, client: Presented) -> None:
@@ -230,9 +242,9 @@ class ServerUpstream:
         offered = self.listing.capabilities.get(capability) if self.listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
-    def refusal(self, what: str, code: int, message: str) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
         """A JSON-RPC error of the server's that came in a file."""
-        if not self.policy.preview:
+        if hides or not self.policy.preview:
             return unsaid(self.policy.name, what, code)
         redactor = self._means.redactor
         told = f"Upstream {self.policy.name!r} refused {what}: {redactor.quote(message)} (error {code})."
@@ -262,26 +274,31 @@ class ServerUpstream:
         """Send a caller's request over the connection that is its own; see `Upstream.request`."""
         self._check_scopes(exchange)
         self._check_size(order.size)
+        hides = is_muted(exchange) or not self.policy.preview
+        way = muted(exchange, may_show=not hides) or exchange
         if again is not None and "held" in again.state:
             return await self._holding.resume(again, exchange)
         link = await self.link_for(exchange)
         if again is not None:
+            again = unveiled(again)
             order = order.with_params(requestState=again.state.get("state"))
             order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
         modern = link.listing is None or link.listing.modern
         if exchange.caller.modern and not modern and exchange.caller.can_be_asked:
-            return await self._holding.begin(exchange, lambda held: link.request(order, held))
-        arrival = await link.request(order, exchange)
+            return await self._holding.begin(
+                exchange, lambda held: link.request(order, muted(held, may_show=not hides))
+            )
+        arrival = await link.request(order, way)
         asked = read_asked(arrival) if modern else None
         if asked is None:
             return arrival
         most = self.policy.bounds.max_questions_per_call
-        if not self.policy.preview:
+        if hides:
             check_questions(asked.requests.values())
         if exchange.caller.modern:
             check_capabilities(exchange.caller, asked)
-            return next_round(asked, again, most)
-        return await ask_live(asked, order, exchange, lambda following: link.request(following, exchange), most)
+            return next_round(veiled(asked) if hides else asked, again, most)
+        return await ask_live(asked, order, way, lambda following: link.request(following, way), most)
 
     async def settle_for(self, exchange: Exchange) -> None:
         """Make the caller's own connection, if it is to have one."""
@@ -362,6 +379,7 @@ class ServerUpstream:
 
     def _party(self, exchange: Exchange | None, key: Key | None = None) -> Party:
         home = scoped(exchange.home, self.policy.required_scopes) if exchange else None
+        home = Muted(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
         name = key or (home.caller.session if home else None)
 
         def changed(kind: str) -> None:

@@ -1,0 +1,250 @@
+"""Every field by which words of an upstream can reach a client, with its rule, and messages rebuilt by these rules.
+
+Values are *hidden* where an upstream has `preview: false`, or where `flows.model` keeps its values from the model.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import mcp_types as types
+import msgspec
+
+from mcp_mirror.callers import CAPABILITY_OF
+from mcp_mirror.errors import RefusedError
+from mcp_mirror.visible import visible_lines
+
+MOST_BYTES: Final = 1 << 16
+"""Of a notification, of an error's data and of a form."""
+_WORDS: Final = 8_000
+"""Bytes of a message in words."""
+_LARGEST_NUMBER: Final = 1 << 53
+_LARGEST_CODE: Final = 1 << 31
+_KEY: Final = secrets.token_bytes(16)
+
+
+class Rule(StrEnum):
+    """What becomes of a field."""
+
+    PASSES = "passes"
+    BOUNDED = "passes, up to 64 KiB"
+    CUT = "passes, cut at 8,000 bytes"
+    NUMBER = "a finite number up to 2^53"
+    WORD = "a word of the protocol"
+    OWN = "our own words"
+    OPAQUE = "an opaque value of ours"
+    CAPTURED = "shown or stored, as `mirror.capture` says"
+    STORED = "stored; only its path passes"
+    LISTED = "passes with the listing"
+    PERSON = "passes to a person"
+    REFUSED = "the request is refused"
+    NOTHING = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of one kind of message."""
+
+    message: str
+    name: str
+    usual: Rule
+    hidden: Rule
+
+
+def _of(message: str, /, **fields: tuple[Rule, Rule]) -> tuple[Field, ...]:
+    return tuple(Field(message, name.replace("__", ".").strip(), *rules) for name, rules in fields.items())
+
+
+_LIST: Final = (Rule.LISTED, Rule.LISTED)
+_GONE: Final = (Rule.NOTHING, Rule.NOTHING)
+_PAGE: Final = {"nextCursor": _GONE, "ttlMs": (Rule.NUMBER, Rule.NUMBER), "cacheScope": (Rule.WORD, Rule.WORD)}
+_UPDATE: Final = (Rule.BOUNDED, Rule.NOTHING)
+
+FIELDS: Final[tuple[Field, ...]] = (
+    *_of(
+        "initialize, server/discover",
+        protocolVersion=_GONE,
+        supportedVersions=_GONE,
+        capabilities=(Rule.WORD, Rule.WORD),
+        serverInfo=(Rule.PASSES, Rule.NOTHING),
+        instructions=(Rule.CUT, Rule.NOTHING),
+        ttlMs=_GONE,
+        cacheScope=_GONE,
+        _meta=_GONE,
+        resultType=_GONE,
+    ),
+    *_of("tools/list", tools=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
+    *_of("resources/list", resources=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
+    *_of("resources/templates/list", resourceTemplates=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
+    *_of("prompts/list", prompts=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
+    *_of(
+        "tools/call",
+        content=(Rule.CAPTURED, Rule.STORED),
+        structuredContent=(Rule.CAPTURED, Rule.STORED),
+        isError=(Rule.WORD, Rule.WORD),
+        resultType=(Rule.WORD, Rule.WORD),
+        _meta=(Rule.BOUNDED, Rule.STORED),
+        others=(Rule.PASSES, Rule.STORED),
+    ),
+    *_of(
+        "resources/read",
+        contents=(Rule.PASSES, Rule.STORED),
+        resultType=(Rule.WORD, Rule.WORD),
+        ttlMs=(Rule.NUMBER, Rule.NOTHING),
+        cacheScope=(Rule.WORD, Rule.NOTHING),
+        _meta=(Rule.BOUNDED, Rule.NOTHING),
+    ),
+    *_of(
+        "prompts/get",
+        messages=(Rule.PASSES, Rule.STORED),
+        description=(Rule.PASSES, Rule.NOTHING),
+        resultType=(Rule.WORD, Rule.WORD),
+        _meta=(Rule.BOUNDED, Rule.NOTHING),
+    ),
+    *_of(
+        "completion/complete",
+        completion=(Rule.PASSES, Rule.NOTHING),
+        resultType=(Rule.WORD, Rule.WORD),
+        _meta=(Rule.BOUNDED, Rule.NOTHING),
+    ),
+    *_of("input required", inputRequests=(Rule.PASSES, Rule.PERSON), requestState=(Rule.OPAQUE, Rule.OPAQUE)),
+    *_of("input required", keys=(Rule.PASSES, Rule.OWN), resultType=(Rule.WORD, Rule.WORD), _meta=_GONE),
+    *_of("empty results", _meta=_GONE, resultType=_GONE),
+    *_of(
+        "error",
+        code=(Rule.NUMBER, Rule.NUMBER),
+        message=(Rule.CUT, Rule.OWN),
+        data=(Rule.BOUNDED, Rule.NOTHING),
+    ),
+    *_of("error -32021", data__requiredCapabilities=(Rule.BOUNDED, Rule.WORD)),
+    *_of("error -32042", data__elicitations=(Rule.BOUNDED, Rule.NOTHING)),
+    *_of(
+        "notifications/progress",
+        progressToken=(Rule.OPAQUE, Rule.OPAQUE),
+        progress=(Rule.NUMBER, Rule.NUMBER),
+        total=(Rule.NUMBER, Rule.NUMBER),
+        message=(Rule.CUT, Rule.NOTHING),
+        _meta=_UPDATE,
+    ),
+    *_of(
+        "notifications/message",
+        level=(Rule.WORD, Rule.NOTHING),
+        logger=(Rule.BOUNDED, Rule.NOTHING),
+        data=(Rule.BOUNDED, Rule.NOTHING),
+        _meta=_UPDATE,
+    ),
+    *_of("notifications/resources/updated", uri=(Rule.BOUNDED, Rule.LISTED), _meta=_UPDATE),
+    *_of("notifications/tools/list_changed", _meta=_GONE),
+    *_of("notifications/resources/list_changed", _meta=_GONE),
+    *_of("notifications/prompts/list_changed", _meta=_GONE),
+    *_of("notifications/elicitation/complete", elicitationId=(Rule.BOUNDED, Rule.OPAQUE), _meta=_UPDATE),
+    *_of("notifications/cancelled", requestId=_GONE, reason=_GONE, _meta=_GONE),
+    *_of("notifications/subscriptions/acknowledged", notifications=_GONE, _meta=_GONE),
+    *_of("unknown notifications", params=_UPDATE, method=_UPDATE),
+    *_of(
+        "elicitation/create",
+        mode=(Rule.WORD, Rule.WORD),
+        message=(Rule.PERSON, Rule.PERSON),
+        requestedSchema=(Rule.PERSON, Rule.PERSON),
+        url=(Rule.PERSON, Rule.PERSON),
+        elicitationId=(Rule.PASSES, Rule.OPAQUE),
+        task=(Rule.PASSES, Rule.NOTHING),
+        _meta=(Rule.PASSES, Rule.NOTHING),
+    ),
+    *_of("sampling/createMessage", params=(Rule.PASSES, Rule.REFUSED)),
+    *_of("roots/list", params=(Rule.PASSES, Rule.NOTHING)),
+    *_of("ping", params=_GONE),
+    *_of("standard error", lines=(Rule.CUT, Rule.NOTHING)),
+)
+"""The table. docs/security.md shows it."""
+
+
+def table() -> str:
+    """The table in Markdown."""
+    rows = [f"| {one.message} | `{one.name}` | {one.usual} | {one.hidden} |" for one in FIELDS]
+    return "\n".join(["| message | field | usually | where values are hidden |", "|---|---|---|---|", *rows])
+
+
+def opaque(text: object) -> str:
+    """A value that stands for a text of an upstream's: the same for the same text while the gateway runs."""
+    return hashlib.blake2b(repr(text).encode("utf-8", "replace"), key=_KEY, digest_size=16).hexdigest()
+
+
+def rebuild_notification(
+    method: str, params: Mapping[str, Any], *, hides: bool, size: int = 0
+) -> Mapping[str, Any] | None:
+    """A notification as it passes; None where it does not.
+
+    Args:
+        method: What it is.
+        params: As the upstream sent them.
+        hides: Values of the upstream are hidden.
+        size: Bytes of the message.
+    """
+    rest = {} if hides or size > MOST_BYTES else dict(params)
+    if method == "notifications/progress":
+        return _progress(params, rest)
+    if hides and method == "notifications/elicitation/complete":
+        return {"elicitationId": opaque(params.get("elicitationId"))}
+    if hides or size > MOST_BYTES:
+        return None
+    return rest
+
+
+def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A request to the client, where values are hidden: what a person needs to answer it.
+
+    Raises:
+        RefusedError: The client's model would answer it.
+    """
+    if method == "roots/list":
+        return {}
+    if method != "elicitation/create":
+        said = "The upstream asks the client's model, which may not see its words."
+        raise RefusedError(said, types.METHOD_NOT_FOUND, said)
+    kept: dict[str, Any] = {"message": visible_lines(str(params.get("message", "")), _WORDS)}
+    if params.get("mode") == "url":
+        address = visible_lines(str(params.get("url", "")), _WORDS)
+        return {**kept, "mode": "url", "url": address, "elicitationId": opaque(params.get("elicitationId"))}
+    schema = params.get("requestedSchema")
+    if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MOST_BYTES:
+        said = "The upstream asks the user with a form that is missing or too large."
+        raise RefusedError(said, types.INVALID_PARAMS, said)
+    mode = {"mode": "form"} if "mode" in params else {}
+    return {**kept, **mode, "requestedSchema": schema}
+
+
+def rebuild_code(code: int) -> int:
+    """An error's code, where it is one that fits 32 bits."""
+    return code if -_LARGEST_CODE <= code < _LARGEST_CODE else types.INTERNAL_ERROR
+
+
+def rebuild_data(code: int, data: object, *, hides: bool) -> object:
+    """An error's data as it passes."""
+    if hides:
+        return _capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
+    return data if data is None or len(msgspec.json.encode(data)) <= MOST_BYTES else None
+
+
+def _progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, Any] | None:
+    numbers = {key: params[key] for key in ("progress", "total") if _is_number(params.get(key))}
+    if "progress" not in numbers:
+        return None
+    rest.pop("total", None)
+    if "message" in rest:
+        rest["message"] = visible_lines(str(rest["message"]), _WORDS)
+    return {**rest, **numbers}
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
+
+
+def _capabilities(data: object) -> Mapping[str, Any]:
+    needed = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
+    names = needed if isinstance(needed, Mapping) else {}
+    return {"requiredCapabilities": {one: {} for one in CAPABILITY_OF.values() if one in names}}

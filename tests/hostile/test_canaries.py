@@ -1,0 +1,189 @@
+"""A canary in every field of an upstream: where its values are hidden, a client by hand never receives one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp_types.methods import SERVER_NOTIFICATIONS, SERVER_REQUESTS, SERVER_RESULTS
+from tests.hostile.servers.canary import URI, mark
+
+from mcp_mirror.upstreams.fields import FIELDS, Rule, table
+
+if TYPE_CHECKING:
+    from tests.walk.conftest import Configured, Lines, Speak
+
+ROOT = Path(__file__).parents[2]
+OLD, NEW = "2025-11-25", "2026-07-28"
+ALLOWED = (Rule.LISTED, Rule.PERSON)
+"""What passes even where values are hidden: names and titles of a listing, and questions to a person."""
+HIDING: dict[str, dict[str, Any]] = {
+    "no preview": {"mirror": {"preview": False}},
+    "flows.model": {"flows": {"model": {"accepts": {"sources": ["honest"]}}}},
+}
+CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
+
+
+class Client:
+    """Sends requests, answers what it is asked, and keeps every byte that it receives."""
+
+    def __init__(self, lines: Lines, version: str) -> None:
+        self.lines, self.version = lines, version
+        self.received: list[str] = []
+        self.next_id = 0
+
+    async def greet(self) -> None:
+        if self.version == OLD:
+            info = {"name": "hand", "version": "0"}
+            told = {"protocolVersion": OLD, "capabilities": CAPABILITIES, "clientInfo": info}
+            await self.request("initialize", told)
+            await self.lines.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            await self.request("logging/setLevel", {"level": "debug"})
+        else:
+            await self.request("server/discover")
+
+    async def request(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        self.next_id += 1
+        meta: dict[str, Any] = {"progressToken": f"token-{self.next_id}"}
+        if self.version == NEW:
+            meta |= {
+                "io.modelcontextprotocol/protocolVersion": NEW,
+                "io.modelcontextprotocol/clientInfo": {"name": "hand", "version": "0"},
+                "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
+                "io.modelcontextprotocol/logLevel": "debug",
+            }
+        message = {"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": {**(params or {}), "_meta": meta}}
+        await self.lines.send(json.dumps(message))
+        while True:
+            line = await self.lines.receive()
+            assert line, b"".join(self.lines.stderr)
+            self.received.append(line.decode())
+            answer: dict[str, Any] = json.loads(line)
+            if "method" in answer and "id" in answer:
+                await self.reply(answer)
+            elif answer.get("id") == self.next_id:
+                return answer
+
+    async def reply(self, asked: dict[str, Any]) -> None:
+        result: dict[str, Any] = {"action": "accept", "content": {"a": "b"}}
+        if asked["method"] == "roots/list":
+            result = {"roots": []}
+        elif asked["method"] == "sampling/createMessage":
+            result = {"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"}
+        await self.lines.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}))
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        params: dict[str, Any] = {"name": tool, "arguments": arguments}
+        answer = await self.request("tools/call", params)
+        result = answer.get("result", {})
+        if result.get("resultType") == "input_required":
+            asked = result["inputRequests"].items()
+            accepted: dict[str, Any] = {"action": "accept", "content": {"a": "b"}}
+            given = {key: {"roots": []} if one["method"] == "roots/list" else accepted for key, one in asked}
+            state = {"requestState": result["requestState"]} if "requestState" in result else {}
+            answer = await self.request("tools/call", {**params, "inputResponses": given, **state})
+        return answer
+
+
+async def run_through(client: Client, suffix: str) -> dict[str, Any]:
+    """Ask for everything that there is; gives the answer to the call that asks the user."""
+    await client.greet()
+    for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
+        await client.request(method)
+    if client.version == OLD:
+        await client.request("resources/subscribe", {"uri": URI})
+    await client.call(f"work{suffix}")
+    for code in (-32000, -32021, -32042, 1 << 40):
+        await client.call(f"refuse{suffix}", code=code)
+    asked = await client.call(f"ask{suffix}")
+    await client.request("resources/read", {"uri": URI})
+    await client.request("prompts/get", {"name": "p", "arguments": {}})
+    reference = {"type": "ref/prompt", "name": "p"}
+    await client.request("completion/complete", {"ref": reference, "argument": {"name": "a", "value": ""}})
+    await client.request("resources/read", {"uri": "mcp-mirror://upstreams"})
+    await client.request("tools/list")
+    return asked
+
+
+def upstream(version: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-m", "tests.hostile.servers.canary", version], "cwd": str(ROOT)}
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+@pytest.mark.parametrize("server", [OLD, NEW])
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_no_canary_arrives_where_values_are_hidden(
+    configured: Configured, speak: Speak, raw: Any, version: str, server: str, hiding: str
+) -> None:
+    config = configured({"canary": upstream(server), "honest": raw()}, **HIDING[hiding])
+    async with asyncio.timeout(100), speak(config) as lines:
+        client = Client(lines, version)
+        asked = await run_through(client, "_mirrored")
+    received = "\n".join(client.received)
+    arrived = [one for one in FIELDS if one.hidden not in ALLOWED and mark(one.message, one.name) in received]
+    allowed = {"initialize, server/discover": "instructions"} if hiding == "flows.model" else {}
+    assert [(one.message, one.name) for one in arrived if allowed.get(one.message) != one.name] == []
+    assert mark("notifications/resources/updated", "uri") not in received
+    assert mark("elicitation/create", "message") in received, asked
+    assert "isError" not in asked.get("result", {}) or not asked["result"]["isError"] or server == OLD, asked
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_canaries_that_pass_arrive_otherwise(configured: Configured, speak: Speak, version: str) -> None:
+    async with asyncio.timeout(100), speak(configured({"canary": upstream(version)}), "-vv") as lines:
+        client = Client(lines, version)
+        await run_through(client, "_mirrored")
+    received = "\n".join(client.received)
+    for message, name in (
+        ("notifications/progress", "message"),
+        ("notifications/message", "data"),
+        ("unknown notifications", "params"),
+        ("error", "message"),
+        ("error -32042", "data.elicitations"),
+        ("error -32021", "data.requiredCapabilities"),
+        ("completion/complete", "completion"),
+        ("resources/read", "contents"),
+        ("prompts/get", "description"),
+        ("elicitation/create", "message"),
+        ("initialize, server/discover", "serverInfo"),
+    ):
+        assert mark(message, name) in received, (message, name)
+    for one in FIELDS:
+        if one.usual in (Rule.NUMBER, Rule.NOTHING):
+            assert mark(one.message, one.name) not in received, one
+
+
+MANY_FIELDS = 150
+"""Of all messages in all versions: a test that finds none would pass."""
+ALIASES = {"initialize": "initialize, server/discover", "server/discover": "initialize, server/discover"}
+EMPTY = ("logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe", "subscriptions/listen")
+
+
+def test_the_table_has_every_field_of_the_protocol() -> None:
+    known: dict[str, set[str]] = {}
+    for one in FIELDS:
+        known.setdefault(one.message, set()).add(one.name)
+    missing, counted = [], 0
+    messages = [(*key, model, True) for key, model in SERVER_RESULTS.items()]
+    messages += [(*key, model, False) for key, model in {**SERVER_NOTIFICATIONS, **SERVER_REQUESTS}.items()]
+    for method, version, model, is_result in messages:
+        where = "empty results" if is_result and method in EMPTY else ALIASES.get(method, method)
+        assert where in known, (method, version)
+        schema = model.model_json_schema() if isinstance(model, type) else {}
+        whole = schema if is_result else schema.get("properties", {}).get("params", {})
+        for part in (whole, *whole.get("anyOf", ())):
+            found = schema.get("$defs", {}).get(str(part.get("$ref", "")).rpartition("/")[2], part)
+            names = set(found.get("properties", {}))
+            counted += len(names)
+            if "params" not in known[where]:
+                missing += [(where, version, name) for name in sorted(names - known[where])]
+    assert missing == []
+    assert counted > MANY_FIELDS
+
+
+def test_the_security_page_has_the_table() -> None:
+    assert table() in (ROOT / "docs" / "security.md").read_text()
