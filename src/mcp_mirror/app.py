@@ -225,7 +225,8 @@ async def open_application(
                 config.server.session_idle,
                 wants_principals=config.auth.is_required,
             )
-            upstreams = Upstreams(config.upstreams, _equipment(config, news, sessions, spool, leash), functions)
+            equipment = _equipment(config, news, sessions, spool, leash, schema_workers)
+            upstreams = Upstreams(config.upstreams, equipment, functions)
             keeper = Keeper(store, policy, time.time, news.kept)
             estimate = estimator(config.mirror.provider)
             sender = Sender(Conversations(config.context, time.monotonic), tally, estimate)
@@ -237,6 +238,7 @@ async def open_application(
             news.reach(_handlers_of(gateway, config, sessions, tasks), config)
             tasks.start_soon(news.spread)
             tasks.start_soon(sessions.run)
+            tasks.start_soon(news.follow)
             tasks.start_soon(_warm, estimate)
             tasks.start_soon(tally.follow)
             async with upstreams.running():
@@ -306,12 +308,15 @@ async def _warm(estimate: Callable[[Buffer], int]) -> None:
     await anyio.to_thread.run_sync(estimate, b" ", abandon_on_cancel=True)
 
 
-def _equipment(config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash) -> Equipment:
+def _equipment(  # what all upstreams are made with
+    config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash, schema_workers: SchemaWorkers
+) -> Equipment:
     client_info = types.Implementation(name=config.server.name, version=__version__)
     audience = Audience(news.changed, news.updated, news.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
     residency = Residency(connections, sessions, config.server.session_idle)
-    return Equipment(spool, leash, client_info, audience, residency, config.server.answer_timeout)
+    examine = schema_workers.examine
+    return Equipment(spool, leash, client_info, examine, audience, residency, config.server.answer_timeout)
 
 
 def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:

@@ -3,9 +3,9 @@
 A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.capture import WRAPPER, CaptureRules
@@ -135,80 +135,116 @@ Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | Examined]
 """Tools that were not examined yet are examined."""
 
 
-def build_catalog(
-    listings: Listings,
-    mirror: MirrorPolicy,
-    reserved: Collection[str],
-    *,
-    transparent: bool = False,
-    pins: Pins = NO_PINS,
-    held: Mapping[str, Origin] = NOBODYS,
-) -> Catalog:
-    """The catalog of these listings.
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in small steps, so that others can run between them; the result is its return value."""
+
+
+def finish(steps: Steps[T]) -> T:
+    """Take all steps at once; the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRules:
+    """What a catalog is made by, beside the listings."""
+
+    mirror: MirrorPolicy
+    """How twins look."""
+    reserved: Collection[str] = ()
+    """Names of our own tools, which no upstream's can take."""
+    transparent: bool = False
+    """List only the originals, under their own names where no two are the same."""
+    pins: Pins = NO_PINS
+    """What the tools' definitions were, and what is done with those that differ."""
+    held: Mapping[str, Origin] = field(default_factory=lambda: NOBODYS)
+    """Names that are one tool's and can be no other's."""
+
+    @property
+    def kinds(self) -> tuple[bool, ...]:
+        """Whether twins are listed (True), originals (False), or both."""
+        both = (True, False) if self.mirror.expose_originals and self.mirror.suffix else (True,)
+        return (False,) if self.transparent else both
+
+
+def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
+    """The catalog of these listings, in steps of one tool.
 
     Args:
         listings: Each upstream that is connected, with its tools as it lists them.
-        mirror: How twins look.
-        reserved: Names of our own tools, which no upstream's can take.
-        transparent: List the originals alone, under their own names where no two are the same.
-        pins: What the tools' definitions were, and what is done with those that differ.
-        held: Names that are one tool's and can be no other's.
+        rules: What it is made by.
     """
     problems: list[str] = []
     given = [(policy, tuple(tools)) for policy, tools in listings]
-    found = [one for policy, tools in given for one in _admitted(policy, tools, pins, problems)]
-    pinned = pins.pinned_tools(policy for policy, _ in given)
+    found: list[_Found] = []
+    for policy, tools in given:
+        found += yield from _admitted(policy, tools, rules.pins, problems)
+    pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, Entry] = {}
     quarantined: dict[str, Finding] = {}
-    names = Names(reserved, held)
-    kinds = (True, False) if mirror.expose_originals and mirror.suffix else (True,)
-    for mirrored in (False,) if transparent else kinds:
-        named = _names_of(found, pinned, names, mirror.suffix if mirrored else "", keep=transparent)
+    names = Names(rules.reserved, rules.held)
+    for mirrored in rules.kinds:
+        named = yield from _names_of(
+            found, pinned, names, rules.mirror.suffix if mirrored else "", keep=rules.transparent
+        )
         for one in found:
-            if not mirrored and not transparent and not one.policy.preview:
+            yield
+            if not mirrored and not rules.transparent and not one.policy.preview:
                 continue  # what an original answers would be shown
             name = named[one.origin]
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
             else:
-                entries[name] = _entry(one, name, mirror, mirrored=mirrored)
+                entries[name] = _entry(one, name, rules.mirror, mirrored=mirrored)
     findings = tuple(one.finding for one in found if one.finding)
-    labels = frozenset(tool_label(one.name) for one in found)
-    return _scoped(Catalog(entries, labels, tuple(problems), quarantined, findings), found)
+    labels: set[str] = set()
+    for one in found:
+        yield
+        labels.add(tool_label(one.name))
+    return (yield from _scoped(Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found))
 
 
-def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Catalog:
+def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Steps[Catalog]:
     """With the scopes that its names take."""
-    scopes = {one.origin: one.policy.scopes_of(one.name) for one in found}
+    scopes: dict[Origin, frozenset[str]] = {}
+    for one in found:
+        yield
+        scopes[one.origin] = one.policy.scopes_of(one.name)
     return replace(catalog, required={name: scopes[one] for name, one in catalog.origins.items() if scopes[one]})
 
 
 def _names_of(
     found: Iterable[_Found], pinned: Collection[Origin], names: Names, suffix: str, *, keep: bool
-) -> Mapping[Origin, str]:
+) -> Steps[Mapping[Origin, str]]:
     """What each tool is called. What is not pinned changes no name of what is, and of what was and has gone."""
     known = frozenset(pinned)
     new = [one.origin for one in found if one.origin not in known]
     named: dict[Origin, str] = {}
     for group in (pinned, new):
         named |= names.keep(group) if keep else {}
-        named |= names.name_all([one for one in group if one not in named], suffix, tuple(named))
+        for one, name in names.name_all([one for one in group if one not in named], suffix, tuple(named)):
+            yield
+            named[one] = name
     return named
 
 
 def _admitted(
     policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | Examined], pins: Pins, problems: list[str]
-) -> list[_Found]:
+) -> Steps[list[_Found]]:
     admitted: dict[str, _Found] = {}
     for tool in tools:
+        yield
         examined = tool if isinstance(tool, Examined) else Examined(tool)
         if not (name := examined.name):
             problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
             problems.append(f"Upstream {policy.name!r} lists tool {_told(name)} twice: the first is served.")
-        elif not policy.admits(name):
-            continue
-        else:
+        elif policy.admits(name):
             examined = examined if examined is tool else examine(examined.raw, policy.bounds)
             if examined.excess:
                 why = examined.excess

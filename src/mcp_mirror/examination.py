@@ -18,6 +18,10 @@ from mcp_mirror.validation import Check, Cost, compile_check, cost_of
 _ANY: Final[Schema] = {"type": "object"}
 _SMALL: Final = 1 << 16
 """Characters of a schema that may be compiled on the event loop."""
+_SOON_COMPILED: Final = 1 << 13
+"""Characters of a schema of unknown cost that may be compiled on the event loop."""
+_SLOWLY_COMPILED: Final = ("unevaluated", "$dynamicRef", "$recursiveRef", "pattern")
+"""Keywords that can make the compilation of a small schema take seconds."""
 _FEW_PATTERNS: Final = 20
 """Patterns that may be compiled on the event loop: each takes 0.3 ms at most."""
 
@@ -101,15 +105,33 @@ def compiled(found: Examined) -> Examined:
 
 def refused(found: Examined, wrong: str) -> Examined:
     """The same tool with a schema for any object, since its own cannot be used."""
-    return replace(
-        found, schema=dict(_ANY), widened=admit_paths(_ANY), headers=(), cost=None, wrong=wrong.rstrip("."), check=None
-    )
+    any_object = replace(found, schema=dict(_ANY), widened=admit_paths(_ANY), headers=(), cost=None)
+    return any_object.unchecked(wrong.rstrip("."))
+
+
+def with_check(found: Examined) -> Examined | None:
+    """The same with its check, compiled here; None if that may be too much work for the event loop."""
+    if found.excess or found.wrong:
+        return found
+    if not is_small(found) and not _is_soon_compiled(found.schema):
+        return None
+    try:
+        check = compile_check(found.schema, is_small=True)
+        return replace(found, check=check if is_small(found) else None)
+    except ValueError:  # invalid, or a pattern that is large
+        return None
 
 
 def is_small(found: Examined) -> bool:
     """Whether the event loop may compile the schema."""
     cost = found.cost
     return cost is not None and cost.patterns <= _FEW_PATTERNS and len(str(found.schema)) <= _SMALL
+
+
+def _is_soon_compiled(schema: Schema) -> bool:
+    """Whether the event loop may compile a schema only to prove that it is valid."""
+    text = str(schema)
+    return len(text) <= _SOON_COMPILED and not any(word in text for word in _SLOWLY_COMPILED)
 
 
 def _spoilt_members(raw: Mapping[str, Any]) -> tuple[str, ...]:

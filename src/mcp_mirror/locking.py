@@ -68,7 +68,8 @@ def _pinned(upstream: Upstream, problems: list[str]) -> Pinned | None:
         problems.append(f"Upstream {policy.name!r} cannot be listed: {upstream.status.detail or 'it is down.'}")
         return None
     problems.extend(listing.problems)
-    return pin_upstream(policy, listing.instructions, listing.tools, problems)
+    served = [one.raw for one in listing.examined if not one.excess] if listing.examined else listing.tools
+    return pin_upstream(policy, listing.instructions, served, problems)
 
 
 def shown(finding: Finding) -> str:

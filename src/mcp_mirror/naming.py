@@ -4,7 +4,7 @@ Two names that differ in case alone are one, since models and some clients take 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -39,8 +39,10 @@ class Names:
             self._give(name)
         return {one: one[1] for one in free}
 
-    def name_all(self, tools: Iterable[Origin], suffix: str, others: Iterable[Origin] = ()) -> dict[Origin, str]:
-        """Names for tools: with the upstream's before it where two have one name, with a number where all fails.
+    def name_all(
+        self, tools: Iterable[Origin], suffix: str, others: Iterable[Origin] = ()
+    ) -> Iterator[tuple[Origin, str]]:
+        """Names for tools, one by one: with the upstream's before it where two have one name, else with a number.
 
         Args:
             tools: Those that get one, in the order in which they choose.
@@ -49,7 +51,8 @@ class Names:
         """
         chosen = dict.fromkeys(tools)
         times = Counter(name.casefold() for _, name in {*chosen, *others})
-        return {one: self._name(one, suffix, is_shared=times[one[1].casefold()] > 1) for one in chosen}
+        for one in chosen:
+            yield one, self._name(one, suffix, is_shared=times[one[1].casefold()] > 1)
 
     def _name(self, one: Origin, suffix: str, *, is_shared: bool) -> str:
         upstream, tool = one

@@ -1,17 +1,21 @@
 """Follows what upstreams announce: which tools there are now, which of them are not as pinned, and who is told."""
 
 import logging
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from time import monotonic
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
-from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.catalog import Catalog, CatalogRules, Steps, build_catalog, finish
 from mcp_mirror.contents import LABELS
 from mcp_mirror.faces.announcements import Change
 from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.labels import FUNCTIONS
 from mcp_mirror.naming import Origin
 from mcp_mirror.pins import Finding
 from mcp_mirror.policies import Config
@@ -22,10 +26,23 @@ _logger = logging.getLogger(__name__)
 
 _SPREAD_PAUSE: Final = 1.0
 """Seconds between two announcements to clients, however often something changes."""
+_AT_ONCE: Final = 500
+"""Tools up to which catalogs are made at once: 10 ms."""
+_SLICE: Final = 0.005
+"""Seconds of making a larger catalog after which others run."""
 _HELD: Final = 100_000
 """Names for which it is remembered whose they were."""
 _TOLD: Final = 10
 """Findings that the log is told of at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remaking:
+    """Catalogs that are to be made."""
+
+    parties: tuple[str | None, ...]
+    upstream: str | None
+    is_done: anyio.Event = field(default_factory=anyio.Event)
 
 
 class News:
@@ -35,6 +52,10 @@ class News:
         self._handlers: Handlers | None = None
         self.config = Config()
         self._pending: dict[Change, None] = {}
+        self._remakings: deque[_Remaking] = deque()
+        self._is_stale = anyio.Event()
+        self._generation = 0
+        """Counts the catalogs that were made at once."""
         self._wake = anyio.Event()
         self._held: dict[str, Origin] = {}
         self._told: dict[str | None, frozenset[str]] = {}
@@ -52,12 +73,49 @@ class News:
         self._held = {name: origin for name, origin in self._held.items() if origin[0] not in gone}
         self._handlers, self.config = handlers, config
 
-    def changed(self, kind: str, party: str | None, upstream: str | None = None) -> None:
-        """On a party's connection, or on everybody's, a list has changed: an upstream's, or the configuration."""
-        others = tuple(self.handlers.gateway.catalogs) if party is None else ()
-        if kind == "tools" and True not in [self._remake(one) for one in (party, *others)]:
-            return
+    def changed(self, kind: str, party: str | None, upstream: str | None = None) -> anyio.Event | None:
+        """On a party's connection, or on everybody's, a list has changed: an upstream's, or the configuration.
+
+        Returns:
+            An event that is set once the catalogs show it; None if they do already. Catalogs of many tools are made in
+            slices, so that calls are answered meanwhile.
+        """
+        if kind == "tools":
+            return self._remake((party, *(tuple(self.handlers.gateway.catalogs) if party is None else ())), upstream)
         self._tell(Change(kind, party, required=self._required(upstream)))
+        return None
+
+    def _remake(self, parties: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
+        gateway = self.handlers.gateway
+        listings = [one.listing_for(party) for one in gateway.upstreams for party in parties]
+        tools = sum(len(listing.tools) for listing in listings if listing)
+        if tools > _AT_ONCE and upstream != FUNCTIONS:
+            remaking = _Remaking(parties, upstream)
+            self._remakings.append(remaking)
+            self._is_stale.set()
+            return remaking.is_done
+        self._generation += 1
+        self._put(parties, upstream, [finish(self._made(party)) for party in parties])
+        return None
+
+    async def follow(self) -> None:
+        """Make the catalogs of many tools, those that changed first at first."""
+        while True:
+            await self._is_stale.wait()
+            self._is_stale = anyio.Event()
+            while self._remakings:
+                remaking = self._remakings.popleft()
+                generation = self._generation - 1
+                while generation != self._generation:  # others may have been made meanwhile, of newer listings
+                    generation = self._generation
+                    made = [await _sliced(self._made(party)) for party in remaking.parties]
+                self._put(remaking.parties, remaking.upstream, made)
+                remaking.is_done.set()
+
+    def _put(self, parties: tuple[str | None, ...], upstream: str | None, made: list[Catalog]) -> None:
+        """Serve other catalogs, and tell clients if they see a difference."""
+        if True in [self._serve(party, catalog) for party, catalog in zip(parties, made, strict=True)]:
+            self._tell(Change("tools", parties[0], required=self._required(upstream)))
 
     def _required(self, upstream: str | None) -> tuple[str, ...]:
         found = (one.policy for one in self.handlers.gateway.upstreams if one.policy.name == upstream)
@@ -71,8 +129,8 @@ class News:
         """Tools are held to other pins: so are those that a party sees on its own connection alone."""
         links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.links)
         for name in dict.fromkeys(link.party.name for link in links):
-            if name is not None and self._remake(name):
-                self._tell(Change("tools", name))
+            if name is not None:
+                self._remake((name,))
 
     def own_changed(self) -> None:
         """We have other tools of our own."""
@@ -90,21 +148,24 @@ class News:
         """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
         self._tell(Change("resources", namespace=namespace))
 
-    def _remake(self, party: str | None) -> bool:
-        """Put a catalog together anew; whether clients see a difference."""
+    def _made(self, party: str | None) -> Steps[Catalog]:
+        """Put a catalog together, in steps."""
         gateway, config = self.handlers.gateway, self.config
         said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
-        listed = ((policy, listing.tools if listing else ()) for policy, listing in said)
-        reserved = () if config.is_transparent else TOOLS
-        catalog = build_catalog(
-            listed,
+        listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in said)
+        rules = CatalogRules(
             config.mirror,
-            reserved,
+            () if config.is_transparent else TOOLS,
             transparent=config.is_transparent,
             pins=gateway.pins,
             held=self._held,
         )
-        catalog = replace(catalog, findings=(*catalog.findings, *self._instructions()))
+        catalog = yield from build_catalog(listed, rules)
+        return replace(catalog, findings=(*catalog.findings, *self._instructions()))
+
+    def _serve(self, party: str | None, catalog: Catalog) -> bool:
+        """Serve a catalog; whether clients see a difference."""
+        gateway = self.handlers.gateway
         self._note(party, catalog)
         before = gateway.catalogs.get(party or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
@@ -157,6 +218,20 @@ class News:
             for change in pending:
                 await self.handlers.announcements.announce(change)
             await anyio.sleep(_SPREAD_PAUSE)
+
+
+async def _sliced(steps: Steps[Catalog]) -> Catalog:
+    """Take steps; after each slice others run."""
+    began = monotonic()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            catalog: Catalog = end.value
+            return catalog
+        if monotonic() > began + _SLICE:
+            await anyio.lowlevel.checkpoint()
+            began = monotonic()
 
 
 def _shown(catalog: Catalog) -> tuple[dict[str, Any], frozenset[str]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.catalog import Catalog, build_catalog
+from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, finish
 from mcp_mirror.naming import Origin
 from mcp_mirror.pins import Lock, Pins, pin_upstream
 from mcp_mirror.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy
@@ -49,7 +49,7 @@ def tool(name: str) -> dict[str, Any]:
 
 def build(world: World, mirror: MirrorPolicy, **more: Any) -> Catalog:
     listings = [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world]
-    return build_catalog(listings, mirror, TOOLS, **more)
+    return finish(build_catalog(listings, CatalogRules(mirror, TOOLS, **more)))
 
 
 def origins(world: World) -> set[Origin]:
@@ -72,12 +72,9 @@ def test_every_tool_has_a_name_of_its_own_and_none_has_one_of_ours(mirror: Mirro
 
 @given(world=WORLD)
 def test_a_transparent_catalog_gives_no_name_twice_either(world: World) -> None:
-    catalog = build_catalog(
-        [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world],
-        MirrorPolicy(suffix="", capture="never"),
-        (),
-        transparent=True,
-    )
+    listings = [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world]
+    rules = CatalogRules(MirrorPolicy(suffix="", capture="never"), transparent=True)
+    catalog = finish(build_catalog(listings, rules))
     served = [(one.upstream, one.tool) for one in catalog.entries.values()]
     assert (len(served), set(served)) == (len(set(served)), origins(world))
 

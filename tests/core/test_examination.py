@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.hostile.schemas import page
 
-from mcp_mirror.examination import Examined, compiled, examine, look_through
+from mcp_mirror.examination import Examined, compiled, examine, look_through, with_check
 from mcp_mirror.limits import UpstreamBounds
 
 BOUNDS = UpstreamBounds(max_tool_bytes=10_000)
@@ -53,3 +53,18 @@ def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:
     found = look_through(tool(), BOUNDS).unchecked("its schema takes too long to compile")
     assert found.schema == tool()["inputSchema"]
     assert not found.is_validated
+
+
+def test_the_event_loop_compiles_only_small_schemas() -> None:
+    small = with_check(look_through(tool(), BOUNDS))
+    assert small is not None
+    assert small.check is not None
+    recursive = with_check(look_through(tool(inputSchema={"type": "object"} | page()), BOUNDS))
+    assert recursive is not None
+    assert (recursive.check, recursive.wrong) == (None, None)
+    slow = look_through(tool(inputSchema={"type": "object", "unevaluatedProperties": False}), BOUNDS)
+    large = look_through(tool(inputSchema={"type": "object", "pattern": "(a{1,200}){1,200}"}), BOUNDS)
+    invalid = look_through(tool(inputSchema={"properties": []}), BOUNDS)
+    assert [with_check(one) for one in (slow, large, invalid)] == [None] * 3
+    without = look_through({"name": "a"}, BOUNDS)
+    assert with_check(without) == without

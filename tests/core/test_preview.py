@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.answers import LONGEST_ERROR, error_reply
 from mcp_mirror.capture import CaptureRules
-from mcp_mirror.catalog import build_catalog
+from mcp_mirror.catalog import CatalogRules, build_catalog, finish
 from mcp_mirror.digest import Digest, Order, digest_result
 from mcp_mirror.models import Span
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
@@ -139,7 +139,9 @@ def test_an_upstream_without_previews_lists_no_originals_and_is_never_transparen
     tools = [{"name": "say", "inputSchema": {"type": "object"}}]
     shown, unseen = UpstreamPolicy("a", StdioEndpoint("x")), UpstreamPolicy("b", StdioEndpoint("x"), preview=False)
     names = {
-        policy.name: set(build_catalog([(policy, tools)], MirrorPolicy(expose_originals=True), frozenset()).entries)
+        policy.name: set(
+            finish(build_catalog([(policy, tools)], CatalogRules(MirrorPolicy(expose_originals=True)))).entries
+        )
         for policy in (shown, unseen)
     }
     assert names == {"a": {"say", "say_mirrored"}, "b": {"say_mirrored"}}

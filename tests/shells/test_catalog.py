@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.catalog import Catalog, build_catalog, join_cache_hints
+from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, finish, join_cache_hints
 from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 OWN = ("retrieve_final_answer_from_memory",)
@@ -20,7 +20,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 def build(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]], **mirror: Any) -> Catalog:
-    return build_catalog(listings, MirrorPolicy(**mirror), OWN)
+    return finish(build_catalog(listings, CatalogRules(MirrorPolicy(**mirror), OWN)))
 
 
 def test_tools_stand_in_the_order_of_the_configuration_and_of_their_listings() -> None:
@@ -80,7 +80,7 @@ FULL = tool(
 
 
 def transparent(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]]) -> Catalog:
-    return build_catalog(listings, MirrorPolicy(suffix="", capture="never"), (), transparent=True)
+    return finish(build_catalog(listings, CatalogRules(MirrorPolicy(suffix="", capture="never"), transparent=True)))
 
 
 def test_a_transparent_catalog_is_what_the_upstreams_list() -> None:

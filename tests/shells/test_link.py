@@ -1,9 +1,10 @@
 """A kept connection, to programs that really start and end."""
 
+import json
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from tests.load import slowness
 
 from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.examination import Examined, examine
 from mcp_mirror.leash import Leash
+from mcp_mirror.models import Buffer
 from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import Outgoing
@@ -81,6 +84,10 @@ class Program:
 Keep = Callable[..., AbstractAsyncContextManager[tuple[Link, Program]]]
 
 
+async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Examined, ...]:
+    return tuple(examine(json.loads(bytes(item)), policy.bounds) for item in items)
+
+
 @pytest.fixture
 def keep(tmp_path: Path) -> Keep:
     """A link to a new program, kept."""
@@ -97,7 +104,7 @@ def keep(tmp_path: Path) -> Keep:
         policy = UpstreamPolicy("up", endpoint)
         info = types.Implementation(name="us", version="0")
         with Spool(WirePolicy()) as spool, Leash() as leash, anyio.fail_after(BOUND):
-            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")))
+            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")), examined)
             link = Link(means, Party(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(link.run)

@@ -3,9 +3,8 @@
 What a result means is not known here: a request gives the members of the result as the bytes that came.
 """
 
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
+from mcp_mirror.examination import Examined
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
 from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Arrival, Bypass
@@ -86,6 +86,10 @@ class Outgoing:
         return replace(self, params={**self.params, **more})
 
 
+Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[Examined, ...]]]
+"""Examines the tools of an upstream's listing, JSON text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What an upstream said of itself when it was connected."""
@@ -99,6 +103,8 @@ class Listing:
     """How long and for whom each page of the tools may be kept: `ttlMs` and `cacheScope`."""
     problems: tuple[str, ...] = ()
     """What is wrong with the listing, a sentence each, for an operator."""
+    examined: tuple[Examined, ...] = ()
+    """What was found out about the tools."""
 
     @property
     def modern(self) -> bool:
@@ -162,13 +168,15 @@ class Connection:
         offered = getattr(self.client.server_capabilities, capability, None)
         return offered is not None and (not detail or bool(getattr(offered, detail, None)))
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self, examine: Examine) -> Listing:
         """All that the server says of itself, its tools page by page."""
         page = await self.list_all("tools/list", "tools") if self.offers("tools") else Page()
         cut = f"Upstream {self.name!r} lists more tools than {page.cut} lets it: those after are not served."
         info = self.client.server_info
+        examined = await examine(self.policy, page.items)
         return Listing(
-            tools=tuple(_read_tool(raw) for raw in page.items),
+            tools=tuple(dict(one.raw) for one in examined),
+            examined=examined,
             instructions=self.client.instructions,
             protocol_version=self.client.protocol_version,
             server=f"{info.name} {info.version}".strip() if info else "unnamed",
@@ -282,7 +290,8 @@ class Connection:
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH or order.method != "tools/call":
                 raise
-            await self.list_tools()  # the schema that its headers come from has changed: learn it, send again
+            # The schema that its headers come from has changed: the SDK learns it, and the request is sent again.
+            await self.list_all("tools/list", "tools")
             await self.client.session.send_request(request, _RESULT)
 
     @asynccontextmanager
@@ -357,16 +366,6 @@ def _scalar(raw: Buffer | None, kind: type[Any]) -> Any:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read_tool(raw: Buffer) -> RawTool:
-    """A tool; what is none, or holds what cannot be passed on, is an empty one."""
-    try:
-        tool = json.loads(bytes(raw))
-        msgspec.json.encode(tool)
-    except (ValueError, RecursionError):
-        return {}
-    return tool if isinstance(tool, dict) else {}
 
 
 def is_closed(error: BaseException) -> bool:

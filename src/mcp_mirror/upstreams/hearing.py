@@ -158,8 +158,8 @@ class Attendance:
 class Party:
     """For whom a connection is made, and who is told of what the server announces."""
 
-    on_change: Callable[[str], None]
-    """Which list has changed."""
+    on_change: Callable[[str], anyio.Event | None]
+    """Which list has changed. Returns an event that is set once clients see it; None if they do already."""
     on_update: Callable[[str, Mapping[str, Any]], None]
     """Which resource was updated, and the notification's parameters."""
     home: Exchange | None = None

@@ -27,6 +27,7 @@ from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import (
     Connection,
     ConnectionLostError,
+    Examine,
     Listing,
     Mode,
     Outgoing,
@@ -102,6 +103,7 @@ class Means:
     leash: Leash
     client_info: types.Implementation
     redactor: Redactor
+    examine: Examine
     authorizer: Authorizer | None = None
     """Has the tokens that the upstream wants; None where it wants none."""
     doorway: Doorway | None = None
@@ -247,9 +249,10 @@ class Link:
         last_words = LastWords(self.means.redactor)
         try:
             async with self._connected(self.means.transport(last_words, self._takes_cookies)) as connection:
+                await self._tell_change("tools")
                 self._settle(connection)
-                for kind in ("tools", *(kind for kind in ("resources", "prompts") if connection.offers(kind))):
-                    self._announce(kind)
+                for kind in (kind for kind in ("resources", "prompts") if connection.offers(kind)):
+                    await self._tell_change(kind)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._follow_changes, connection)
                     tasks.start_soon(self._relist, connection)
@@ -286,7 +289,7 @@ class Link:
             )
             async with opened as connection:
                 _check_protocol(means.policy.oldest_protocol, connection.client.protocol_version)
-                self.listing = await connection.list_tools()
+                self.listing = await connection.list_tools(self.means.examine)
                 scope.deadline = float("inf")
                 yield connection
         if scope.cancelled_caught:
@@ -312,6 +315,11 @@ class Link:
             self.status = Status("ready")
             self.settled.set()
         self._tell_moved()
+
+    async def _tell_change(self, kind: str) -> None:
+        """Announce that a list has changed, and wait until clients see it."""
+        if (is_seen := self._announce(kind)) is not None:
+            await is_seen.wait()
 
     def _tell_moved(self) -> None:
         self._moved.set()
@@ -369,12 +377,12 @@ class Link:
             changed, self._changed = self._changed, set()
             try:
                 if "tools" in changed:
-                    self.listing = await connection.list_tools()
+                    self.listing = await connection.list_tools(self.means.examine)
             except UpstreamError as error:
                 log.warning("%s", error.logged)
                 changed.discard("tools")
             for kind in sorted(changed):
-                self._announce(kind)
+                await self._tell_change(kind)
             await anyio.sleep(_RELIST_PAUSE)
 
     def _set_down(self, error: UpstreamError) -> None:

@@ -38,7 +38,7 @@ class LocalFunctions:
         self._all: dict[str, Function] = {}
         self.policy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
         """How they are treated."""
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], object] = lambda: None
         """Told of each that is added."""
 
     def __getitem__(self, name: str) -> Function:

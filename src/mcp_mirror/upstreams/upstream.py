@@ -63,8 +63,8 @@ class Residency:
 class Audience:
     """Who is told of what upstreams announce."""
 
-    on_change: Callable[[str, str | None, str], None]
-    """Which list has changed, for which party (None: for all), and of which upstream."""
+    on_change: Callable[[str, str | None, str], anyio.Event | None]
+    """Which list has changed, for which party (None: for all), and of which upstream. See `Party.on_change`."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
     may_show: Callable[[str], bool] = lambda _upstream: True
@@ -382,8 +382,8 @@ class ServerUpstream:
         home = Muted(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
         name = key or (home.caller.session if home else None)
 
-        def changed(kind: str) -> None:
-            self._audience.on_change(kind, name, self.policy.name)
+        def changed(kind: str) -> anyio.Event | None:
+            return self._audience.on_change(kind, name, self.policy.name)
 
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)

@@ -1,0 +1,120 @@
+"""The examination of listings and the validation of arguments, in slices and in worker processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hostile.schemas import blocks, doubling, page, tool
+
+from mcp_mirror.catalog import CatalogRules, Entry, build_catalog, finish
+from mcp_mirror.leash import Leash
+from mcp_mirror.limits import UpstreamBounds
+from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.schema_workers import SchemaWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mcp_mirror.examination import Examined
+
+POLICY = UpstreamPolicy("up", StdioEndpoint("x"), deny=("denied",), bounds=UpstreamBounds(max_tools=100))
+PLAIN = tool("plain", {"properties": {"n": {"type": "integer"}}})
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[SchemaWorkers]:
+    with Leash() as leash:
+        async with aclosing(SchemaWorkers(leash)) as opened:
+            yield opened
+
+
+async def examined(workers: SchemaWorkers, *tools: Any) -> list[Examined]:
+    items = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in tools]
+    return list(await workers.examine(POLICY, items))
+
+
+async def entry_of(workers: SchemaWorkers, given: Any) -> Entry:
+    found = await examined(workers, given)
+    (entry,) = finish(build_catalog([(POLICY, found)], CatalogRules(MirrorPolicy()))).entries.values()
+    return entry
+
+
+async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWorkers) -> None:
+    recursive, broken = tool("recursive", page()), tool("broken", {"properties": []})
+    found = await examined(workers, PLAIN, recursive, broken, b"[]", b'{"name":5}', tool("denied", {}))
+    assert [one.name for one in found] == ["plain", "recursive", "broken", "", "", "denied"]
+    assert [one.check is None for one in found[:3]] == [False, True, True]
+    assert [one.wrong is None for one in found[:2]] == [True, True]
+    assert str(found[2].wrong).startswith("its input schema is not valid")
+
+
+async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) -> None:
+    first, second = await examined(workers, PLAIN), await examined(workers, PLAIN)
+    assert first[0] is second[0]
+
+
+async def test_a_large_schema_is_examined_in_a_process(workers: SchemaWorkers) -> None:
+    properties = {f"p{n}": {"type": "integer", "description": "x" * 100} for n in range(200)}
+    (found,) = await examined(workers, tool("large", {"properties": properties}))
+    assert found.check is not None
+    assert found.check({"p1": "x"})
+    assert found.widened["properties"]["p1"]["anyOf"][0]["type"] == "integer"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (tool("large", {"description": "x" * (1 << 20)}), "max_tool_bytes"),
+        (tool("many", {"x": [[]] * 40_000}), "has 40,003 objects and arrays; 30,000 is the limit"),
+    ],
+)
+async def test_a_tool_over_a_budget_is_not_served(workers: SchemaWorkers, given: Any, why: str) -> None:
+    found = await examined(workers, given, PLAIN)
+    assert [one.name for one in found] == [given["name"], "plain"]
+    assert why in str(found[0].excess)
+    assert found[1].excess is None
+
+
+async def test_a_schema_that_takes_too_long_to_compile_is_not_validated(workers: SchemaWorkers) -> None:
+    patterns = {f"p{n}": {"pattern": f"(a{{1,200}}){{1,200}}{n}"} for n in range(3000)}
+    found = await examined(workers, tool("patterns", {"properties": patterns}), PLAIN)
+    assert "to compile" in str(found[0].wrong)
+    assert len(found[0].widened["properties"]) == 3000
+    assert found[1].check is not None
+
+
+async def test_no_more_tools_than_the_limit_are_examined(workers: SchemaWorkers) -> None:
+    assert len(await examined(workers, *(tool(f"t{n}", {}) for n in range(150)))) == 101
+
+
+async def test_a_recursive_schema_is_validated_in_a_process(workers: SchemaWorkers) -> None:
+    entry = await entry_of(workers, tool("edit", page()))
+    for _ in range(2):
+        assert await workers.validate(entry, json.dumps(blocks(6, "tabs")).encode(), "alice") is None
+        said = await workers.validate(entry, json.dumps(blocks(6, "cardd")).encode(), "alice")
+        assert said is not None
+        assert "'type' is \"cardd\"" in said
+
+
+async def test_arguments_that_take_too_long_are_left_to_the_upstream(
+    workers: SchemaWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = await entry_of(workers, tool("any", doubling("anyOf")))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            assert await workers.validate(entry, b'{"a":"x"}', "alice") is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "Validating the arguments of 'any' takes more than 200 ms: the upstream validates them."
+    ]
+
+
+async def test_a_tool_without_validation_takes_anything(workers: SchemaWorkers) -> None:
+    entry = await entry_of(workers, {"name": "a"})
+    assert await workers.validate(entry, b"[]", "alice") is None
+    plain = await entry_of(workers, PLAIN)
+    assert await workers.validate(plain, b'{"n":"x"}', "alice")
+    assert await workers.validate(plain, b'{"n":' + b"1" * 5000 + b"}", "alice") is None
