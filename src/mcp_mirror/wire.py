@@ -286,7 +286,7 @@ class _Error(msgspec.Struct):
 def short_error(message: Message) -> bytes:
     """An error response without the data, its message cut."""
     try:
-        error = msgspec.json.decode(message.error, type=_Error) if isinstance(message.error, msgspec.Raw) else _Error()
+        error = msgspec.json.decode(memoryview(message.error), type=_Error)  # type: ignore[arg-type]  # it has one
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         error = _Error()
     said = {"code": error.code, "message": error.message[:_SMALL]}

@@ -20,6 +20,8 @@ from mcp_mirror.wire import (
     has_more_values,
     join,
     object_of,
+    open_message,
+    short_error,
 )
 
 JSON = st.recursive(
@@ -99,3 +101,15 @@ def test_arguments_with_very_many_texts_like_paths_are_refused() -> None:
     path = b'"say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"'
     with pytest.raises(ToolError, match="look like memory paths; 20,000 are accepted"):
         find_pointers(b"[" + b",".join([path] * 20_001) + b"]", frozenset({"say"}))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (b'{"code":-32000,"message":"no","data":[1]}', {"code": -32000, "message": "no"}),
+        (b'{"code":"x"}', {"code": -32603, "message": "The error is not of JSON-RPC's form."}),
+    ],
+)
+def test_a_long_error_is_read_without_its_data(error: bytes, said: Any) -> None:
+    short = json.loads(short_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error)))
+    assert short == {"jsonrpc": "2.0", "id": 7, "error": said}
