@@ -231,14 +231,14 @@ def _peak(pid: int) -> int:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the rows as a table; with HOSTILE_WRITE_DOCS write it into the security page too."""
+    """Print the rows as a table; with HOSTILE_WRITE_DOCS also write it into the security page, if no test failed."""
     reports = [one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome)]
     rows = [Row(**value) for one in reports for key, value in one.user_properties if key == "row"]
     if not rows:
         return
     terminalreporter.section("time and memory by kind of hostile input")
     terminalreporter.write_line(table := "\n".join(table_of(rows)))
-    if "HOSTILE_WRITE_DOCS" in os.environ:
+    if "HOSTILE_WRITE_DOCS" in os.environ and not terminalreporter.getreports("failed"):
         before, rest = PAGE.read_text().split(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
 
