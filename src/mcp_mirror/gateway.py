@@ -141,7 +141,7 @@ class Gateway:
 
     async def _serve(self, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
         if own := self.own_tools.get(call.name):
-            memory = self.memory_within(hold, call.id, consent)
+            memory = replace(self.memory_within(hold, call.id, consent), course=call.course)
             return content_reply(await own.call(memory, call.namespace, call.arguments))
         return await self._walk(await self._route(call.name, call.exchange.caller), call, hold, consent)
 

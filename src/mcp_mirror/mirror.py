@@ -355,7 +355,8 @@ async def _call(
     try:
         given, conversation = _read_arguments(arguments), read_conversation(told, None)
         call = ToolCall(Silent(Caller(namespace)), name, given, conversation=conversation)
-        return read_reply(await application.gateway.call_tool(call))
+        members = await application.gateway.call_tool(call)
+        return read_reply(members, call.course.path)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

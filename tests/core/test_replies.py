@@ -41,3 +41,27 @@ def test_structured_content_is_told_where_nothing_else_is() -> None:
 
 def test_an_error_is_one() -> None:
     assert read_reply({"content": b"[]", "isError": b"true"}).is_error
+
+
+PATH = "load-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+PAPER = f'The output was stored in memory under the path "{PATH}". It is a dictionary of one key.'
+
+
+@pytest.mark.parametrize(
+    ("text", "preview"),
+    [
+        (f'"{PATH}"\ntext, 134 kB\nfirst line', "text, 134 kB\nfirst line"),
+        (f'{{"n": 1}}\nStored as "{PATH}".', '{"n": 1}'),
+        (f"{PATH}\n", ""),
+        (f"{PAPER}\nGive a path.", f"{PAPER}\nGive a path."),
+    ],
+)
+def test_a_preview_is_the_notice_without_its_path(text: str, preview: str) -> None:
+    blocks = [{"type": "text", "text": text}, SAID]
+    reply = read_reply({"content": json.dumps(blocks).encode()}, PATH)
+    assert (reply.path, reply.preview) == (PATH, preview)
+
+
+def test_a_reply_without_a_stored_value_has_no_path_and_no_preview() -> None:
+    reply = read_reply({"content": json.dumps([SAID]).encode()})
+    assert (reply.path, reply.preview) == (None, None)

@@ -44,8 +44,9 @@ class Station:
 
 
 def path_in(reply: Reply) -> str:
-    assert "\nThis path " in reply.text, reply
-    return reply.text.splitlines()[0].strip('"')
+    assert reply.path is not None, reply
+    assert reply.path in reply.text
+    return reply.path
 
 
 def with_functions(**options: Any) -> Mirror:
@@ -98,6 +99,27 @@ async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(ch
         answer = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/hour/3"})
         assert answer.text == "3.0"
         assert path in (await mirror.call("memory_list")).text
+
+
+async def test_a_reply_names_the_path_and_preview_of_what_was_stored(chemist: Any) -> None:
+    async with with_functions(upstreams={"maker": chemist}) as mirror:
+        stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        assert await mirror.read(str(stored.path)) == TABLE
+        assert stored.preview is not None
+        assert stored.preview in stored.text
+        assert '"/celsius" array[5000]' in stored.preview
+        assert str(stored.path) not in stored.preview
+        made = await mirror.call("memory_put", {"value": [1, 2]})
+        assert await mirror.read(str(made.path)) == [1, 2]
+        for name, arguments in (
+            ("average_mirrored", {"values": [1, 2]}),
+            ("load_table_mirrored", {"city": "Rome"}),
+            ("retrieve_final_answer_from_memory", {"memory_path": f"{stored.path}/hour/3"}),
+            ("memory_list", {}),
+            ("averag", {}),
+        ):
+            reply = await mirror.call(name, arguments)
+            assert (reply.path, reply.preview) == (None, None), name
 
 
 async def test_a_number_that_a_model_writes_as_text_is_the_number_beside_paths_too() -> None:
@@ -476,7 +498,7 @@ def test_the_readme_is_true(tmp_path: Path, chemist: Any) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True
     )
     *notice, average, counts = ran.stdout.splitlines()
-    assert notice[1].startswith("This path ")
+    assert "array[8760]" in "".join(notice)
     assert average == "10.5"
     assert counts.startswith("8760 ")
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from mcp_mirror.audit import SILENT, Audit
+from mcp_mirror.audit import SILENT, Audit, Course
 from mcp_mirror.crossing import Border
 from mcp_mirror.errors import ToolError
 from mcp_mirror.flows import Flows
@@ -47,6 +47,8 @@ class Memory:
     """What may flow where."""
     consent: str | None = None
     """The one flow that the user lets pass this time."""
+    course: Course = field(default_factory=Course)
+    """What the call has come to: here the path of a value that a tool stores."""
 
     @property
     def store(self) -> Store:

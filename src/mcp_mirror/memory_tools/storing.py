@@ -90,6 +90,7 @@ async def store(call: Call, made: Made) -> Kept:
         arguments = hashlib.sha256(call.given.raw).hexdigest()
         provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
         await memory.keeper.keep(call.namespace, provenance, order, digest.captured, written(labels))
+        memory.course.path = order.base
     return Kept(order.base, digest.notice)
 
 
