@@ -63,7 +63,8 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The configuration, YAML or JSON. Else $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the user's own.",
+        help="The configuration, YAML or JSON. Default: $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the file in the "
+        "user's configuration folder that `install` wrote.",
         show_default=False,
     ),
 ]
@@ -103,9 +104,9 @@ def serve(
 ) -> None:
     """Serve a client on standard input and output, or many over HTTP. SIGHUP takes the configuration anew.
 
-    Example: mcp-mirror serve --config mirror.yaml
+    Example: mcp-mirror serve
 
-    Example: mcp-mirror serve --config mirror.yaml --http 127.0.0.1:8000
+    Example: mcp-mirror serve --http 127.0.0.1:8000
     """
     set_up_logging(verbose)
     loaded = load_from(path := find(config))
@@ -140,7 +141,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     The exit code is 0 where all is well, 1 where anything is wrong, 2 where the configuration cannot be read.
 
-    Example: mcp-mirror check --config mirror.yaml
+    Example: mcp-mirror check
     """
     set_up_logging(verbose)
     loaded = load(config)
@@ -173,7 +174,7 @@ def lock(
 
     The exit code is 1 where an upstream cannot be listed: what was locked of it stays.
 
-    Example: mcp-mirror lock --config mirror.yaml
+    Example: mcp-mirror lock
     """
     set_up_logging(verbose)
     loaded = load(config)
@@ -218,7 +219,7 @@ def call(
 ) -> None:
     """Call one tool and print what the model would read. The exit code is 1 where the result is an error.
 
-    Example: mcp-mirror call --config mirror.yaml tika_mirrored --arg pdf_path=sheet.pdf
+    Example: mcp-mirror call tika_mirrored --arg pdf_path=sheet.pdf
     """
     set_up_logging(verbose)
     loaded = load(config)
@@ -255,7 +256,7 @@ def stats(
 
     A gateway that runs adds to these numbers every few seconds.
 
-    Example: mcp-mirror stats --config mirror.yaml
+    Example: mcp-mirror stats
     """
     set_up_logging(verbose)
     loaded = load(config)
@@ -284,7 +285,7 @@ def login(
 ) -> None:
     """Sign in to an upstream that wants OAuth, with a browser; the gateway keeps and renews the tokens.
 
-    Example: mcp-mirror login search --config mirror.yaml
+    Example: mcp-mirror login search
     """
     set_up_logging(verbose)
     loaded = load(config)

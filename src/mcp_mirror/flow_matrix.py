@@ -40,7 +40,7 @@ def print_flows(
 
     A value is taken to have the labels of its source alone; one that was made of several may go where all may.
 
-    Example: mcp-mirror flows --config mirror.yaml
+    Example: mcp-mirror flows
     """
     loaded = load(config)
     tell_warnings(loaded)

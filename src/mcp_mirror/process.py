@@ -28,11 +28,14 @@ def load(path: Path | None) -> Config:
 
 
 def find(path: Path | None) -> Path:
-    """Where the configuration is that an option names, or that stands where one is looked for."""
+    """The configuration file that an option names, or that `find_config` finds; print which one of several."""
     try:
-        return find_config(path, os.environ)
+        found = find_config(path, os.environ)
     except MirrorError as error:
         fail(error)
+    if found.notice:
+        say(f"mcp-mirror: {found.notice}")
+    return found.path
 
 
 def load_from(path: Path) -> Config:

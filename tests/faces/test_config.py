@@ -392,23 +392,59 @@ def test_the_schema_documents_every_key_and_closes_every_mapping() -> None:
         assert [key for key, field in section["properties"].items() if not field.get("description")] == []
 
 
-def test_the_file_is_the_named_one_else_the_variables_else_here_else_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    user = tmp_path / "user"
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's configuration folder; the current folder is another one."""
+    (here := tmp_path / "here").mkdir()
+    (user := tmp_path / "user").mkdir()
+    monkeypatch.chdir(here)
     monkeypatch.setattr("mcp_mirror.config.loading.user_config_path", lambda _app: user)
+    return user
+
+
+def test_a_named_configuration_wins_over_the_default_ones(user_folder: Path) -> None:
+    (user_folder / "mcp-mirror.yaml").touch()
+    Path("mcp-mirror.yaml").touch()
+    environ = {"MCP_MIRROR_CONFIG": "named.yaml"}
+    assert find_config(Path("explicit.yaml"), environ).path == Path("explicit.yaml")
+    assert find_config(None, environ).path == Path("named.yaml")
+    assert find_config(None, environ).notice is None
+
+
+def test_where_no_configuration_is_found_the_error_lists_the_places(user_folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         find_config(None, {"MCP_MIRROR_CONFIG": ""})
-    for place in ("--config", "$MCP_MIRROR_CONFIG", "./mcp-mirror.yaml", str(user / "config.yaml"), "To begin"):
+    for place in ("--config", "$MCP_MIRROR_CONFIG", "./mcp-mirror.yaml", str(user_folder / "mcp-mirror.yaml")):
         assert place in str(caught.value)
-    user.mkdir()
-    (user / "config.yaml").touch()
-    assert find_config(None, {}) == user / "config.yaml"
-    (tmp_path / "mcp-mirror.yaml").touch()
-    assert find_config(None, {}) == Path("mcp-mirror.yaml")
-    assert find_config(None, {"MCP_MIRROR_CONFIG": "named.yaml"}) == Path("named.yaml")
-    assert find_config(Path("explicit.yaml"), {"MCP_MIRROR_CONFIG": "named.yaml"}) == Path("explicit.yaml")
+    assert "mcp-mirror install" in str(caught.value)
+
+
+def test_the_only_installed_configuration_is_found(user_folder: Path) -> None:
+    (user_folder / "cursor.yaml").touch()
+    assert (found := find_config(None, {})).path == user_folder / "cursor.yaml"
+    assert found.notice is None
+
+
+def test_several_installed_configurations_are_listed(user_folder: Path) -> None:
+    (user_folder / "cursor.yaml").touch()
+    (user_folder / "vscode.yaml").touch()
+    with pytest.raises(ConfigError, match=r"cursor\.yaml, vscode\.yaml\. Choose one with --config .*cursor\.yaml"):
+        find_config(None, {})
+
+
+def test_a_default_name_is_preferred_and_the_others_are_reported(user_folder: Path) -> None:
+    (user_folder / "cursor.yaml").touch()
+    (user_folder / "mcp-mirror.yaml").touch()
+    found = find_config(None, {})
+    assert found.path == user_folder / "mcp-mirror.yaml"
+    assert found.notice == (
+        f"Reading {found.path}. Also found: {user_folder / 'cursor.yaml'}. "
+        "Choose with --config FILE or $MCP_MIRROR_CONFIG."
+    )
+    Path("mcp-mirror.yaml").touch()
+    found = find_config(None, {})
+    assert found.path == Path("mcp-mirror.yaml")
+    assert found.others == (user_folder / "mcp-mirror.yaml", user_folder / "cursor.yaml")
 
 
 @pytest.fixture(scope="module")

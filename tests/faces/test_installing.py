@@ -164,7 +164,7 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text(json.dumps({block: SERVERS}))
     ran = invoke("install", str(file))
-    assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp.mirror.yaml"))
+    assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp-mirror.yaml"))
     assert f"mcp-mirror uninstall '{file}'" in ran.stderr
     assert "The client of .mcp.json starts mcp-mirror now" in ran.stderr
     assert "keep them out of version control" in ran.stderr

@@ -57,24 +57,51 @@ LOCK_SUFFIX: Final = ".lock.json"
 _WANTED_TYPES: Final[Mapping[str, str]] = {"list_type": "a list", "tuple_type": "a list"}
 
 
-def find_config(explicit: Path | None, environ: Mapping[str, str]) -> Path:
-    """The configuration to read: `explicit`, else `$MCP_MIRROR_CONFIG`, else `./mcp-mirror.yaml`, else the user's.
+@dataclass(frozen=True, slots=True)
+class FoundConfig:
+    """The configuration file to read, and the other files that could have been meant."""
 
-    The first two are given back whether or not they exist: `load_config` says what is wrong with them.
+    path: Path
+    others: tuple[Path, ...] = ()
+
+    @property
+    def notice(self) -> str | None:
+        """A line for the operator: which file is read and how to choose another; None where there is only one."""
+        if not self.others:
+            return None
+        others = ", ".join(map(str, self.others))
+        return f"Reading {self.path}. Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
+
+
+def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfig:
+    """Find the configuration to read.
+
+    `explicit` wins, then `$MCP_MIRROR_CONFIG`; both are returned whether or not they exist, and `load_config` reports
+    what is wrong with them. Otherwise the order is `./mcp-mirror.yaml`, `mcp-mirror.yaml` in the user's configuration
+    folder, and the only other `*.yaml` file there, which `install` names after a client.
 
     Raises:
-        ConfigError: there is none; the message says where it was looked for and how to begin.
+        ConfigError: No file was found, or several clients' files and none to prefer.
     """
     named = explicit or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
     if named:
-        return Path(_from_home(str(named)))
-    places = (Path(CONFIG_NAME), user_config_path("mcp-mirror") / "config.yaml")
-    for place in places:
-        if place.is_file():
-            return place
+        return FoundConfig(Path(_from_home(str(named))))
+    folder = user_config_path("mcp-mirror")
+    defaults = [place for place in (Path(CONFIG_NAME), folder / CONFIG_NAME) if place.is_file()]
+    installed = [place for place in sorted(folder.glob("*.yaml")) if place.name != CONFIG_NAME and place.is_file()]
+    found = [*defaults, *installed]
+    if defaults or len(found) == 1:
+        return FoundConfig(found[0], tuple(found[1:]))
+    if found:
+        names = ", ".join(place.name for place in found)
+        raise ConfigError(
+            f"There are several configuration files in {folder}: {names}. Choose one with --config "
+            f"{found[0]} or ${CONFIG_VARIABLE}."
+        )
     raise ConfigError(
-        f"No configuration file: looked for --config, ${CONFIG_VARIABLE}, ./{CONFIG_NAME} and {places[1]}. "
-        f"To begin, write ./{CONFIG_NAME} with 'upstreams:', or paste a client's 'mcpServers' block into it."
+        f"No configuration file: looked for --config, ${CONFIG_VARIABLE}, ./{CONFIG_NAME} and {folder / CONFIG_NAME}. "
+        f"To begin, run `mcp-mirror install CLIENT`, or write ./{CONFIG_NAME} with 'upstreams:' or a client's "
+        "'mcpServers' block."
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from platformdirs import user_config_path
 
+from mcp_mirror.config import CONFIG_NAME
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.installing.files import full, is_there, parse_json, read_bytes
 
@@ -77,7 +78,7 @@ def find_client(named: str) -> Client:
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
         raise ConfigError(f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move them under one of these.")
-    config = path.with_name(f"{path.stem.lstrip('.')}.mirror.yaml")
+    config = path.with_name(CONFIG_NAME)
     return Client(f"the client of {path.name}", path, config, blocks[0])
 
 

@@ -36,8 +36,8 @@ def install(
         typer.Option(
             "--config",
             "-c",
-            help="The new configuration that the servers go to. By default CLIENT.yaml in the user's own, or a file "
-            "beside one that is named by its path.",
+            help="The new configuration that the servers move to. By default CLIENT.yaml in the user's configuration "
+            "folder, or mcp-mirror.yaml beside a file that is named by its path.",
             show_default=False,
         ),
     ] = None,
