@@ -42,7 +42,7 @@ audit: $(AUDIT)/.installed ## check every lock file against known advisories; ne
 	$(AUDIT)/bin/python -m tests.audit
 
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
-	PYTHONPATH=tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
+	PYTHONPATH=tests/helpers:tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
 
 eval: $(VENV)/.installed $(EVAL)/.installed ## let a small model, fetched and served here, work on cases; prints a table
 	$(BIN)/python evals/model/run.py --python $(EVAL)/bin/python $(EVAL_ARGS)
@@ -80,7 +80,7 @@ examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## let age
 	$(BIN)/pytest -q tests/examples
 
 replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server: what must hold of them; prints a table
-	$(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
@@ -150,7 +150,7 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema validation examination resolve capture notice budget digest \
+PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema validation examination resolve capture agreement media text_format preview notice budget digest \
          tokens/__init__ tokens/pieces tokens/lexicon tokens/costs tokens/estimate tokens/messages \
          prune/__init__ prune/formats prune/stubs prune/phases prune/placing prune/ledger prune/pruning prune/restoring \
          signatures results definitions replies \

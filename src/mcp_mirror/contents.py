@@ -23,7 +23,6 @@ from mcp_mirror.labels import MODEL, Labels
 from mcp_mirror.models import Buffer, Provenance, Segments
 from mcp_mirror.paths import new_base
 from mcp_mirror.policies import MirrorPolicy, WirePolicy
-from mcp_mirror.tokens import estimator
 from mcp_mirror.wire import array_of, join, object_of, open_array, open_object
 
 _logger = logging.getLogger(__name__)
@@ -144,10 +143,9 @@ class _Origin(NamedTuple):
 
 
 async def _digest(members: Mapping[str, Buffer], order: Order) -> Digest:
-    estimate = estimator(order.provider)
     if len(members["content"]) > _AT_ONCE_BYTES:
-        return await anyio.to_thread.run_sync(digest_result, members, order, estimate)
-    return digest_result(members, order, estimate)
+        return await anyio.to_thread.run_sync(digest_result, members, order, order.estimate)
+    return digest_result(members, order, order.estimate)
 
 
 def _role(message: Mapping[str, Buffer]) -> bytes:

@@ -15,6 +15,7 @@ from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import CaptureMode, NoticeStyle, TokenProvider
+from mcp_mirror.tokens import estimator, expecter
 from mcp_mirror.wire import asks, open_message
 
 INDEXED: Final = 10_000
@@ -41,6 +42,13 @@ class Order:
     """Levels of nesting that the message may have."""
     is_veiled: bool = False
     """The upstream's words are hidden."""
+    is_bounded: bool = False
+    """The budgets are bounds of what a conversation has room for, and not what a model is expected to read."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """Tokens of a text, as the budgets mean them."""
+        return (estimator if self.is_bounded else expecter)(self.provider)
 
     def unshown(self) -> "Order":
         """The same for a result of which the model may be shown nothing."""
@@ -122,7 +130,7 @@ def digest_result(
     if captured.value is None:
         return Digest(members, captured)
     _check_keys(captured.value, order.max_key_bytes)
-    notice = _write_notice(captured.value, captured, order)
+    notice = _write_notice(captured.value, captured, order, estimate)
     indexed = replace(captured.value, members=captured.value.members[:INDEXED])
     return Digest(members, replace(captured, value=indexed), notice)
 
@@ -187,19 +195,20 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
         raise WireError(f"A key of {longest:,} characters is over `limits.max_key_bytes` ({max_key_bytes:,}).")
 
 
-def _write_notice(value: Draft, captured: Captured, order: Order) -> str:
+def _write_notice(value: Draft, captured: Captured, order: Order, estimate: Estimate) -> str:
+    content_base = order.companion_base if captured.companion else order.base
     stored = Stored(
         path=order.base,
         tool=order.tool,
         arguments=order.arguments,
         blob=value.blob,
         kind=value.kind,
-        tokens=value.tokens,
+        estimate=estimate,
         members=value.members,
-        media_type=value.media_type,
         shown=captured.shown,
         companion=order.companion_base if captured.named else None,
-        head=captured.head,
+        media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
+        error=captured.error,
         preview=value.preview,
         is_error=captured.is_error,
     )

@@ -327,18 +327,18 @@ class Gateway:
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
             max_depth=self.limits.max_depth,
+            is_bounded=hold.tokens is not None,
         )
 
     async def _read(self, entry: Entry, arrival: Arrival, order: Order) -> Digest:
         """What a result comes to: at once if it is small, else where it holds up no other call."""
-        estimate = estimator(self.mirror.provider)
         try:
             if isinstance(arrival, SpooledFrame):
                 digest = await self.scanner.scan(arrival, order)
             elif sum(len(raw) for raw in arrival.values()) > _AT_ONCE_BYTES:
-                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, estimate)
+                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, order.estimate)
             else:
-                digest = digest_result(arrival, order, estimate)
+                digest = digest_result(arrival, order, order.estimate)
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):

@@ -12,8 +12,8 @@ from mcp_mirror.flows import Flows
 from mcp_mirror.memory_tools.finding import CONTENTS, bring_back, text_of
 from mcp_mirror.memory_tools.own_tool import Memory
 from mcp_mirror.models import Buffer, Descriptor, Segments, media_type_of
-from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import SCHEME
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.recall import Recalled
 from mcp_mirror.spans import Miss, locate
 from mcp_mirror.visible import bare

@@ -1,7 +1,8 @@
-"""What the model reads in place of a stored result: one text, under 2 KB, in one of four styles.
+"""What the model reads in place of a stored result, or below one that it is shown: one text in one of four styles.
 
-A path ends with a newline or a quote: models glue what follows to a path that ends otherwise. Keys and previews
-come from strangers, so they are shown as JSON strings, bounded, with nothing invisible in them.
+A path ends with a newline or a quote: models glue what follows to a path that ends otherwise. Keys and previews are
+text of strangers: they are bounded, and invisible characters are escaped or removed. A notice without a shown value is
+under 2 KB, since some clients cut longer texts.
 """
 
 import json
@@ -10,37 +11,49 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_mirror.models import Buffer, Kind, Member, Span
-from mcp_mirror.paths import escape_token, position_token, unescape_token
+from mcp_mirror.models import Buffer, Kind, Member
+from mcp_mirror.paths import LABEL_OF_SHOWN, escape_token, position_token, unescape_token
 from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.spans import count_items, items, kind_at, trim
+from mcp_mirror.preview import (
+    Estimate,
+    Preview,
+    human_bytes,
+    outline_hidden,
+    outline_value,
+    preview_rows,
+    preview_value,
+    size_of,
+)
+from mcp_mirror.spans import trim
 from mcp_mirror.visible import bare, cut, plain_lines, quoted, visible
 
-_TINY: Final = 48
-"""Bytes of JSON up to which a key's value is shown instead of described."""
-_COUNTED: Final = 1 << 25
-"""Bytes up to which an array's items are counted."""
-_KEYS: Final = 1000
+_KEYS: Final = 600
 """Bytes that the list of keys may take."""
+_PAPER_KEYS: Final = 1000
 _KEY: Final = 120
-"""Bytes of a key that is told whole; a longer one is not told."""
+"""Bytes of a key that is shown; a longer one is left out."""
 _NAME: Final = 120
 _ARGUMENTS: Final = 300
 _HEAD: Final = 1000
-_SIDES: Final = 4
-"""Levels of nested arrays that are told."""
-_UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-
-_ONE: Final = 0.9995
-"""From here on a size is told in the larger unit."""
-_WHOLE: Final = 99.95
-"""From here on a size is told without a fraction."""
+"""Bytes of an error's beginning that are shown, and half as many of its end."""
+_BLOCKS: Final = 8
+"""Content blocks that are named on their own."""
 
 _USE: Final = "Use it as the argument of the next tool."
 _USE_BELOW: Final = "Use it or path/key as argument of next tool."
+_USE_ITEM: Final = "Use it or path/0 as argument of next tool."
 _STANDS: Final = "This path stands for"
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
-"""In JSON text: a string, or what stands between its parts and means nothing."""
+"""In JSON text: a string, or white space between tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning and the end of an error that is too large to be shown."""
+
+    head: str
+    tail: str = ""
+    """Empty where the head is all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +66,18 @@ class Stored:
     """The call's arguments as the model gave them, a JSON object."""
     blob: Buffer
     kind: Kind
-    tokens: int
-    members: tuple[Member, ...]
-    media_type: str | None = None
+    estimate: Estimate
+    """Expected tokens of a text (UTF-8)."""
+    members: tuple[Member, ...] = ()
     shown: str | None = None
     """The value itself, where it fits the inline budget."""
     companion: str | None = None
     """The path of what else the result said."""
-    head: str | None = None
-    """The beginning of an error."""
+    media: tuple[tuple[str, str], ...] = ()
+    """Images, recordings and files: the path of each, and what it is."""
+    error: Excerpt | None = None
     preview: bool = True
-    """Something of the value may be told. False: keys by their positions, values by type and size."""
+    """Something of the value may be shown. False: keys by their positions, values by type and size."""
     is_error: bool = False
 
 
@@ -72,42 +86,64 @@ def write_notice(stored: Stored, style: NoticeStyle) -> str:
     return _STYLES[style](stored)
 
 
-def human_bytes(size: int) -> str:
-    """A size for people and models: `19.8 MB`."""
-    for unit, scale in _UNITS:
-        if (amount := size / scale) >= _ONE:
-            return f"{amount:.0f} {unit}" if amount >= _WHOLE else f"{amount:.3g} {unit}"
-    return f"{size} B"
-
-
 def _compact(stored: Stored) -> str:
-    """The path first: what models paste into an argument begins with what a notice begins with."""
+    """The path first, since models paste the beginning of a notice into an argument; below a shown value, last."""
+    named = _named_media(stored)
+    if stored.shown is not None:
+        gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
+        paths = (stored.companion, stored.path) if stored.companion else (stored.path,)
+        return stored.shown + gap + "\n".join((*named, *(f'{LABEL_OF_SHOWN}"{path}"' for path in paths)))
     also = ("The same result's text:", stored.companion) if stored.companion else ()
-    return "\n".join((f'"{stored.path}"', *_told(stored), *also, _use(stored)))
+    return "\n".join((f'"{stored.path}"', *_told(stored), *named, *also, _use(stored)))
 
 
 def _told(stored: Stored) -> tuple[str, ...]:
-    """What the value is; one that fits the budget, and the beginning of an error, stand there as they are."""
+    """What the value is, with a preview where one is allowed."""
     if stored.is_error and not stored.preview:
         return (f"{_STANDS} an error ({_outline(stored)}).",)
-    if stored.head is not None:
-        return (f"{_STANDS} an error ({_outline(stored)}) that begins:", cut(plain_lines(stored.head), _HEAD))
-    if stored.shown is not None:
-        return (f"{_STANDS} this value:", stored.shown)
-    if listed := _listed(stored):
-        return (f"{_STANDS} {stored.kind}{listed}.",)
-    return (f"This path ({_outline(stored)}) stands for the result.",)  # what such a line ends with, models copy
+    if stored.error is not None:
+        return (f"{_STANDS} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
+    if stored.kind == "object" and (listed := _listed(stored)):
+        rows = preview_rows(stored.blob, stored.members, stored.estimate) if stored.preview else None
+        return (f"{_STANDS} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
+    if not stored.preview or stored.kind == "object":
+        return (f"This path ({_outline(stored)}) stands for the result.",)
+    shown = _preview(stored)
+    return (f"{_STANDS} {shown.summary}{':' if shown.lines else '.'}", *shown.lines)
+
+
+def _preview(stored: Stored) -> Preview:
+    return preview_value(stored.blob, stored.kind, stored.estimate)
+
+
+def _excerpt_lines(error: Excerpt) -> tuple[str, ...]:
+    head = cut(plain_lines(error.head), _HEAD)
+    if not error.tail:
+        return (head,)
+    # The end is where the cause is: of it the last bytes stay.
+    tail = plain_lines(error.tail).encode()[-_HEAD // 2 :].decode(errors="ignore")
+    return (head, "It ends:", tail)
+
+
+def _named_media(stored: Stored) -> tuple[str, ...]:
+    """A line for each image, recording or file."""
+    if not stored.preview:
+        return ()
+    lines = [f'"{path}" {what}' for path, what in stored.media[:_BLOCKS]]
+    more = len(stored.media) - _BLOCKS
+    return (*lines, *([f"and {more:,} more"] if more > 0 else ()))
 
 
 def _use(stored: Stored) -> str:
-    """What to do with the path; only what has something below it is said to."""
-    return _USE_BELOW if stored.kind in ("object", "array") else _USE
+    """How to use the path; `path/key` only where the value has something below it."""
+    if stored.kind == "array":
+        return _USE_ITEM
+    return _USE_BELOW if stored.kind == "object" else _USE
 
 
 def _listed(stored: Stored) -> str:
     shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{key}', _KEY)} {value}", _KEYS)
-    listed = ", ".join((*shown, *([f"and {left:,} more keys"] if left else ())))
-    return f": {listed}" if listed else ""
+    return ", ".join((*shown, *([f"and {left:,} more keys"] if left else ())))
 
 
 def _paper(stored: Stored) -> str:
@@ -116,8 +152,9 @@ def _paper(stored: Stored) -> str:
     also = f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
     first = f"The function {bare(stored.tool, _NAME)} was executed with the input {given}.\n"
     told = _paper_error(stored) or _paper_keys(stored)
+    media = "".join(f"\n{line}" for line in _named_media(stored))
     return (
-        f'{first}The output was stored in memory under the path "{stored.path}".{told}{content}{also}\n'
+        f'{first}The output was stored in memory under the path "{stored.path}".{told}{content}{media}{also}\n'
         f"{'' if stored.shown is not None else 'Do not look at the content. '}"
         "Give a path, exactly as it is written, as input to another function."
     )
@@ -126,47 +163,78 @@ def _paper(stored: Stored) -> str:
 def _paper_error(stored: Stored) -> str:
     if stored.is_error and not stored.preview:
         return "\nThe output is an error."
-    if stored.head is None:
+    if stored.error is None:
         return ""
-    return f"\nThe output is an error that begins:\n{cut(plain_lines(stored.head), _HEAD)}"
+    return "\n".join(("\nThe output is an error that begins:", *_excerpt_lines(stored.error)))
 
 
 def _paper_keys(stored: Stored) -> str:
-    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(f'{stored.path}/{key}', 2 * _KEY + _NAME)}", _KEYS)
+    longest = 2 * _KEY + _NAME
+    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(f'{stored.path}/{key}', longest)}", _PAPER_KEYS)
     listed = "\n".join((*shown, *([f"and {left:,} more"] if left else ())))
     return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
 
 def _json(stored: Stored) -> str:
-    stub: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(len(stored.blob))}
-    if stored.shown is None and stored.head is None:
-        shown, left = _shown_keys(stored, lambda key, value: _dumped({unescape_token(key): value}), _KEYS)
-        stub |= {"keys": {key: value for pair in shown for key, value in json.loads(pair).items()}} if shown else {}
-        stub |= {"more_keys": left} if left else {}
-    stub |= {} if stored.head is None else {"error_begins": _json_head(stored.head)}
+    stub: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(_size(stored))}
+    if stored.shown is None and stored.error is None:
+        stub |= _json_preview(stored)
+    if stored.error is not None:
+        stub["error_begins"] = _json_cut(stored.error.head, _HEAD)
+        stub |= {"error_ends": _json_end(stored.error.tail, _HEAD // 2)} if stored.error.tail else {}
     stub |= {"is_error": True} if stored.is_error and not stored.preview else {}
-    members = {key: _dumped(value) for key, value in stub.items()}
-    members |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
-    members |= {} if stored.companion is None else {"text_path": _dumped(stored.companion)}
-    members["use"] = _dumped(f"{_STANDS} the result. {_use(stored)}")
-    return "{" + ", ".join(f'"{key}": {text}' for key, text in members.items()) + "}"
+    stub |= {"media": list(_named_media(stored))} if stored.preview and stored.media else {}
+    parts = {key: _dumped(value) for key, value in stub.items()}
+    parts |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
+    parts |= {} if stored.companion is None else {"text_path": _dumped(stored.companion)}
+    parts["use"] = _dumped(f"{_STANDS} the result. {_use(stored)}")
+    return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
+
+
+def _json_preview(stored: Stored) -> dict[str, Any]:
+    if stored.kind == "object":
+        shown, left = _shown_keys(stored, lambda key, value: _dumped({unescape_token(key): value}), _KEYS)
+        keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
+        return ({"keys": keys} if keys else {}) | ({"more_keys": left} if left else {})
+    if not stored.preview:
+        return {}
+    shape = _preview(stored)
+    return {"is": shape.summary} | ({"preview": list(shape.lines)} if shape.lines else {})
 
 
 def _json_content(shown: str, kind: Kind) -> str:
     """A value that is shown: text as a string, JSON as the JSON it is, to the digit, on one line."""
+    if kind in ("text", "array") and not _is_json(shown):
+        return _dumped(shown)
     if kind == "text":
         return _dumped(shown)
     return _STRING_OR_SPACE.sub(lambda part: visible(part[0]) if part[0][0] == '"' else "", shown)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _dumped(value: Any) -> str:
     return visible(json.dumps(value, ensure_ascii=False))
 
 
-def _json_head(head: str) -> str:
+def _json_cut(text: str, limit: int) -> str:
     """As much of an error as fits when it is quoted."""
-    text: str = json.loads(f'"{cut(_dumped(plain_lines(head))[1:-1], _HEAD)}"')
-    return text
+    shown: str = json.loads(f'"{cut(_dumped(plain_lines(text))[1:-1], limit)}"')
+    return shown
+
+
+def _json_end(text: str, limit: int) -> str:
+    """As much of the end of an error as fits when it is quoted."""
+    end = plain_lines(text)[-limit:]
+    while len(_dumped(end).encode()) > limit + 2:
+        end = end[len(end) // 8 + 1 :]
+    return end
 
 
 def _opaque(stored: Stored) -> str:
@@ -181,20 +249,25 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[Stored], str]]] = {
 }
 
 
+def _size(stored: Stored) -> int:
+    return len(stored.blob) if stored.kind == "binary" else size_of(stored.blob, trim(stored.blob))
+
+
 def _outline(stored: Stored) -> str:
-    size = human_bytes(len(stored.blob))
+    """Kind and size, without a byte of the value."""
     if stored.kind == "binary":
-        return f"{quoted(stored.media_type or 'binary', _KEY)} {size}"
-    whole = trim(stored.blob)
-    if stored.kind == "text":
-        return f"{size} of text"
-    return f"{_describe(stored.blob, whole)} {size}"
+        return f"{stored.kind} {human_bytes(len(stored.blob))}"
+    return (
+        outline_hidden(stored.blob, trim(stored.blob))
+        if stored.kind != "text"
+        else f"{human_bytes(_size(stored))} of text"
+    )
 
 
 def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
-    """Each key with what it holds, as long as there is room, in the words of `say`; and how many were left out.
+    """Each key of an object with what it holds, in the words of `say`, as long as there is room; and how many more.
 
-    Keys are as they stand in paths, or their positions where nothing of the value may be told.
+    Keys are as they stand in paths, or their positions where nothing of the value may be shown.
     """
     shown: list[str] = []
     for position, member in enumerate(stored.members if stored.kind == "object" else ()):
@@ -203,40 +276,10 @@ def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tu
         ):
             continue
         token = escape_token(member.key) if stored.preview else position_token(position)
-        tell = outline_value if stored.preview else outline_unseen
-        said = say(token, tell(stored.blob, member.span))
+        describe = outline_value if stored.preview else outline_hidden
+        said = say(token, describe(stored.blob, member.span))
         room -= len(said.encode()) + 2
         if room < 0:
             break
         shown.append(said)
     return shown, len(stored.members) - len(shown) if stored.kind == "object" else 0
-
-
-def outline_value(blob: Buffer, span: Span) -> str:
-    """A tiny value as it is, any other as what it is and how large."""
-    if span.length <= _TINY:
-        text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
-        return bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
-    return outline_unseen(blob, span)
-
-
-def outline_unseen(blob: Buffer, span: Span) -> str:
-    """A value as what it is and how large, no byte of it among that; the sides of a grid say both."""
-    described = _describe(blob, span)
-    is_grid = "x" in described.partition("[")[2]
-    return described if is_grid else f"{described} {human_bytes(span.length)}"
-
-
-def _describe(blob: Buffer, span: Span) -> str:
-    """`object`, `array[12] of object`, `array[128x128x128]`: as deep as the first item of each level tells."""
-    sides: list[str] = []
-    kind, here = kind_at(blob, span.start), span
-    if kind != "array" or span.length > _COUNTED:
-        return kind
-    while kind == "array" and len(sides) < _SIDES:
-        sides.append(str(count_items(blob, here)))
-        first = next(items(blob, here), None)
-        if first is None:
-            break
-        kind, here = kind_at(blob, first.start), first
-    return f"array[{'x'.join(sides)}]{' of object' if kind == 'object' else ''}"

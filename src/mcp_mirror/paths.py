@@ -40,6 +40,11 @@ LITERAL = "literal:"
 
 _REPEATS_INPUT = "The function "
 
+LABEL_OF_SHOWN = "memory_path: "
+"""What a path begins its line with below a value that is shown."""
+_SHOWN_END = re.compile(rf'(?:\A|\n){LABEL_OF_SHOWN}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"\Z')
+"""How what the model reads of a stored value that is shown whole ends."""
+
 _NOTICE_FRAMES = (
     (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "next tool."),
     (re.compile(_REPEATS_INPUT), "as input to another function."),
@@ -49,6 +54,8 @@ _NOTICE_FRAMES = (
 
 MAX_LABEL = 80
 """Characters of a tool's name that a path keeps."""
+_LONGEST_LAST_LINE = MAX_LABEL + 60
+"""Characters of the longest line below a shown value: label, tool, UUID and quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +120,19 @@ def candidate_offsets(text: bytes | memoryview) -> list[int]:
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends as our notices do: models paste them where a path is wanted."""
+    if _SHOWN_END.search(text, max(len(text) - _LONGEST_LAST_LINE, 0)):
+        return True
     return any(opening.match(text) and text.endswith(ending) for opening, ending in _NOTICE_FRAMES)
 
 
 def noticed_bases(text: str) -> frozenset[str]:
     """The bases that a whole notice of ours speaks of, but for the input that one style repeats; none for another text.
 
-    A notice that holds more than one is no single value's.
+    A notice that holds more than one is no single value's. Below a value that is shown, the last line has the path of
+    that value; what the value itself holds does not count.
     """
+    if shown := _SHOWN_END.search(text, max(len(text) - _LONGEST_LAST_LINE, 0)):
+        return frozenset({shown["base"]})
     if not is_whole_notice(text):
         return frozenset()
     first, _, rest = text.partition("\n")

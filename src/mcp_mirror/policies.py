@@ -16,7 +16,7 @@ from mcp_mirror.access import AuthPolicy, OAuthPolicy
 from mcp_mirror.labels import FlowsPolicy, PlacePolicy
 from mcp_mirror.limits import MAX_DEPTH, TrafficPolicy, UpstreamBounds
 
-CaptureMode = Literal["auto", "always", "never"]
+CaptureMode = Literal["auto", "large", "always", "never"]
 """`auto`: objects and results over the inline budget are stored; `always`: every result; `never`: none."""
 
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
@@ -186,8 +186,8 @@ class MirrorPolicy:
     suffix: str = "_mirrored"
     """Empty: twins have their tools' own names."""
     capture: CaptureMode = "auto"
-    inline_budget: int = 800
-    """A result up to this size is shown to the model."""
+    inline_budget: int = 2_500
+    """A result up to this size is shown to the model whole. Expected tokens, not a bound."""
     answer_budget: int = 20_000
     """`retrieve_final_answer_from_memory` returns a value up to this size."""
     error_budget: int = 2_000

@@ -9,6 +9,7 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.media import read_media
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
 from mcp_mirror.paths import MemoryPath, almost_path, label_of, noticed_bases, position_token, unescape_token
 from mcp_mirror.scanner import Scanner
@@ -194,7 +195,9 @@ def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> 
     """What was found in a blob."""
     if path.tokens:
         part = memoryview(blob)[found.start : found.stop]
-        return Recalled(path, part, kind_at(blob, found.start), preview=descriptor.preview, known=descriptor)
+        kind = kind_at(blob, found.start)
+        kind = "binary" if kind == "object" and read_media(part) else kind
+        return Recalled(path, part, kind, preview=descriptor.preview, known=descriptor)
     whole = _untrimmed(blob, found, descriptor.kind)
     return Recalled(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
 

@@ -21,7 +21,6 @@ from mcp_mirror.pool import Pool, PoolSize, WorkerDiedError
 from mcp_mirror.resolve import Escaped, Pointer, check_count, find_pointers
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
-from mcp_mirror.tokens import estimator
 from mcp_mirror.wire import MOST_MEMBERS, REST, RESULT_MEMBERS, join, object_of
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
@@ -192,7 +191,7 @@ def _locate(question: _Locate) -> Span | Miss | None:
 
 def _scan(question: _Scan) -> _Scanned | Refused:
     files = _Files(question.path)
-    digest = digest_frame(files.frame, question.order, estimator(question.order.provider), files.decode)
+    digest = digest_frame(files.frame, question.order, question.order.estimate, files.decode)
     if isinstance(digest, Refused):
         return digest
     captured = digest.captured

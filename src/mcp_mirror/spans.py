@@ -58,6 +58,8 @@ _KINDS: Final[dict[int, Kind]] = {
 }
 _ALL: Final = 1 << 62
 """More items than an array can have."""
+_SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*")
+"""Six bytes without a backslash, then the rest of a character: no escape reaches beyond, so a string can be cut."""
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _FAST: Final = 1 << 16
 """Bytes above which the C scanner measures an object's values (it cannot tell a repeated key apart)."""
@@ -116,6 +118,31 @@ def text_start(blob: Buffer, span: Span, limit: int) -> str:
     whole = _UNITS.match(known)
     text: str = json.loads(f'{whole[0]}"') if whole else ""
     return str(text.encode("utf-8", "ignore"), "utf-8")  # half of a surrogate pair may stand last
+
+
+def text_end(blob: Buffer, span: Span, limit: int) -> str:
+    """What the JSON string at `span` ends with, decoded from about `limit` bytes of it; empty where no cut is safe."""
+    start = max(span.stop - limit, span.start + 1)
+    tail = bytes(blob[start : span.stop - 1])
+    cut = _SAFE_CUT.search(tail) if start > span.start + 1 else None
+    if cut is None and start > span.start + 1:
+        return ""
+    text: str = json.loads(b'"%b"' % (tail[cut.end() :] if cut else tail), strict=False)
+    return str(text.encode("utf-8", "ignore"), "utf-8")
+
+
+def measure_text(blob: Buffer, span: Span) -> tuple[int, int]:
+    """The bytes (UTF-8) and the line breaks of the JSON string at `span`."""
+    size = breaks = 0
+    for start, stop in text_parts(blob, span, 1 << 20):
+        raw = bytes(blob[start:stop])
+        escapes = raw.count(b"\\")
+        if escapes and (b"\\\\" in raw or b"\\u" in raw):
+            raw = json.loads(b'"%b"' % raw, strict=False).encode("utf-8", "replace")
+            size, breaks = size + len(raw), breaks + raw.count(b"\n")
+        else:
+            size, breaks = size + len(raw) - escapes, breaks + raw.count(b"\\n")
+    return size, breaks
 
 
 def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:

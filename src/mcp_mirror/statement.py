@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from mcp_mirror.models import StoreStats
-from mcp_mirror.notice import human_bytes
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.stores.base import Store
 
 NOTHING: Final = "Nothing is stored, and no client has been answered yet: let one call a twin."

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 import server
 from mcp import Client
+from notices import path_in
 from rich.console import Console
 from rich.table import Table
 from setups import (
@@ -244,7 +245,7 @@ async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
                 for _ in range(runs):
                     notice, stall = await _stall_during(call(f"{tool}_mirrored", arguments))
                     coming.append(stall)
-                    argument = {"raw_grid" if key else "text": notice.splitlines()[0].strip('"') + key}
+                    argument = {"raw_grid" if key else "text": path_in(notice) + key}
                     _, stall = await _stall_during(call("take_mirrored" if key else "small_mirrored", argument))
                     going.append(stall)
                 rows.append((name, f"{max(coming) * 1e3:.1f} ms", f"{max(going) * 1e3:.1f} ms"))

@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
+from notices import path_in
 
 HERE = Path(__file__).parent
 SERVER = str(HERE / "server.py")
@@ -79,7 +80,7 @@ def text_of(result: CallToolResult) -> str:
 
 def path_of(result: CallToolResult) -> str:
     """The memory path in a notice."""
-    return text_of(result).splitlines()[0].strip('"')
+    return path_in(text_of(result))
 
 
 def _children(process: int) -> list[int]:

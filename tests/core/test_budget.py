@@ -88,8 +88,8 @@ def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: in
 @pytest.mark.parametrize(
     ("held", "inline", "error", "read", "answer", "notice"),
     [
-        (100_000, 800, 2000, 2500, 20_000, "compact"),
-        (2600, 800, 2000, 2275, 2600, "compact"),
+        (100_000, 2500, 2000, 2500, 20_000, "compact"),
+        (2600, 2500, 2000, 2275, 2600, "compact"),
         (NOTICE, NOTICE, NOTICE, 525, NOTICE, "compact"),
         (NOTICE - 1, 599, 599, 525, 599, "opaque"),
         (LEAST, 128, 128, 112, 128, "opaque"),

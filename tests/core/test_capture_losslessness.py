@@ -95,9 +95,15 @@ def rebuild(captured: Captured) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(captured.envelope)
     parts = result.pop(PARTS)
     value = json.loads(bytes(captured.value.blob))
-    wrappers = {"value": value, "value.result": {"result": value}}
-    if "structuredContent" in parts:
-        result["structuredContent"] = wrappers[parts["structuredContent"]]
+    draft = captured.value
+    kind, _, key = parts.pop("structuredContent", "").partition(":")
+    wrapped: dict[str, Callable[[], Any]] = {
+        "value": lambda: value,
+        "value.member": lambda: {key: value},
+        "value.text": lambda: {key: spelling(draft)},
+    }
+    if kind in wrapped:
+        result["structuredContent"] = wrapped[kind]()
     if "content" not in parts:
         return result
     companion = captured.companion or captured.value
@@ -107,13 +113,16 @@ def rebuild(captured: Captured) -> dict[str, Any]:
         "value.block": lambda: [value],
         "value.blocks": lambda: [text_block(part) if isinstance(part, str) else part for part in value],
         "companion.content": lambda: json.loads(bytes(companion.blob)),
-        "repeats": lambda: [as_text(value)],
+        "repeats": lambda: [text_block(spelling(draft))] if kind == "value.text" else [as_text(value)],
         "repeats.items": lambda: [as_text(part) for part in value],
     }
-    place, _, key = parts["content"].partition(":")
-    builders["repeats.member"] = lambda: [text_block(value[key])]
-    builders["repeats.content"] = lambda: value[key]
-    return {**result, "content": builders[place]()}
+    place, _, member = parts["content"].partition(":")
+    builders["repeats.member"] = lambda: [as_text(value[member])]
+    builders["repeats.content"] = lambda: value[member]
+    content = builders[place]()
+    if kind == "content.member":
+        result["structuredContent"] = {key: content}
+    return {**result, "content": content}
 
 
 def by_value(result: dict[str, Any]) -> Any:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.capture import Captured, CaptureRules, capture
+from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture
 from mcp_mirror.models import Buffer
+from mcp_mirror.notice import Excerpt
 from mcp_mirror.policies import CaptureMode
 
 SMALL, LARGE = "short", "long " * 100
@@ -140,7 +141,6 @@ def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str |
     assert captured.value is not None
     assert (captured.value.kind, captured.value.media_type) == ("binary", media_type)
     assert [member.key for member in captured.value.members] == list(block)
-    assert captured.shown is None
 
 
 # Whether it is stored.
@@ -157,13 +157,23 @@ def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str |
         ("auto", result([], [1]), False),
         ("auto", result([text(SMALL), text(SMALL)]), False),
         ("auto", result([text(LARGE[:150]), text(LARGE[:150])]), True),
-        ("auto", result([image(1000)]), False),
-        ("auto", result([image(600_000)]), True),
-        ("auto", result([image(200_000), image(200_000), image(200_000)]), False),
+        ("auto", result([image(1000)]), True),
+        ("large", result([image(1000)]), False),
+        ("large", result([image(6_000_000)]), True),
+        ("auto", result([image(1000)], isError=True), False),
+        ("auto", result([image(6_000_000)]), True),
+        ("large", result([image(3_000_000), image(3_000_000)]), True),
+        ("auto", result([], {"a": 1}, isError=True), False),
+        ("large", result([text(SMALL)]), False),
+        ("large", result([text('{"a": 1}')]), False),
+        ("large", result([], {"a": 1}), False),
+        ("large", result([text(LARGE)]), True),
+        ("large", result([image(2_000_000), image(2_000_000)]), False),
         ("auto", result([LINK]), False),
         ("auto", result([{**LINK, "description": LARGE}]), True),
         ("auto", result([{"type": "resource", "resource": {"uri": "u", "text": LARGE}}]), True),
-        ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 1000}}]), False),
+        ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 10}}]), True),
+        ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 1000}}]), True),
         ("auto", result([{"type": "resource", "resource": {"uri": "u", "blob": "a" * 600_000}}]), True),
         ("auto", result([{"type": "unheard of", "said": LARGE}]), True),
         ("auto", result([]), False),
@@ -195,7 +205,7 @@ def test_dicts_and_what_is_over_the_budget_are_stored(
         assert captured == Captured(is_error=captured.is_error)
 
 
-@pytest.mark.parametrize(("length", "is_stored"), [(0, False), (202, False), (203, True)])
+@pytest.mark.parametrize(("length", "is_stored"), [(0, False), (204, False), (205, True)])
 def test_a_result_of_just_the_budget_is_not_stored(
     length: int,
     is_stored: bool,  # noqa: FBT001
@@ -232,7 +242,8 @@ def test_a_text_is_shown_as_its_text() -> None:
     ("content", "passed"),
     [
         ([text(LARGE), image(10), LINK], [image(10), LINK]),
-        ([image(600_000), image(10)], [image(10)]),
+        ([image(6_000_000), image(10)], [image(10)]),
+        ([text(LARGE), image(3_000_000), image(3_000_000)], [image(3_000_000)]),
         ([{"type": "resource", "resource": {"uri": "u", "text": LARGE * 20}}, LINK], [LINK]),
         ([text(LARGE), *([LINK] * 1000)], [LINK] * (8192 // len(json.dumps(LINK)))),
         ([text(LARGE)], []),
@@ -265,7 +276,7 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([text('{"a": 1}', annotations={"audience": ["user"]})], {"a": 1}, True, False),
         ([text('{"a": 1}'), image(10)], {"a": 1}, True, False),
         ([image(10)], {"a": 1}, True, False),
-        ([image(600_000)], {"a": 1}, True, True),
+        ([image(6_000_000)], {"a": 1}, True, True),
         ([text('{"a": 1}'), text("more")], {"a": 1}, True, True),
         ([text("1"), text("1")], {"a": 1}, True, True),
         ([], {"a": 1}, False, False),
@@ -279,7 +290,7 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([text('"x"')], "x", True, True),
         ([text("5")], 5, False, False),
         ([text("5")], "5", False, False),
-        ([text("null")], {"a": None}, True, True),
+        ([text("null")], {"a": None}, False, False),
     ],
 )
 def test_text_that_only_repeats_is_dropped_and_text_that_says_more_is_named(
@@ -288,7 +299,7 @@ def test_text_that_only_repeats_is_dropped_and_text_that_says_more_is_named(
     is_kept: bool,  # noqa: FBT001
     is_named: bool,  # noqa: FBT001
 ) -> None:
-    captured = taken(result(content, structured), rules("always"))
+    captured = taken(result(content, structured), rules("always", inline=0))
     assert (captured.companion is not None, captured.named) == (is_kept, is_named)
 
 
@@ -319,7 +330,7 @@ def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:
         ([text("[1]" + " " * 5000)], None, "[1]" + " " * 997),
         ([], {"error": "\U0001f600" * 2000}, None),
         ([text("x" * 100), text("y" * 5000)], None, None),
-        ([text("short"), image(600_000)], None, None),
+        ([text("short"), image(6_000_000)], None, None),
     ],
 )
 def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured: Any, head: str | None) -> None:
@@ -327,22 +338,23 @@ def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured:
     assert captured.is_error
     assert captured.value is not None
     assert captured.shown is None
-    assert captured.head == (bytes(captured.value.blob[:1000]).decode() if head is None else head)
+    assert captured.error is not None
+    assert captured.error.head == (bytes(captured.value.blob[:1000]).decode() if head is None else head)
 
 
 def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
     captured = taken(result([text('no "x"')], isError=True), rules(error=0))
-    assert captured.head == 'no "x"'
-    assert (
-        taken({"content": '[{"type":"text","text":"\u00e9\u00e9"}]'.encode(), "isError": b"true"}, rules(error=0)).head
-        == "\u00e9\u00e9"
-    )
+    assert captured.error == Excerpt('no "x"')
+    assert taken(
+        {"content": '[{"type":"text","text":"\u00e9\u00e9"}]'.encode(), "isError": b"true"}, rules(error=0)
+    ).error == Excerpt("\u00e9\u00e9")
 
 
 REPEATED: list[tuple[Any, Any, bytes]] = [
-    (text("a long text"), {"content": "a long text"}, b"repeats.member:content"),
+    (text("a long text"), {"content": "a long text", "n": 1}, b"repeats.member:content"),
+    (text('[ 1, {"a": 2.0} ]'), {"n": 1, "rows": [1, {"a": 2}]}, b"repeats.member:rows"),
     (text("\u00e9"), {"n": 1, "said": "\u00e9"}, b"repeats.member:said"),
-    (image(100), {"content": [image(100)]}, b"repeats.content:content"),
+    (image(100), {"n": 1, "content": [image(100)]}, b"repeats.content:content"),
 ]
 
 
@@ -358,5 +370,140 @@ def test_content_that_a_member_says_already_is_not_stored_again(block: Any, stru
 
 
 def test_a_text_that_a_member_nearly_says_is_stored() -> None:
-    captured = taken(result([text("a long text.")], {"content": "a long text"}), rules("always"))
+    captured = taken(result([text("a long text.")], {"content": "a long text"}), rules("always", inline=0))
     assert captured.named is True
+
+
+# Wrappers.
+
+
+WRAPPED: list[tuple[Any, Any, Any, str]] = [
+    ([text("a\nb")], {"content": "a\nb"}, "a\nb", "value.member:content"),
+    ([text("caf\u00e9")], {"result": "caf\u00e9"}, "caf\u00e9", "value.member:result"),
+    ([text('{"a": [1]}')], {"result": '{"a": [1]}'}, {"a": [1]}, "value.text:result"),
+    ([text('{\n "a": [1.0]\n}')], {"applyOutput": {"a": [1]}}, {"a": [1]}, "value.member:applyOutput"),
+    ([text("42")], {"result": 42}, 42, "value.member:result"),
+    ([text("x"), text('{"a": 1}')], {"items": ["x", {"a": 1}]}, ["x", {"a": 1}], "value.member:items"),
+    ([text("x"), image(8)], {"content": [text("x"), image(8)]}, ["x", image(8)], "content.member:content"),
+    ([image(8)], {"content": [image(8)]}, image(8), "content.member:content"),
+]
+NOT_WRAPPED: list[tuple[Any, Any]] = [
+    ([text("Two rows.")], {"rows": [1, 2]}),
+    ([text('{"rows": [1, 2]}')], {"rows": [1, 2]}),
+    ([text("a")], {"content": "b"}),
+    ([text("a")], {"content": "a", "more": 1}),
+    ([], {"content": "a"}),
+    ([text("a"), text("b")], {"content": "a"}),
+    ([text("true")], {"content": 1}),
+    ([text("a", annotations={"priority": 1}), image(8)], {"content": [text("a"), image(8)]}),
+]
+
+
+@pytest.mark.parametrize(("content", "structured", "value", "place"), WRAPPED)
+def test_an_object_with_one_member_that_repeats_the_content_is_unwrapped(
+    content: Any, structured: Any, value: Any, place: str
+) -> None:
+    captured = taken(result(content, structured), rules("always"))
+    assert blob(captured) == value
+    assert captured.companion is None
+    assert json.loads(captured.envelope)[PARTS]["structuredContent"] == place
+
+
+@pytest.mark.parametrize(("content", "structured"), NOT_WRAPPED)
+def test_an_object_is_not_unwrapped_where_the_content_says_something_else(content: Any, structured: Any) -> None:
+    assert blob(taken(result(content, structured), rules("always"))) == structured
+
+
+def test_a_declared_wrapper_is_unwrapped_beside_a_text_that_says_more() -> None:
+    captured = taken(result([text("Two rows.")], {"result": [1, 2]}), rules("always", wrapped=True))
+    assert blob(captured) == [1, 2]
+    assert captured.companion is not None
+    kept = taken(result([text('{"result": [1, 2]}')], {"result": [1, 2]}), rules("always", wrapped=True))
+    assert blob(kept) == {"result": [1, 2]}
+
+
+def test_a_large_wrapped_text_is_unwrapped_however_it_is_escaped() -> None:
+    said = "caf\u00e9 \U0001f600\n" * 200_000
+    members = result([text(said)]) | {"structuredContent": json.dumps({"content": said}, ensure_ascii=False).encode()}
+    captured = taken(members)
+    assert captured.value is not None
+    assert captured.value.kind == "text"
+    assert blob(captured) == said
+    almost = members | {"structuredContent": json.dumps({"content": said + "x"}).encode()}
+    assert blob(taken(almost)) == {"content": said + "x"}
+
+
+def test_a_wrapped_text_that_is_small_passes_as_it_came() -> None:
+    assert taken(result([text("short")], {"content": "short"}), rules(inline=400)) == Captured()
+
+
+def test_a_text_that_spells_a_member_is_no_second_value() -> None:
+    rows = [{"name": "Alice", "n": n} for n in range(40)]
+    captured = taken(result([text(json.dumps(rows, indent=2))], {"rows": rows, "total": 40}))
+    assert captured.companion is None
+
+
+# Bands.
+
+
+def test_a_text_between_the_bands_is_shown_whole_and_stored() -> None:
+    said = "word " * 400
+    captured = taken(result([text(said)]), rules(inline=500))
+    assert captured.shown == said
+    assert captured.value is not None
+    assert taken(result([text("word " * 299)]), rules(inline=500)) == Captured()
+
+
+def test_a_text_counts_as_it_is_read_and_not_as_it_is_escaped() -> None:
+    said = "\n" * 2499
+    assert taken(result([text(said)]), rules("large", inline=500)) == Captured()
+
+
+def test_what_agrees_is_shown_in_its_shortest_form() -> None:
+    value = {"a": [1, 2], "b": "x" * 20}
+    captured = taken(result([text(json.dumps(value, indent=4))], value))
+    assert captured.shown == json.dumps(value)
+    shorter = result([text('{"a":1}')]) | {"structuredContent": b'{ "a" : 1 }'}
+    assert taken(shorter).shown == '{"a":1}'
+
+
+def test_a_value_and_a_text_that_says_more_are_shown_together_where_both_fit() -> None:
+    captured = taken(result([text("One row.")], {"rows": [1]}))
+    assert (captured.shown, captured.named) == ('One row.\n{"rows": [1]}', False)
+    long = taken(result([text("word " * 400)], {"rows": [1]}), rules(inline=600))
+    assert (long.shown, long.named) == ("word " * 400 + '\n{"rows": [1]}', True)
+
+
+def test_texts_of_several_blocks_are_shown_one_after_another_and_links_pass() -> None:
+    captured = taken(result([text("first"), text("second"), LINK]), rules("always", inline=400))
+    assert captured.shown == "first\nsecond"
+    assert [json.loads(bytes(block)) for block in captured.passed] == [LINK]
+
+
+def test_media_that_are_not_shown_are_named_with_their_place() -> None:
+    book = {"type": "resource", "resource": {"uri": "u", "blob": "aGVsbG8=" * 500, "mimeType": "application/x"}}
+    captured = taken(result([text(SMALL), image(6_000_000), book]), rules(inline=400))
+    assert captured.media == (("/1", "image/png, 4.5 MB"), ("/2/resource/blob", "application/x, 3 kB"))
+    assert captured.passed == ()
+    assert captured.shown == SMALL
+    assert taken(result([book])).media == (("/resource/blob", "application/x, 3 kB"),)
+
+
+def test_a_picture_is_shown_with_its_path() -> None:
+    alone = taken(result([image(8)]))
+    assert (alone.shown, len(alone.passed), alone.media) == ("", 1, ())
+    beside = taken(result([text(SMALL), image(8)]))
+    assert (beside.shown, beside.media) == (SMALL, (("/1", "image/png, 6 B"),))
+    structured = taken(result([image(8)], {"width": 1}))
+    assert structured.media == (("/0", "image/png, 6 B"),)
+    too_large = taken(result([image(6_000_000)]))
+    assert (too_large.shown, too_large.passed, too_large.media) == (None, (), ())
+
+
+def test_the_end_of_a_long_error_is_shown_too() -> None:
+    captured = taken(result([text("start " + "x" * 5000 + " the cause")], isError=True))
+    assert captured.error is not None
+    assert captured.error.tail.endswith("x the cause")
+    structured = taken(result([], {"trace": "x" * 5000 + " the cause"}, isError=True))
+    assert structured.error is not None
+    assert structured.error.tail.endswith('the cause"}')

@@ -31,6 +31,13 @@ def text(said: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": said}]
 
 
+def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
+    said = json.dumps([0.123456789 * n for n in range(400)]).encode()
+    expected, bound = order().estimate(said), order(is_bounded=True).estimate(said)
+    assert 1.2 * expected < bound == estimate_tokens(said)
+    assert order(provider="openai").estimate(said) <= estimate_tokens(said, "openai")
+
+
 def test_a_small_text_is_left_as_it_came() -> None:
     result = members(content=text("ok"))
     assert digest_result(result, order(), estimate_tokens).members is result
@@ -45,7 +52,7 @@ def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
 
 
 def test_a_text_that_says_more_is_named_beside_it() -> None:
-    result = members(content=text("one row"), structuredContent={"a": 1})
+    result = members(content=text("one row " * 90), structuredContent={"a": 1})
     assert BESIDE in digest_result(result, order(), estimate_tokens).notice
 
 

@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.models import Kind
-from mcp_mirror.notice import Stored, human_bytes, write_notice
+from mcp_mirror.notice import Excerpt, Stored, write_notice
 from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
 from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.spans import kind_at, members, trim
 from mcp_mirror.visible import quoted
 
@@ -33,7 +34,16 @@ def stored(value: Any, **changes: Any) -> Stored:
     whole = trim(blob)
     kind = kind_at(blob, whole.start)
     given_members = members(blob, whole) if kind == "object" else ()
-    fields = {"path": BASE, "tool": "make_grid", "arguments": b"{}", "blob": blob, "kind": kind, "tokens": 1}
+    if "head" in changes:
+        changes["error"] = Excerpt(changes.pop("head"))
+    fields = {
+        "path": BASE,
+        "tool": "make_grid",
+        "arguments": b"{}",
+        "blob": blob,
+        "kind": kind,
+        "estimate": lambda text: len(text) // 4,
+    }
     return Stored(**{**fields, "members": given_members, **changes})
 
 
@@ -48,44 +58,44 @@ VALUES: list[tuple[Any, str]] = [
     ),
     (
         {"rows": [{"id": n} for n in range(12)], "ok": True},
-        'object: "/rows" array[12] of object 134 B, "/ok" true',
+        'object: "/rows" array[12] of object 134 B, "/ok" true.\nfields of "/rows": id number\nfirst: {"id":0}',
     ),
     ({}, "(object {size})"),
-    ({"a": "x" * 100}, 'object: "/a" text 102 B'),
+    ({"a": "x" * 100}, 'object: "/a" text 100 B'),
     ({"a/b~c": None, "": 1}, 'object: "/a~1b~0c" null, "/" 1'),
     ({"a": {"b": "c, d", "e": [1, 2]}}, 'object: "/a" {"b": "c, d", "e": [1, 2]}'),
     (b'{"a":[\n 1,\n 2\n]}', 'object: "/a" [1,2]'),
     (b'{"a":{\n "b": "c"\n}}', 'object: "/a" {\\u000a "b": "c"\\u000a}'),
-    ([[1, 2], [3]], "(array[2x2] {size})"),
-    ([[[[[1]]]]], "(array[1x1x1x1] {size})"),
-    ([], "(array[0] {size})"),
-    ([[], [1]], "(array[2x0] {size})"),
-    (["a"] * 1000, "(array[1000] {size})"),
-    ("first\nsecond", "({size} of text)"),
-    (12345, "(number {size})"),
-    (b" null ", "(null {size})"),
+    ([[1, 2], [3]], "array[2x2], {size}."),
+    ([[[[[1]]]]], "array[1x1x1x1], {size}."),
+    ([], "array[0], {size}."),
+    ([[], [1]], "array[2x0], {size}."),
+    (["a"] * 1000, 'array[1000], {size}:\nfirst: "a", "a", "a", "a", "a"'),
+    ("first\nsecond", "text, 12 B, 2 lines:\nfirst\nsecond"),
+    ("one", "text, 3 B:\none"),
+    (12345, "number 12345."),
+    (b" null ", "null null."),
 ]
 
 
 @pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
-    size = human_bytes(len(stored(value).blob))
-    outline = outline.replace("{size}", size)
-    said = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}."
+    outline = outline.replace("{size}", human_bytes(len(stored(value).blob)))
+    said = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
+    said += "." if outline.startswith("object") and "first:" not in outline else ""
     assert told(value) == f'"{BASE}"\n{said}\n{use_of(stored(value).kind)}'
 
 
 def use_of(kind: Kind) -> str:
-    return (
-        f"Use it {'or path/key as argument of' if kind in ('object', 'array') else 'as the argument of the'} next tool."
-    )
+    below = {"object": "or path/key as argument of", "array": "or path/0 as argument of"}
+    return f"Use it {below.get(kind, 'as the argument of the')} next tool."
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
 def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind) -> None:
     blobs = {"array": b"[1]", "text": b'"x"', "number": b"1", "boolean": b"true", "null": b"null"}
     blob = blobs.get(kind, b'{"type":"image"}')
-    each: tuple[dict[str, Any], ...] = ({}, {"shown": "1"}, {"head": "no"}, {"companion": COMPANION})
+    each: tuple[dict[str, Any], ...] = ({}, {"head": "no"}, {"companion": COMPANION})
     for changes in each:
         notice = told(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == use_of(kind)
@@ -97,20 +107,24 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
 
 
 def test_a_file_is_outlined_by_its_media_type() -> None:
-    block = b'{"type":"image","data":"aa"}'
-    picture = told(block, kind="binary", media_type="image/png")
-    assert '\nThis path ("image/png" 28 B) stands for the result.\n' in picture
-    assert '\nThis path ("binary" 28 B) stands for the result.\n' in told(block, kind="binary")
+    block = b'{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}'
+    assert "\nThis path stands for image/png, 5 B.\n" in told(block, kind="binary")
+    untyped = b'{"type":"resource","resource":{"uri":"u","blob":"aGVsbG8="}}'
+    assert "\nThis path stands for file, 5 B.\n" in told(untyped, kind="binary")
+    linked = b'{"type":"resource","resource":{"uri":"u","text":"hello"}}'
+    assert f"\nThis path stands for content block, {len(linked)} B.\n" in told(linked, kind="binary")
 
 
 def test_an_array_past_the_bound_is_not_counted() -> None:
-    assert "\nThis path (array 35 MB) stands for the result.\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
+    assert "\nThis path stands for array, 35 MB:\nfirst: 1, 1, 1, 1, 1\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
 
 
 def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
-    for style in ("compact", "paper"):
-        assert f"\n{shown}\n" in told({"a": 1, "b": 1}, style, shown=shown)
+    assert f"\n{shown}\n" in told({"a": 1, "b": 1}, "paper", shown=shown)
+    assert told({"a": 1, "b": 1}, shown=shown) == f'{shown}\nmemory_path: "{BASE}"'
+    assert told("a\n", shown="a\n") == f'a\nmemory_path: "{BASE}"'
+    assert told([], shown="") == f'memory_path: "{BASE}"'
     notice = told({"a": 1}, "json", shown=shown)
     assert '"content": {"a":"\\u200b","b":1}, ' in notice
     assert "keys" not in json.loads(notice)
@@ -190,6 +204,15 @@ def test_an_error_is_told_with_its_beginning() -> None:
     assert (stub["error_begins"], "keys" in stub) == (expected, False)
 
 
+@pytest.mark.parametrize("style", ["compact", "paper"])
+def test_the_end_of_a_long_error_is_shown_with_its_last_words(style: NoticeStyle) -> None:
+    error = Excerpt("it began", "x" * 900 + "\nthe cause")
+    notice = told("x", style, error=error)
+    assert "begins:\nit began\nIt ends:\n" in notice
+    assert "x\nthe cause\n" in notice
+    assert json.loads(told("x", "json", error=error))["error_ends"].endswith("the cause")
+
+
 NASTY = [
     {f"key {n}": n for n in range(10_000)},
     {"k" * 100_000: 1, "short": 2},
@@ -223,15 +246,15 @@ ARGUMENTS = [
         {"companion": COMPANION, "tool": HIDDEN + "\u6570" * 500},
         {"head": ("\u6570\n\x00" * 5000)[:1000], "companion": COMPANION},
         {"head": '"\\\n\t' * 250, "tool": "t" * 500},
-        {"kind": "binary", "media_type": HIDDEN * 40},
+        {"kind": "binary", "media": tuple((f"{BASE}/{at}", "image/png, 5 B") for at in range(40))},
     ],
     ids=["plain", "companion", "error", "quoted error", "binary"],
 )
 def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, changes: dict[str, Any]) -> None:
     for arguments in ARGUMENTS:
-        notice = told(value, style, arguments=arguments, **changes)
+        notice = told(value, style, arguments=arguments, **dict(changes))
         assert len(notice.encode()) < 2048
-        seen = notice.replace("\n", "").replace("\t", "") if "head" in changes else notice.replace("\n", "")
+        seen = notice.replace("\n", "").replace("\t", "")
         assert not {c for c in seen if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")}
         assert not set(seen) & set(HIDDEN) - set("\t\r")
         assert is_whole_notice(notice.strip()) or style == "opaque"
@@ -252,7 +275,7 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
 def test_every_path_ends_with_a_newline_or_a_quote(value: dict[str, Any], style: NoticeStyle) -> None:
     clean = json.loads(json.dumps(value).encode("utf-8", "ignore"))
     printable = {key.encode("utf-8", "ignore").decode(): part for key, part in clean.items() if isinstance(part, int)}
-    notice = told(printable, style, companion=COMPANION, head=None)
+    notice = told(printable, style, companion=COMPANION)
     assert len(notice.encode()) < 2048
     for match in re.finditer(re.escape(BASE), notice):
         rest = notice[match.end() :]

@@ -14,7 +14,9 @@ import pytest
 from mcp_mirror.models import Kind
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.preview import MOST_TOKENS
 from mcp_mirror.spans import members, trim
+from mcp_mirror.tokens import expecter
 
 PATHS = 60
 PAPER = 213
@@ -39,7 +41,7 @@ def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], flo
         blob = json.dumps(value).encode()
         kind: Kind = "object" if isinstance(value, dict) else "text"
         known = members(blob, trim(blob)) if kind == "object" else ()
-        stored = Stored("PATH", tool, json.dumps(arguments).encode(), blob, kind, 1, known)
+        stored = Stored("PATH", tool, json.dumps(arguments).encode(), blob, kind, expecter("openai"), known)
         notice, chance = write_notice(stored, style), random.Random(5)  # noqa: S311  # the same paths on every run
         bases = (f"{tool}-{UUID(int=chance.getrandbits(128), version=4)}" for _ in range(PATHS))
         return sum(count_tokens(notice.replace("PATH", base)) for base in bases) / PATHS
@@ -47,11 +49,12 @@ def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], flo
     return mean
 
 
-@pytest.mark.parametrize(("name", "most"), [("grid", 0.46), ("text", 0.72)])
-def test_our_notices_cost_a_part_of_those_in_the_papers_manner(
-    name: str, most: float, cost: Callable[[str, NoticeStyle], float]
-) -> None:
-    assert cost(name, "compact") <= most * cost(name, "paper")
+def test_a_notice_of_a_grid_costs_less_than_half_of_the_papers(cost: Callable[[str, NoticeStyle], float]) -> None:
+    assert cost("grid", "compact") <= 0.46 * cost("grid", "paper")
+
+
+def test_a_notice_of_a_text_costs_its_preview_and_few_words_more(cost: Callable[[str, NoticeStyle], float]) -> None:
+    assert cost("text", "compact") <= MOST_TOKENS + 60
 
 
 def test_our_notice_of_the_grid_costs_a_third_of_the_papers_own_at_most(

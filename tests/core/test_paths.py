@@ -159,6 +159,10 @@ OTHER = f"other-{ID}"
         (f'See "{BASE}"\nThis path stands for 5 B.\nUse it as the argument of the next tool.', set()),
         (f'"{BASE}"\nThis path stands for 5 B.\nUse it', set()),
         (f'"{BASE}" is what I give as the argument of the next tool.', set()),
+        (f'a value\nwith {OTHER}\nmemory_path: "{BASE}"', {BASE}),
+        (f'memory_path: "{BASE}"', {BASE}),
+        (f'a value, memory_path: "{BASE}"', set()),
+        (f'memory_path: "{BASE}"\nmore', set()),
     ],
 )
 def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:

@@ -61,7 +61,7 @@ def test_nothing_that_an_upstream_wrote_stands_in_a_notice(
     digest = read({**RESULTS[name], "isError": is_error}, style, mode=mode)
     captured, shown = digest.captured, json.dumps({key: bytes(raw).decode() for key, raw in digest.members.items()})
     assert CANARY not in digest.notice + shown
-    assert (captured.shown, captured.passed, captured.head) == (None, (), None)
+    assert (captured.shown, captured.passed, captured.error) == (None, (), None)
     assert (captured.value is None) is (name in ("nothing", "members nobody knows"))
     if captured.value is None:
         assert digest.members == {"content": b"[]", "isError": json.dumps(is_error).encode()}
@@ -77,9 +77,9 @@ def test_nothing_that_an_upstream_wrote_stands_in_a_notice(
 @pytest.mark.parametrize(
     ("style", "told"),
     [
-        ("compact", '"/~#0" text 8 B, "/~#1" array[2x2], "/~#2" object 15 B, "/~#3" number 1 B'),
+        ("compact", '"/~#0" text 6 B, "/~#1" array[2x2], "/~#2" object 15 B, "/~#3" number 1 B'),
         ("paper", f'- "{BASE}/~#0"\n- "{BASE}/~#1"\n- "{BASE}/~#2"\n- "{BASE}/~#3"'),
-        ("json", '{"~#0": "text 8 B", "~#1": "array[2x2]", "~#2": "object 15 B", "~#3": "number 1 B"}'),
+        ("json", '{"~#0": "text 6 B", "~#1": "array[2x2]", "~#2": "object 15 B", "~#3": "number 1 B"}'),
     ],
 )
 def test_keys_are_told_by_position_and_values_by_type_and_size(style: NoticeStyle, told: str) -> None:

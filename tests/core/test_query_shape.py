@@ -30,7 +30,7 @@ def shape(value: Any, characters: int = 10_000) -> str:
         (b"1.50", "number 1.50"),
         (None, "null null"),
         ({}, "object, 0 keys"),
-        ({"a/b": 1, "c": "x" * 100}, 'object, 2 keys\n"/a~1b": 1\n"/c": text 102 B'),
+        ({"a/b": 1, "c": "x" * 100}, 'object, 2 keys\n"/a~1b": 1\n"/c": text 100 B'),
         ([], "array, 0 items"),
         ([1, "x", 2], "array, 3 items; all of them: number (2), text (1)"),
         (

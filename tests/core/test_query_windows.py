@@ -107,7 +107,7 @@ def test_a_line_that_is_longer_than_a_window_goes_on_by_characters() -> None:
 def test_a_value_that_never_fits_is_told_instead_and_the_others_are_shown() -> None:
     said = read({"small": 1, "large": "x" * 300, "last": 2}, budget=Budget(1000, 320, estimate_tokens))
     assert said.splitlines()[0] == '"/small": 1'
-    assert said.splitlines()[1] == '"/large": (text 302 B: too large to be shown here, take its path)'
+    assert said.splitlines()[1] == '"/large": (text 300 B: too large to be shown here, take its path)'
     assert read(["y" * 10_000], budget=Budget(1000, 320, estimate_tokens)).startswith("0: (text 10 kB: too large")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.models import Location, Span
-from mcp_mirror.notice import Stored, write_notice
+from mcp_mirror.notice import Excerpt, Stored, write_notice
 from mcp_mirror.paths import MemoryPath, parse_path
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.resolve import Escaped, Pointer, find_pointers
@@ -102,7 +102,7 @@ def stored(**changes: Any) -> Stored:
         "arguments": b'{"molecule":"water"}',
         "blob": blob,
         "kind": "object",
-        "tokens": 9,
+        "estimate": len,
         "members": members(blob, trim(blob)),
     }
     return Stored(**{**given, **changes})
@@ -114,7 +114,7 @@ def stored(**changes: Any) -> Stored:
     [
         {},
         {"shown": '{"a": 1}'},
-        {"head": "failed\nhere"},
+        {"error": Excerpt("failed\nhere")},
         {"arguments": f'{{"x":"{OTHER}","y":"{FOREIGN}/a"}}'.encode()},
     ],
     ids=["plain", "shown", "error", "with paths as input"],

@@ -279,7 +279,7 @@ def test_options_are_a_policy() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"capture": "sometimes"}, "`capture` of a tool is one of auto, always, never, not 'sometimes'."),
+        ({"capture": "sometimes"}, "`capture` of a tool is one of auto, large, always, never, not 'sometimes'."),
         ({"timeout": 0}, "`timeout` of a tool is seconds above 0"),
         ({"timeout": float("nan")}, "`timeout` of a tool is seconds above 0"),
         ({"inline_budget": -1}, "`inline_budget` of a tool is tokens, 0 or more."),

@@ -23,6 +23,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, ContentBlock, TextContent, Tool
+from notices import path_in
 from redis_process import free_port
 
 REQUEST: Final = 30.0
@@ -96,13 +97,6 @@ class Place:
     """Whose files the filesystem server serves."""
     repo: Path
     """A git repository whose first and last commit are more than a megabyte apart."""
-
-
-def path_in(notice: str) -> str:
-    """The memory path in a notice of the compact style."""
-    path, told, *_ = notice.splitlines()
-    assert told.startswith("This path "), notice
-    return path.strip('"')
 
 
 @pytest.fixture(scope="session")

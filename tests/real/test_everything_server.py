@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from mcp_types import EmbeddedResource, ImageContent, ResourceLink, TextContent
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.real.conftest import Connection
@@ -85,7 +86,7 @@ def test_structured_content_is_stored_shown_and_brought_back_whole_and_by_key(
     assert isinstance(block, TextContent)
     assert result.structured_content is None
     assert weather["conditions"] in block.text
-    path = block.text.splitlines()[0].strip('"')
+    path = path_in(block.text)
     assert json.loads(gateway.recall(path)) == weather
     assert {key: gateway.recall(f"{path}/{key}") for key in weather} == {key: str(weather[key]) for key in weather}
 

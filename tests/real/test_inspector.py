@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.real.conftest import Connection, Place
@@ -86,7 +87,7 @@ def test_a_large_result_is_stored_for_one_run_and_given_by_path_in_the_next(
     given = json.dumps({"path": str(source)})
     stored = inspect(over_http, "tools/call", "--tool-name", "read_text_file_mirrored", "--tool-args-json", given)
     assert len(json.dumps(stored)) < 2048
-    path = stored["content"][0]["text"].splitlines()[0].strip('"')
+    path = path_in(stored["content"][0]["text"])
     given = json.dumps({"path": str(target), "content": f"{path}/content"})
     inspect(over_http, "tools/call", "--tool-name", "write_file_mirrored", "--tool-args-json", given)
     assert target.read_bytes() == source.read_bytes()
@@ -94,6 +95,6 @@ def test_a_large_result_is_stored_for_one_run_and_given_by_path_in_the_next(
 
 def test_a_value_is_brought_back_in_a_later_run(over_http: list[str], inspect: Inspect) -> None:
     given = ("--tool-name", "get-structured-content_mirrored", "--tool-arg", "location=Chicago")
-    path = inspect(over_http, "tools/call", *given)["content"][0]["text"].splitlines()[0].strip('"')
+    path = path_in(inspect(over_http, "tools/call", *given)["content"][0]["text"])
     given = ("--tool-name", "retrieve_final_answer_from_memory", "--tool-arg", f"memory_path={path}/temperature")
     assert inspect(over_http, "tools/call", *given)["content"][0]["text"].lstrip("-").isdecimal()

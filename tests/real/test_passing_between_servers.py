@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from mcp_types import TextContent
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.real.conftest import Connect, Connection, NewRepo, Place, RunGit, Serve, Servers, WriteConfig
@@ -58,7 +59,7 @@ def test_a_large_diff_is_stored_and_written_to_a_file_by_another_server(
 ) -> None:
     notice = gateway.text("git_diff_mirrored", repo_path=str(place.repo), target="HEAD~11")
     assert len(notice.encode()) < 2048
-    path = notice.splitlines()[0].strip('"')
+    path = path_in(notice)
     target = place.notes / "history.diff"
     gateway.content("write_file_mirrored", path=str(target), content=path)
     assert target.read_bytes() == diff.encode()

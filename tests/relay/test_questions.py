@@ -20,6 +20,7 @@ from mcp_types import (
     InputRequiredResult,
     TextContent,
 )
+from notices import path_in
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -127,7 +128,7 @@ async def test_progress_reaches_the_request_that_waits_in_every_round(desk: Desk
 @pytest.mark.parametrize("below", ["", "/rows"])
 async def test_a_memory_path_is_the_same_value_in_every_round(desk: Desk, below: str) -> None:
     notice = await desk.text("grow", rows=50)
-    path = notice.splitlines()[0].strip('"')
+    path = path_in(notice)
     told = json.loads(await desk.text("interview", rounds="form;sampling;form", value=path + below))
     rows = [{"number": number} for number in range(50)]
     value = json.dumps(rows if below else {"rows": rows}, sort_keys=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cluster import BOUND, REPLICAS, Cluster, Trail
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult
+from notices import path_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +32,7 @@ async def make(client: Client, name: str = "grid") -> str:
     text = result.content[0].text  # type: ignore[union-attr]
     assert not result.is_error, text
     assert "\nThis path " in text, text
-    return str(text.splitlines()[0].strip('"'))
+    return str(path_in(text))
 
 
 async def add_up(client: Client, path: str) -> float:

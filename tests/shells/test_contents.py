@@ -161,7 +161,9 @@ async def test_each_large_content_has_a_path_of_its_own() -> None:
 async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> None:
     shelf = Shelf()
     small = message(type="text", text="small")
-    told = await shelf.prompt(small, message(type="text", text=LARGE), message(type="image", data=BLOB, mimeType="i/p"))
+    told = await shelf.prompt(
+        small, message(type="text", text=LARGE), message(type="image", data="a" * 6_000_000, mimeType="i/p")
+    )
     (image, _), (text, stored) = sorted(await shelf.stored(), key=lambda one: one[0].kind)
     assert told[0] == small
     for raw, described in ((told[1], text), (told[2], image)):

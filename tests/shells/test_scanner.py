@@ -18,7 +18,6 @@ from mcp_mirror.models import FileSpan, Span
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.spans import Miss
 from mcp_mirror.spool import SpooledFrame, map_file
-from mcp_mirror.tokens import estimate_tokens
 
 RULES = CaptureRules("auto", inline_budget=20, error_budget=50, wrapped=False)
 
@@ -69,7 +68,7 @@ RESPONSES = {
 @pytest.mark.parametrize("name", RESPONSES)
 async def test_the_other_process_finds_what_this_one_would(scanner: Scanner, tmp_path: Path, name: str) -> None:
     frame = frame_of(tmp_path, RESPONSES[name])
-    here = digest_frame(frame.view, order(), estimate_tokens)
+    here = digest_frame(frame.view, order(), order().estimate)
     there = await scanner.scan(frame, order())
     assert isinstance(here, Digest)
     assert isinstance(there, Digest)

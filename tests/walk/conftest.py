@@ -47,6 +47,7 @@ def configured(tmp_path: Path) -> Configured:
         path = tmp_path / "mirror.yaml"
         store = {"path": str(tmp_path / "store"), **sections.pop("store", {})}
         chosen = {key: value for key, value in store.items() if value is not None}
+        sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
         path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
         return path
 

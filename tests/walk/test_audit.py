@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ async def test_calls_reads_and_refusals_are_written_down_without_what_they_hold(
     path = tmp_path / "audit.jsonl"
     async with speak(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
         await client.greet()
-        stored = (await client.text("say_mirrored", SAID)).splitlines()[0].strip('"')
+        stored = path_in(await client.text("say_mirrored", SAID))
         await client.text("memory_read", {"memory_path": f"{stored}/key-c4nary"})
         await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"}))
         await client.text("hear_mirrored", {"c4nary": UNKNOWN})

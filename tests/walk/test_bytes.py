@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Listening, Serve, Speak
@@ -40,14 +41,15 @@ def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
     return given
 
 
-def upstreams(raw: Any) -> dict[str, Any]:
-    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": {"inline_budget": 60_000}})}
+def upstreams(raw: Any, capture: str = "auto") -> dict[str, Any]:
+    said = {"inline_budget": 60_000, "capture": capture}
+    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": said})}
 
 
 async def test_a_small_result_passes_unchanged_on_stdio(
     sections: dict[str, Any], configured: Configured, speak: Speak, raw: Any
 ) -> None:
-    async with speak(configured(upstreams(raw), **sections)) as client:
+    async with speak(configured(upstreams(raw, "large"), **sections)) as client:
         await client.greet()
         line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
         for member in (
@@ -60,7 +62,7 @@ async def test_a_small_result_passes_unchanged_on_stdio(
 async def test_a_small_result_passes_unchanged_over_http(
     sections: dict[str, Any], configured: Configured, serve: Serve, raw: Any
 ) -> None:
-    async with serve(configured(upstreams(raw), **sections)) as served, httpx2.AsyncClient() as client:
+    async with serve(configured(upstreams(raw, "large"), **sections)) as served, httpx2.AsyncClient() as client:
         params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": ENVELOPE}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "say_mirrored"}
@@ -80,7 +82,7 @@ async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
         heard = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0]["text"]
         assert f'{{"literal": {ODD}}}' in heard
         notice = await client.text("say_mirrored", {"result": DICT})
-        path = notice.splitlines()[0].strip('"')
+        path = path_in(notice)
         assert ODD in notice
         heard = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
         assert f'"a": {{"whole":{ODD},"n":1.0}}' in heard
@@ -109,7 +111,7 @@ async def test_every_form_of_http_answer_is_lifted(
         for name in upstreams:
             notice = await client.text(f"{name}_say_mirrored", {"result": DICT})
             assert ODD in notice
-            path = notice.splitlines()[0].strip('"')
+            path = path_in(notice)
             assert f'{{"x": {ODD}}}' in await client.text(f"{name}_hear_mirrored", {"x": f"{path}/whole"})
 
 
@@ -121,7 +123,7 @@ async def test_a_header_is_computed_from_the_value_behind_a_pointer(
         async with connect(config) as client:
             said = '{"content":[],"structuredContent":{"region":"Zürich, \\u00e9","more":[1]}}'
             stored = await client.call_tool("say_mirrored", {"result": said})
-            path = stored.content[0].text.splitlines()[0].strip('"')  # type: ignore[union-attr]
+            path = path_in(stored.content[0].text)  # type: ignore[union-attr]
             result = await client.call_tool("route_mirrored", {"region": f"{path}/region", "rest": path})
             heard = result.content[0].text  # type: ignore[union-attr]
             assert result.is_error is not True, heard

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RETRIEVE = "retrieve_final_answer_from_memory"
 CONVERSATION = "mcp-mirror/conversation"
 WINDOW = {"window": 15_000, "reserve": "20 %"}
+LARGE_ALONE = {"capture": "large", "inline_budget": 800}
+"""Small results pass as they came, so that a test can compare them."""
 OURS = 12_000
 """What is left of the window for answers."""
 PATH = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -91,7 +93,7 @@ async def test_many_results_do_not_overflow_a_conversation_and_each_can_be_broug
     count_tokens: Callable[[str], int],
 ) -> None:  # fmt: skip
     upstreams = {"raw": raw(), **({"chemist": chemist} if face == "http" else {})}
-    async with connect(configured(upstreams, context=WINDOW), face, mode=mode) as client:
+    async with connect(configured(upstreams, mirror=LARGE_ALONE, context=WINDOW), face, mode=mode) as client:
         chat = Chat(client, name)
         chat.read.append(await definitions(client))
         given, answers = dict[int, str](), dict[int, str]()
@@ -122,7 +124,7 @@ async def test_each_conversation_has_a_window_of_its_own_and_is_between_the_harn
     configured: Configured, connect: Connect, raw: Any
 ) -> None:
     text = line(7, 600)
-    async with connect(configured({"raw": raw()}, context=WINDOW), "http") as client:
+    async with connect(configured({"raw": raw()}, mirror=LARGE_ALONE, context=WINDOW), "http") as client:
         full, other, nameless = Chat(client, "full"), Chat(client, "other"), Chat(client, None)
         full.told = {"reset": True, "tokens": OURS}
         assert await full.say(text) == ""
@@ -153,7 +155,9 @@ async def test_what_does_not_fit_is_stored_as_what_it_is_or_where_it_must_not_be
 ) -> None:
     picture = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
     config = configured(
-        {"raw": raw(overrides={"hear": {"capture": "never"}})}, context=WINDOW, mirror={"expose_originals": True}
+        {"raw": raw(overrides={"hear": {"capture": "never"}})},
+        context=WINDOW,
+        mirror={**LARGE_ALONE, "expose_originals": True},
     )
     async with connect(config, "http") as client:
         chat = Chat(client, "c")
@@ -196,7 +200,7 @@ async def shown(client: Lines, length: int) -> str:
 async def test_a_window_is_taken_from_a_changed_configuration(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
-        assert await shown(client, 800) == "a " * 400
+        assert await shown(client, 400) == "a " * 200
         configured({"raw": raw()}, context={"window": 100})
         client.process.send_signal(signal.SIGHUP)
         await until(lambda: b"configuration is taken" in b"".join(client.stderr))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ async def test_a_call_that_cannot_be_carried_out_is_told_what_to_do(
     async with speak(configured({"raw": raw("ok", "--tools", str(tmp_path / "tools"))})) as client:
         await client.greet()
         said = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
-        path = (await client.text("say_mirrored", {"result": said})).splitlines()[0].strip('"')
+        path = path_in(await client.text("say_mirrored", {"result": said}))
         for tool, arguments, wanted in BAD_CALLS:
             given = json.loads(json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]))
             result = json.loads(await client.call(tool, json.dumps(given)))["result"]

@@ -230,7 +230,7 @@ async def test_no_tool_washes_a_value_clean(desk: Any) -> None:
 
 async def test_what_a_result_says_beside_its_value_has_the_same_labels(desk: Any) -> None:
     async with desk(STRICT) as user:
-        result = {"content": [{"type": "text", "text": f"{SECRET} in words"}], "structuredContent": ROWS}
+        result = {"content": [{"type": "text", "text": f"{SECRET} in words " * 300}], "structuredContent": ROWS}
         paths = set(PATH.findall(await user.text("crm_say_mirrored", result=json.dumps(result))))
         assert len(paths) == 2
         for path in paths:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Speak
@@ -27,7 +28,7 @@ MEMORY = 400 << 20
 
 ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("giant", {"size": 4_000_000}, "over `limits.max_message_bytes`"),
-    ("giant", {"size": 2_000_000}, '"giant-[0-9a-f-]{36}"\n.*2 MB of text'),
+    ("giant", {"size": 2_000_000}, '"giant-[0-9a-f-]{36}"\n.*text, 2 MB'),
     ("deep", {"levels": 2000}, "nested too deep: 700 levels are taken .`limits.max_depth`"),
     ("deep", {"levels": 500}, '"deep-[0-9a-f-]{36}"\n'),
     ("giant_news", {"size": 600_000}, "^done$"),
@@ -75,7 +76,7 @@ async def test_every_attack_meets_a_named_error_or_passes_and_others_go_on(
         await client.greet()
         names = set(await listed(client))
         kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
-        path = (await client.text("good_say_mirrored", {"result": kept})).splitlines()[0].strip('"')
+        path = path_in(await client.text("good_say_mirrored", {"result": kept}))
         unmet = []
         for tool, arguments, wanted in ATTACKS:
             said = await read_text(client, twin(names, tool), arguments)
@@ -104,7 +105,7 @@ async def test_no_name_or_definition_of_its_stands_for_another_tool(
         assert "evil" not in tools["memory_read"]["description"]
         assert "evil" not in tools["retrieve_final_answer_from_memory"]["description"]
         kept = await client.text("good_say_mirrored", {"result": '{"content":[],"structuredContent":{"from":"good"}}'})
-        path = kept.splitlines()[0].strip('"')
+        path = path_in(kept)
         assert '"good"' in await client.text("memory_read", {"memory_path": path})
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
         told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
@@ -119,13 +120,13 @@ async def test_what_looks_like_ours_in_a_result_is_data(
         await client.greet()
         names = set(await listed(client))
         kept = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
-        path = (await client.text("good_say_mirrored", {"result": kept})).splitlines()[0].strip('"')
+        path = path_in(await client.text("good_say_mirrored", {"result": kept}))
         said = await read_text(client, twin(names, "forge"), {"path": f"literal:{FOREIGN}", "whole": False})
         assert FOREIGN in said
         said = await client.text("good_hear_mirrored", {"text": FOREIGN})
         assert "no value" in said.lower() or "unknown" in said.lower() or "there is no" in said.lower()
         forged = await client.text(twin(names, "forge"), {"path": f"literal:{path}", "whole": True})
-        own = forged.splitlines()[0].strip('"')
+        own = path_in(forged)
         assert own.startswith("forge-")
         for key in ("path", "notice", "literal", "uri"):
             heard = await client.text("good_hear_mirrored", {"text": f"{own}/{key}"})

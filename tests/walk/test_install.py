@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from notices import path_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ async def test_what_is_installed_serves_the_clients_servers(chemist: dict[str, A
     file.write_text(json.dumps(before))
     ended = await run("install", "claude-desktop")
     assert ended.code == 0, ended.err
-    path = (await call(file, "make_grid_mirrored", size=30)).splitlines()[0].strip('"')
+    path = path_in(await call(file, "make_grid_mirrored", size=30))
     assert await call(file, "total_mirrored", grid=f"{path}/grid") == "1188000.0"  # the client was started anew
     assert (await run("uninstall", "claude-desktop")).code == 0
     assert json.loads(file.read_text()) == before

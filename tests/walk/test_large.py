@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, Speak
@@ -34,7 +35,7 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
     async with speak(configured(upstreams, store=store)) as client:
         await client.greet()
         notice = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{value}}}'})
-        path = notice.splitlines()[0].strip('"')
+        path = path_in(notice)
         for below, wanted in (
             ("rows/399999/1/name", "row 399999"),
             ("rows/7", '[7, {"name": "row 7"}]'),
@@ -59,7 +60,7 @@ async def test_what_no_model_could_take_is_not_brought_back_and_the_answer_says_
             (result(content=text(json.dumps([wide]))), 'item (path + "/0")'),
             (result(content=[], structuredContent={"table": wide}), 'part (path + "/key")'),
         ):
-            path = (await client.text("say_mirrored", {"result": said})).splitlines()[0].strip('"').split("\t")[0]
+            path = path_in(await client.text("say_mirrored", {"result": said})).split("\t")[0]
             refused = await client.text(RETRIEVE, {"memory_path": path})
             assert kind in refused
             assert "Pass the path to the tool that needs the value" in refused
@@ -131,7 +132,7 @@ async def test_a_message_past_the_bound_fails_by_its_name_and_the_upstream_stays
         refused = await client.request("tools/call", json.dumps({"name": "say_mirrored", "arguments": twice}))
         assert "limits.max_message_bytes" in json.loads(refused)["error"]["message"]
         stored = await client.text("say_mirrored", {"result": result(content=text("y" * 120_000))})
-        path = stored.splitlines()[0].strip('"')
+        path = path_in(stored)
         over = await client.text("hear_mirrored", {"one": path, "two": path})
         assert "`limits.max_message_bytes`" in over
         assert await client.text("say_mirrored", {"result": result(content=text("fine"))}) == "fine"
@@ -140,7 +141,7 @@ async def test_a_message_past_the_bound_fails_by_its_name_and_the_upstream_stays
 async def test_arguments_over_an_upstreams_limit_are_not_sent(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw(max_request_bytes=1000), "free": raw()})) as client:
         await client.greet()
-        path = (await client.text("free_hear_mirrored", {"pad": "x" * 5000})).splitlines()[0].strip('"')
+        path = path_in(await client.text("free_hear_mirrored", {"pad": "x" * 5000}))
         refused = await client.text("raw_hear_mirrored", {"pad": path})
         assert "takes 1,000 (`max_request_bytes`)" in refused
         assert "'raw'" in refused
@@ -154,7 +155,7 @@ async def test_a_server_that_refuses_the_size_of_a_body_is_said_to(
         web = {"url": f"http://127.0.0.1:{port}/mcp", "max_request_bytes": "1GiB"}
         async with speak(configured({"web": web, "raw": raw()})) as client:
             await client.greet()
-            path = (await client.text("raw_hear_mirrored", {"pad": "x" * 50_000})).splitlines()[0].strip('"')
+            path = path_in(await client.text("raw_hear_mirrored", {"pad": "x" * 50_000}))
             refused = await client.text("web_hear_mirrored", {"pad": path})
             assert "HTTP 413" in refused
             assert "`max_request_bytes`" in refused

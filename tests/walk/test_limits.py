@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
+from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ async def test_paths_in_one_call_and_depth_and_what_is_read_of_a_message_are_bou
     async with speak(configured({"up": raw()}, limits=limits)) as client:
         await client.greet()
         said = json.dumps({"content": [], "structuredContent": {"a": 1}})
-        path = (await client.text("say_mirrored", {"result": said})).splitlines()[0].strip('"')
+        path = path_in(await client.text("say_mirrored", {"result": said}))
         assert "1" in await client.text("hear_mirrored", {"text": [path, path]})
         assert "`limits.max_pointers`" in await client.text("hear_mirrored", {"text": [path] * 3})
         deep = await client.call("hear_mirrored", f'{{"text":{"[" * 30}{"]" * 30}}}')

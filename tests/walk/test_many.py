@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from mcp import Client
+from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def test_two_hundred_calls_at_once_get_each_its_own_answer(
             client, size = clients[index % 4], random.Random(index).choice([1, 900, 40_000, 300_000])  # noqa: S311
             mine = f"<{index}>" * (size // 3)
             said = json.dumps({"content": [], "structuredContent": {"index": index, "data": mine}})
-            path = (await text(client, "say_mirrored", result=said)).splitlines()[0].strip('"')
+            path = path_in(await text(client, "say_mirrored", result=said))
             heard = await text(client, "shout_mirrored", text=f"{path}/index")
             assert str(index) in heard
             measured = await text(client, "measure_mirrored", text=f"{path}/data")

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Lines, Run, Speak
 
 RETRIEVE = "retrieve_final_answer_from_memory"
-
-
-def path_in(notice: str) -> str:
-    assert "\nThis path " in notice, notice
-    return notice.splitlines()[0].strip('"')
 
 
 async def store(client: Lines, value: Any) -> str:

@@ -270,7 +270,7 @@ async def test_what_a_function_hides_is_awaited_and_content_is_passed() -> None:
     def shown() -> list[str]:
         return ["x" * 1000] * 1100
 
-    @mirror.tool(inline_budget=10_000)
+    @mirror.tool(inline_budget=10_000, capture="large")
     def long() -> str:
         return "word " * 2000
 

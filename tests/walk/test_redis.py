@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from notices import path_in
 from tests.load import slowness
 from tests.walk.conftest import BOUND
 
@@ -38,7 +39,7 @@ async def say(client: Lines, result: dict[str, Any]) -> dict[str, Any]:
 async def stored(client: Lines, result: dict[str, Any] = LARGE) -> str:
     told = (await say(client, result))["content"][0]["text"]
     assert "\nThis path " in told, told
-    return str(told.splitlines()[0].strip('"'))
+    return str(path_in(told))
 
 
 async def recalled(client: Lines, path: str) -> str:

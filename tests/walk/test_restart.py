@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Run, Speak
@@ -21,7 +22,7 @@ LARGE = {**VALUE, "pad": "x" * 200_000}
 
 async def store(client: Lines, value: Any) -> str:
     said = json.dumps({"content": [], "structuredContent": value})
-    return (await client.text("raw_say_mirrored", {"result": said})).splitlines()[0].strip('"')
+    return path_in(await client.text("raw_say_mirrored", {"result": said}))
 
 
 def heard_in(line: str) -> Any:
@@ -117,7 +118,7 @@ async def test_what_call_stores_on_the_disk_the_next_call_finds(
     said = json.dumps({"content": [], "structuredContent": VALUE})
     stored = await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")
     assert stored.code == 0, stored.err
-    path = stored.out.splitlines()[0].strip('"')
+    path = path_in(stored.out)
     found = await run("call", "--config", config, RETRIEVE, "--arg", f"memory_path={path}/name")
     assert (found.code, found.out) == (0, "yesterday's\n"), found.err
     heard = await run("call", "--config", config, "raw_hear_mirrored", "--arg", f"x={path}/name")

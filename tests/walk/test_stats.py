@@ -7,6 +7,8 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
+from notices import path_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -39,7 +41,7 @@ async def test_what_is_sent_and_kept_out_is_counted_and_outlives_the_gateway(
         assert count_tokens(notice) <= sent <= 3 * count_tokens(notice)
         assert cost - count_tokens(notice) * 3 <= kept_out <= 3 * cost
         assert ratio == round(kept_out / sent)
-        shown = await client.text("memory_read", {"memory_path": notice.splitlines()[0].strip('"'), "limit": 500})
+        shown = await client.text("memory_read", {"memory_path": path_in(notice), "limit": 500})
         again = await footer(client)
         assert again[0] >= sent + count_tokens(shown)
         assert again[1] == kept_out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
+from notices import path_in
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Listening
@@ -27,10 +28,6 @@ async def text(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error is not True, result
     return str(result.content[0].text)  # type: ignore[union-attr]
-
-
-def path_in(notice: str) -> str:
-    return notice.splitlines()[0].strip('"')
 
 
 @pytest.mark.parametrize(("face", "mode", "transport"), MATRIX)

@@ -190,10 +190,12 @@ class MirrorSection(Section):
     )
     capture: Capture = Field(
         default=_MIRROR.capture,
-        description="Which results are stored. auto: objects and results over the inline budget; always; never.",
+        description="Which results are stored. auto: objects, and other results from 300 tokens on; those within the "
+        "inline budget are shown with their path. large: only results over the inline budget. always. never.",
     )
     inline_budget: Whole = Field(
-        default=_MIRROR.inline_budget, description="Tokens up to which a result is shown to the model."
+        default=_MIRROR.inline_budget,
+        description="Tokens up to which a result is shown to the model whole (expected tokens, not a bound).",
     )
     answer_budget: Whole = Field(
         default=_MIRROR.answer_budget, description="Tokens up to which a stored value is brought back whole."

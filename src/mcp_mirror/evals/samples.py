@@ -18,7 +18,7 @@ from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.paths import new_base, parse_path
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.spans import kind_at, members, trim
-from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tokens import expecter
 
 _PLACE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
 """In a text: the path that the n-th stored result has, and what follows it."""
@@ -84,7 +84,7 @@ def _as_stored(path: str, spoken: Spoken, call: Call) -> Stored:
         arguments=json.dumps(dict(call.arguments), ensure_ascii=False).encode(),
         blob=blob,
         kind=kind,
-        tokens=estimate_tokens(blob),
+        estimate=expecter("default"),
         members=members(blob, trim(blob)) if kind == "object" else (),
     )
 

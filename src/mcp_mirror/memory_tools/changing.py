@@ -13,7 +13,7 @@ from mcp_mirror.memory_tools.own_tool import Call, Content, Given, said
 from mcp_mirror.memory_tools.reading import ask
 from mcp_mirror.memory_tools.storing import Made, keep
 from mcp_mirror.models import Buffer, Span
-from mcp_mirror.notice import human_bytes
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
 from mcp_mirror.query.select import json_held_by, select
 from mcp_mirror.visible import quoted

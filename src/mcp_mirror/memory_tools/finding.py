@@ -10,8 +10,8 @@ from mcp_mirror.flows import written
 from mcp_mirror.labels import MODEL
 from mcp_mirror.memory_tools.own_tool import Call, Content, Memory
 from mcp_mirror.models import Buffer, Descriptor, JsonToken
-from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.recall import Recalled, recall, unknown_path
 from mcp_mirror.spans import Miss, locate, members, trim
 from mcp_mirror.visible import quoted

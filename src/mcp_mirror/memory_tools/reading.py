@@ -9,7 +9,7 @@ from mcp_mirror.inquiries import Inquiry
 from mcp_mirror.memory_tools.finding import find_given
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.models import Descriptor
-from mcp_mirror.notice import human_bytes
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window

@@ -7,8 +7,8 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory_tools.finding import PATH, read_path
 from mcp_mirror.memory_tools.own_tool import Call, Content, said
 from mcp_mirror.models import Descriptor, StoreStats
-from mcp_mirror.notice import human_bytes
 from mcp_mirror.paths import tool_label, unwrap
+from mcp_mirror.preview import human_bytes
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.recall import unknown_path
 from mcp_mirror.visible import quoted

@@ -136,5 +136,5 @@ async def _digest(call: Call, frame: bytes | SpooledFrame, order: Order) -> Dige
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, order)
     if len(frame) > _AT_ONCE:
-        return await anyio.to_thread.run_sync(digest_frame, frame, order, call.memory.estimate)
-    return digest_frame(frame, order, call.memory.estimate)
+        return await anyio.to_thread.run_sync(digest_frame, frame, order, order.estimate)
+    return digest_frame(frame, order, order.estimate)

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Final
 
 from mcp_mirror.models import Buffer, Member, Span
-from mcp_mirror.notice import outline_value
 from mcp_mirror.paths import escape_token
+from mcp_mirror.preview import outline_value
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.spans import count_items, items, kind_at, members, text_start, trim

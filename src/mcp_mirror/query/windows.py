@@ -11,8 +11,8 @@ from typing import Final, Literal, get_args
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer, Kind, Span
-from mcp_mirror.notice import outline_value
 from mcp_mirror.paths import escape_token
+from mcp_mirror.preview import outline_value
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
 from mcp_mirror.spans import count_items, item, items, kind_at, members, trim
 from mcp_mirror.visible import quoted

@@ -13,10 +13,10 @@ from typing import Any, Final, get_args
 from mcp_mirror.models import Buffer
 from mcp_mirror.policies import TokenProvider
 from mcp_mirror.tokens.costs import table
-from mcp_mirror.tokens.estimate import estimate_text
+from mcp_mirror.tokens.estimate import estimate_text, expect_text
 from mcp_mirror.tokens.messages import Message, read_message
 
-__all__ = ["PROVIDERS", "TokenProvider", "estimate_tokens", "estimator"]
+__all__ = ["PROVIDERS", "TokenProvider", "estimate_tokens", "estimator", "expecter"]
 
 PROVIDERS: Final[tuple[TokenProvider, ...]] = get_args(TokenProvider)
 
@@ -67,6 +67,19 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
 def estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
     """`estimate_tokens` of a text for one provider."""
     return partial(_of_text, provider=provider)
+
+
+def expecter(provider: TokenProvider) -> Callable[[Buffer], int]:
+    """The expected tokens of a text (UTF-8) for one provider: a central estimate, where `estimator` gives a bound.
+
+    For `default` it is the median over all tokenizers, for `anthropic` the count of the current models.
+    """
+    return partial(_expected_of, provider=provider)
+
+
+def _expected_of(text: Buffer, provider: TokenProvider) -> int:
+    each = sorted(expect_text(text, _tokenizers(provider)[:1] if provider != "default" else _tokenizers(provider)))
+    return round(each[(len(each) - 1) // 2])
 
 
 def _of_text(text: str | Buffer, provider: TokenProvider) -> int:

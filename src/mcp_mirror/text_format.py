@@ -1,0 +1,120 @@
+"""Guesses what kind of text a tool returned from how it begins: CSV, a log, Markdown, HTML, a diff, source code."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+_LINES: Final = 40
+"""Lines that are looked at."""
+_MOST: Final = 0.6
+"""Share of the lines that must look like it, for a kind that is told by its lines."""
+_FEW_LINES, _FEW_COLUMNS = 3, 2
+
+_HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_TAGS: Final = re.compile(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
+_XML: Final = re.compile(r"\s*<(?:\?xml\b|[A-Za-z_][\w:.-]*(?:\s[^<>]*)?>)")
+_DIFF: Final = re.compile(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+)", re.MULTILINE)
+_LOG: Final = re.compile(
+    r"\[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\d{4}/\d\d/\d\d \d\d:|\d{10,13}\b"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
+    r"|(?:\S+ ){0,4}?[\[(<]?(?:trace|debug|info|notice|warn|warning|error|fatal|critical)\b[\])>:]?",
+    re.IGNORECASE,
+)
+_MARKDOWN: Final = (
+    re.compile(r"^#{1,6} \S", re.MULTILINE),
+    re.compile(r"^(?:```|~~~)", re.MULTILINE),
+    re.compile(r"^\s*(?:[-*+]|\d+\.) \S", re.MULTILINE),
+    re.compile(r"\[[^\]\n]+\]\([^)\s]+\)|\*\*[^*\n]+\*\*"),
+    re.compile(r"^\|.*\|\s*\n\|[-: |]+\|\s*$", re.MULTILINE),
+)
+_CODE: Final = re.compile(
+    r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
+    r"|(?:package|using|func|fn|const|let|var|val|type|interface|enum|struct) \w|function\b"
+    r"|(?:export |async |public |private |protected |static |final |abstract )+\w"
+    r"|(?:if|for|while|switch|elif|with)\b.*[:{(]\s*$|return\b|\}|\);?$|//|/\*|\* |\"\"\"|[\w.\[\]]+ = .*"
+    r"|\w[\w.]*\(.*\);?$)"
+)
+_CODE_SHARE: Final = 0.45
+
+
+def guess_format(head: str, *, is_whole: bool) -> str:
+    """What a text seems to be: `CSV, 4 columns`, `log`, `Markdown`, ...; empty where nothing tells.
+
+    Args:
+        head: How it begins, a few thousand characters.
+        is_whole: It is the whole text; else its last line may be cut.
+    """
+    lines = [line for line in head.splitlines()[: _LINES + 1] if line.strip()]
+    lines = lines if is_whole and len(lines) <= _LINES else lines[:-1] or lines
+    if not lines:
+        return ""
+    return next((said for guess in _GUESSES if (said := guess(head, lines))), "")
+
+
+def _diff(head: str, _: Sequence[str]) -> str:
+    return "diff" if _DIFF.search(head) else ""
+
+
+def _markup(head: str, _: Sequence[str]) -> str:
+    if _HTML.match(head):
+        return "HTML"
+    if _XML.match(head):
+        return "HTML" if _TAGS.match(head.lstrip()) else "XML"
+    return ""
+
+
+def _json_lines(_: str, lines: Sequence[str]) -> str:
+    if len(lines) < _FEW_COLUMNS or not all(line.lstrip()[:1] in ("{", "[") for line in lines):
+        return ""
+    try:
+        for line in lines[:3]:
+            json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    return "JSON lines"
+
+
+def _table(_: str, lines: Sequence[str]) -> str:
+    for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
+        if delimiter not in lines[0]:
+            continue
+        try:
+            widths = {len(row) for row in csv.reader(lines, delimiter=delimiter, strict=True)}
+        except csv.Error:
+            continue
+        width = max(widths)
+        if len(widths) == 1 and width >= _FEW_COLUMNS and len(lines) >= _FEW_LINES:
+            return f"{name}, {width} columns"
+    return ""
+
+
+def _log(_: str, lines: Sequence[str]) -> str:
+    return "log" if len(lines) >= _FEW_LINES and _share(_LOG, lines) >= _MOST else ""
+
+
+def _markdown(head: str, lines: Sequence[str]) -> str:
+    signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
+    headings = len(_MARKDOWN[0].findall(head))
+    is_code = _share(_CODE, lines) >= _CODE_SHARE
+    return "Markdown" if (signs >= _FEW_LINES or (signs >= _FEW_COLUMNS and headings)) and not is_code else ""
+
+
+def _source(_: str, lines: Sequence[str]) -> str:
+    return "source code" if len(lines) >= _FEW_LINES and _share(_CODE, lines) >= _CODE_SHARE else ""
+
+
+def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
+    return sum(pattern.match(line) is not None for line in lines) / len(lines)
+
+
+_GUESSES: Final[tuple[Callable[[str, Sequence[str]], str], ...]] = (
+    _diff,
+    _json_lines,
+    _markup,
+    _table,
+    _log,
+    _markdown,
+    _source,
+)

@@ -1,0 +1,79 @@
+"""Whether content blocks say the same as a JSON value."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.agreement import BLOCKS, COMPARED_BYTES, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
+
+
+def literals(*texts: str) -> list[bytes]:
+    return [json.dumps(text).encode() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("value", "texts", "said"),
+    [
+        ({"a": 1}, ['{"a": 1}'], SAME),
+        ({"a": 1.0}, ['{ "a":1 }'], SAME),
+        ("caf\u00e9", ["caf\u00e9"], SAME),
+        ("a", ["b"], DIFFERS),
+        ("a", ["ab"], DIFFERS),
+        (5, ["5"], SAME),
+        (True, ["1"], DIFFERS),
+        (["x", {"a": 1}], ["x", '{"a":1}'], ITEMS),
+        (["x"], ["x", "y"], DIFFERS),
+        ({"a": 1}, ["{"], DIFFERS),
+        ({"a": 1}, ["[" * 100_000], DIFFERS),
+        ({"a": 1}, [], UNKNOWN),
+    ],
+)
+def test_texts_are_compared_with_a_value(value: Any, texts: list[str], said: str) -> None:
+    assert compare_value(json.dumps(value).encode(), literals(*texts), b"[1]") == said
+
+
+def test_the_blocks_themselves_may_be_the_value() -> None:
+    assert compare_value(b'[{"type":"image"}]', [], b'[{"type":"image"}]') == BLOCKS
+    assert compare_value(b"[]", [], b"[]") == UNKNOWN
+    assert compare_value(b'"a"', [], b'"a"') == UNKNOWN
+
+
+def test_long_strings_are_compared_at_any_size_however_they_are_escaped() -> None:
+    said = "caf\u00e9\n" * (3 * COMPARED_BYTES // 6)
+    plain, escaped = json.dumps(said, ensure_ascii=False).encode(), json.dumps(said).encode()
+    assert compare_value(plain, [escaped], b"") == SAME
+    assert compare_value(plain, [json.dumps(said + "x").encode()], b"") == UNKNOWN
+    assert compare_value(plain, [json.dumps("x" + said).encode()], b"") == UNKNOWN
+
+
+def test_long_json_is_compared_by_its_bytes() -> None:
+    rows = json.dumps([1] * COMPARED_BYTES)
+    assert compare_value(rows.encode(), literals(rows), b"") == SAME
+    assert compare_value(rows.encode(), literals(rows.replace(" ", "")), b"") == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("members", "texts", "found"),
+    [
+        ({"n": 1, "a": "x"}, ["x"], ("a", SAME)),
+        ({"n": 1, "rows": [{"b": 1}]}, ['[ {"b": 1.0} ]'], ("rows", SAME)),
+        ({"n": None, "a": 1}, ["null"], None),
+        ({"n": True}, ["true"], None),
+        ({"n": 1, "a": "x"}, ["x", "y"], None),
+        ({"n": 1, "a": "x"}, [], None),
+        ({"n": 1, "a": "x"}, ["{"], None),
+        ({"n": 1, "a": [5]}, None, ("a", BLOCKS)),
+        ({"n": 1, "a": "x" * (COMPARED_BYTES + 1)}, ["y"], None),
+    ],
+)
+def test_a_member_that_the_content_repeats_is_found(members: Any, texts: Any, found: Any) -> None:
+    raw = [(key, json.dumps(value).encode()) for key, value in members.items()]
+    assert find_member(raw, literals(*(texts or [])), b"[5]" if texts is None else b"[6]") == found
+
+
+def test_only_the_first_members_are_compared_by_value() -> None:
+    raw = [(str(n), b"[ %d ]" % n) for n in range(100)]
+    assert find_member(raw, literals("[5]"), b"") == ("5", SAME)
+    assert find_member(raw, literals("[90]"), b"") is None
+    assert find_member([*raw, ("last", b'"said"')], literals("said"), b"") == ("last", SAME)

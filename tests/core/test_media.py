@@ -1,0 +1,97 @@
+"""What a media block is, and how large a picture in it is."""
+
+import base64
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from mcp_mirror.media import media_in, read_media
+from mcp_mirror.preview import describe_media
+
+PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
+GIF = b"GIF89a" + struct.pack("<HH", 320, 200) + b"\x00" * 8
+JPEG = (
+    b"\xff\xd8"
+     b"\xff\xe0\x00\x10" + b"\x00" * 14
+    + b"\xff\xc4\x00\x04\x00\x00"
+    + b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 600, 800) + b"\x00" * 20
+)  # fmt: skip
+LOSSY = b"RIFF\x00\x00\x00\x00WEBPVP8 " + b"\x00" * 10 + struct.pack("<HH", 640, 480) + b"\x00" * 4
+LOSSLESS = b"RIFF\x00\x00\x00\x00WEBPVP8L" + b"\x00" * 4 + b"\x2f" + struct.pack("<I", 99 | 49 << 14) + b"\x00" * 4
+EXTENDED = b"RIFF\x00\x00\x00\x00WEBPVP8X" + b"\x00" * 8 + b"\x0f\x00\x00" + b"\x1f\x00\x00" + b"\x00" * 4
+
+
+def block(data: bytes, kind: str = "image", **more: Any) -> bytes:
+    return json.dumps({"type": kind, "data": base64.b64encode(data).decode(), "mimeType": "image/x", **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "pixels"),
+    [
+        (PNG, (1280, 720)),
+        (GIF, (320, 200)),
+        (JPEG, (800, 600)),
+        (LOSSY, (640, 480)),
+        (LOSSLESS, (100, 50)),
+        (EXTENDED, (16, 32)),
+        (b"RIFF\x00\x00\x00\x00WEBPALPH" + b"\x00" * 20, None),
+        (b"\xff\xd8\xff\xe0\x00\x10" + b"\x00" * 14 + b"not a marker", None),
+        (b"\x89PNG\r\n\x1a\n", (0, 0)),
+        (b"plain", None),
+        (b"", None),
+    ],
+)
+def test_the_pixel_size_stands_in_the_header(data: bytes, pixels: tuple[int, int] | None) -> None:
+    media = read_media(block(data))
+    assert media is not None
+    assert media.pixels == pixels
+    assert media.size == len(data)
+
+
+def test_what_is_not_base64_has_no_pixels() -> None:
+    media = read_media(b'{"type":"image","data":"=not base64=","mimeType":"image/png"}')
+    assert media is not None
+    assert media.pixels is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"type":"text","text":"image"}',
+        b'{"type":"image","data":5}',
+        b'{"type":"image"}',
+        b'{"type":"resource","resource":{"uri":"u","text":"x"}}',
+        b'{"type":"resource","resource":5}',
+        b'{"kind":"image"}',
+        b'["image"]',
+        b"[]",
+    ],
+)
+def test_other_blocks_are_no_media(raw: bytes) -> None:
+    assert read_media(raw) is None
+
+
+def test_an_embedded_file_is_media_that_models_do_not_see() -> None:
+    raw = b'{"type":"resource","resource":{"uri":"u","blob":"aGVsbG8=","mimeType":"application/pdf"}}'
+    media = read_media(raw)
+    assert media is not None
+    assert (media.is_file, media.media_type, media.size, bytes(media.encoded)) == (
+        True,
+        "application/pdf",
+        5,
+        b"aGVsbG8=",
+    )
+    assert describe_media(media) == "application/pdf, 5 B"
+
+
+def test_a_picture_is_described_by_type_pixels_and_size() -> None:
+    media = media_in({"type": b'"image"', "data": b'"' + base64.b64encode(PNG) + b'"', "mimeType": b"null"})
+    assert media is not None
+    assert describe_media(media) == f"file, 1280x720, {len(PNG)} B"
+
+
+def test_a_type_behind_a_large_picture_is_found() -> None:
+    raw = b'{"data":"' + b"A" * 100_000 + b'","mimeType":"image/png","type":"image"}'
+    assert read_media(raw) is not None

@@ -1,0 +1,55 @@
+"""What kind of text a tool returned, guessed from how it begins."""
+
+import pytest
+
+from mcp_mirror.text_format import guess_format
+
+LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
+STAMPED = "".join(f"2026-11-21 10:00:{n:02} worker-{n} took the job\n" for n in range(30))
+CODE = "import os\n\n\ndef main(name):\n    value = os.environ[name]\n    return value\n"
+SCRIPT = 'const a = 1;\nlet b = a + 1;\nfunction add(x, y) {\n  return x + y;\n}\nconsole.log("x");\n'
+PROSE = "It was warm, and the sun shone.\nNobody spoke, for once.\nThe end, they said, comes later.\n"
+MARKDOWN = "# Title\n\nSome **bold** words and a [link](https://example.org).\n\n- one\n- two\n\n```sh\nls\n```\n"
+DIFF = "diff --git a/x b/x\nindex 1..2 100644\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n-a\n+b\n"
+SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id,name,age\n1,Ann,3\n2,Bob,4\n", "CSV, 3 columns"),
+        ('id;name\n1;"a;b"\n2;c\n', "CSV, 2 columns"),
+        ("a\tb\n1\t2\n3\t4\n", "TSV, 2 columns"),
+        ('a,"b\n1,2\n3,4\n', ""),
+        ("a,b\n1,2\n", ""),
+        (PROSE, ""),
+        (LOG, "log"),
+        (STAMPED, "log"),
+        ("one\ntwo\n", ""),
+        (DIFF, "diff"),
+        (SHOWN, "diff"),
+        ("<!DOCTYPE html>\n<html><body>hi</body></html>", "HTML"),
+        ("<div class='a'>hi</div>", "HTML"),
+        ("<?xml version='1.0'?><a/>", "XML"),
+        ("<feed xmlns='x'>\n</feed>", "XML"),
+        ('{"a": 1}\n{"a": 2}\n', "JSON lines"),
+        ('{"a": 1}\n{"a": \n', ""),
+        ("{\n}\n", ""),
+        (MARKDOWN, "Markdown"),
+        ("# Only a heading\n", ""),
+        (CODE, "source code"),
+        (SCRIPT, "source code"),
+        ("", ""),
+        ("\n \n", ""),
+        ("word", ""),
+    ],
+)
+def test_a_text_is_recognised_by_its_beginning(text: str, said: str) -> None:
+    assert guess_format(text, is_whole=True) == said
+
+
+def test_a_line_that_is_cut_does_not_count() -> None:
+    assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=False) == "CSV, 2 columns"
+    assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=True) == ""
+    assert guess_format("only one line that is cut", is_whole=False) == ""
+    assert guess_format("a,b\n" * 100 + "x", is_whole=True) == "CSV, 2 columns"

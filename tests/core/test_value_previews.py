@@ -1,0 +1,150 @@
+"""What a notice shows of a value that is too large to be shown whole."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_mirror.models import Buffer, Kind
+from mcp_mirror.preview import MOST_TOKENS, Preview, outline_value, preview_rows, preview_value
+from mcp_mirror.spans import kind_at, members, trim
+
+
+def words(text: Buffer) -> int:
+    return len(text) // 4
+
+
+def preview(value: Any, estimate: Callable[[Buffer], int] = words) -> Preview:
+    blob = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return preview_value(blob, kind_at(blob, trim(blob).start), estimate)
+
+
+def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
+    shown = preview("".join(f"{n},{n * n}\n" for n in range(4000)))
+    assert shown.summary == "text, 50.3 kB, 4,000 lines, CSV, 2 columns"
+    assert shown.lines[:2] == ("0,0", "1,1")
+    assert shown.lines[5] == "... 3,992 lines ..."
+    assert shown.lines[-1] == "3999,15992001"
+
+
+def test_a_short_text_is_shown_without_a_gap() -> None:
+    assert preview("a\nb\nc") == Preview("text, 5 B, 3 lines", ("a", "b", "c"))
+    assert preview("a\nb\n") == Preview("text, 4 B, 2 lines", ("a", "b"))
+    assert preview("\n".join(map(str, range(9)))).lines == ("0", "1", "2", "3", "4", "... 1 line ...", "6", "7", "8")
+
+
+def test_one_long_line_shows_its_beginning_and_its_end() -> None:
+    shown = preview("start " + "x" * 100_000 + " end")
+    assert shown.summary == "text, 100 kB"
+    assert shown.lines[0].startswith("start x")
+    assert shown.lines[0].endswith("...")
+    assert shown.lines[1].startswith("...x")
+    assert shown.lines[1].endswith(" end")
+    assert preview("short") == Preview("text, 5 B", ("short",))
+
+
+def test_long_lines_are_cut_and_the_rest_left_out() -> None:
+    shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: len(text) // 2)
+    assert shown.lines == ("y" * 157 + "...", "... 48 lines ...", "y" * 37 + "...")
+    assert preview("\n".join("y" * 1000 for _ in range(50)), len).lines == ("y" * 37 + "...", "... 49 lines ...")
+
+
+def test_no_line_is_shown_where_none_fits() -> None:
+    shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
+    assert shown.lines == ("... 50 lines ...",)
+
+
+def test_the_tail_may_have_no_room() -> None:
+    shown = preview("\n".join("z" * 70 for _ in range(50)), len)
+    assert shown.lines == ("z" * 70, "... 49 lines ...")
+
+
+def test_a_text_past_the_bound_has_no_line_count() -> None:
+    shown = preview(b'"' + b"ab\\n" * 9_000_000 + b'"')
+    assert shown.summary == "text, 36 MB"
+
+
+def test_sizes_are_of_the_text_and_not_of_its_escapes() -> None:
+    assert preview('"' * 3000).summary == "text, 3 kB"
+    assert preview("\u00e9" * 1500).summary == "text, 3 kB"
+    assert preview("\\\n" * 1000).summary == "text, 2 kB, 1,000 lines"
+    assert preview("\n" * 9000).summary == "text, 9 kB, 9,001 lines"
+
+
+def test_an_array_of_objects_shows_its_fields_and_its_first_item() -> None:
+    rows = [{"id": n, "mail": "a@example.org", "note": "x" * 90, "tags": ["a"] * 20, "at": {}} for n in range(1500)]
+    rows[3]["id"] = None
+    shown = preview(rows)
+    assert shown.summary.startswith("array of 1,500 objects, ")
+    assert shown.summary.endswith("; fields: id number or null, mail text, note text, tags array, at object")
+    assert shown.lines == ('first: {"id":0,"mail":"a@example.org","note":"' + "x" * 37 + '...","tags":[...],"at":{}}',)
+
+
+def test_fields_that_have_no_room_are_counted() -> None:
+    shown = preview([{f"a_long_name_of_a_field_{n}": n for n in range(100)}] * 3)
+    assert " more" in shown.summary
+    assert shown.lines == ()
+    wide = preview([{f"f{n}": n for n in range(60)}] * 3, lambda text: len(text) // 9)
+    assert wide.summary.endswith("f29 number, and 30 more")
+    assert wide.lines[0].endswith('"f59":59}') or wide.lines[0].endswith(",...}")
+
+
+def test_the_first_item_ends_where_the_room_does() -> None:
+    shown = preview([{f"f{n}": "v" * 30 for n in range(12)}] * 3)
+    assert shown.lines[0].endswith(",...}")
+
+
+def test_of_large_items_only_the_first_ones_are_looked_at() -> None:
+    shown = preview([{"a": "x" * 300_000}, {"b": 1}])
+    assert shown.summary.endswith("; fields: a text")
+
+
+def test_items_that_are_no_objects_are_passed_over() -> None:
+    assert preview([{"a": 1}, 5, {"a": "x"}]).summary == "array of 3 objects, 25 B; fields: a number or text"
+    assert preview([{}, {}]).summary == "array of 2 objects, 8 B"
+
+
+@pytest.mark.parametrize(
+    ("value", "summary", "lines"),
+    [
+        (["alpha", "beta"], "array[2], 17 B", ('first: "alpha", "beta"',)),
+        ([[1, 2], [3, 4]], "array[2x2], 16 B", ()),
+        ([], "array[0], 2 B", ()),
+        (7, "number 7", ()),
+        (None, "null null", ()),
+    ],
+)
+def test_other_values_are_outlined(value: Any, summary: str, lines: tuple[str, ...]) -> None:
+    assert preview(value) == Preview(summary, lines)
+
+
+def test_the_largest_table_of_an_object_is_shown() -> None:
+    blob = json.dumps({"n": 1, "few": [1], "rows": [{"a": n} for n in range(30)]}).encode()
+    shown = preview_rows(blob, members(blob, trim(blob)), words)
+    assert shown == Preview('fields of "/rows": a number', ('first: {"a":0}',))
+    others: list[dict[str, Any]] = [{"n": 1}, {"a": []}, {"a": [1]}]
+    for value in others:
+        blob = json.dumps(value).encode()
+        assert preview_rows(blob, members(blob, trim(blob)), words) is None
+
+
+def test_a_number_with_spaces_is_outlined_without_them() -> None:
+    assert outline_value(b"[1,\n 2]", trim(b"[1,\n 2]")) == "[1,2]"
+
+
+TEXTS = st.text(max_size=400).map(lambda part: part * 20) | st.lists(st.text(max_size=60), max_size=90).map("\n".join)
+
+
+@given(
+    TEXTS
+    | st.lists(st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=90), max_size=30), max_size=9)
+    | st.lists(st.text(max_size=90) | st.integers(), max_size=30)
+)
+def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
+    blob = json.dumps(value).encode("utf-8", "replace")
+    kind: Kind = kind_at(blob, 0)
+    shown = preview_value(blob, kind, words)
+    assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MOST_TOKENS + 30

@@ -1,0 +1,6 @@
+"""What tests read from the text that a model gets for a stored result."""
+
+
+def path_in(notice: str) -> str:
+    """The memory path of a notice in the compact style: its first line, or the last one below a value that is shown."""
+    return notice.rpartition("memory_path: ")[2].splitlines()[0].strip('"')
