@@ -37,7 +37,9 @@ def reply_of(digest: Digest, linked: str | None) -> Reply:
         return digest.members
     passed = [(block,) for block in digest.captured.passed]
     links = [(_link_block(linked, digest.captured.value),)] if linked else []
-    return _marked(digest.captured, content_reply(((text_block(digest.notice),), *passed, *links)))
+    notice = ((text_block(digest.notice),),)
+    blocks = (*passed, *notice) if digest.captured.shown == "" else (*notice, *passed)  # below what is shown whole
+    return _marked(digest.captured, content_reply((*blocks, *links)))
 
 
 def path_reply(digest: Digest, base: str) -> Reply:

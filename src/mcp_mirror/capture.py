@@ -63,6 +63,18 @@ def decode_text(literal: Buffer) -> Buffer:
     return b"".join(text_pieces(literal, trim(literal)))
 
 
+def unwrapped_key(envelope: bytes) -> str | None:
+    """The key of the wrapper that was taken off a value; None where there was none.
+
+    Args:
+        envelope: What is stored with the value.
+    """
+    parts = (open_object(envelope) or {}).get(PARTS)
+    place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
+    kind, _, key = place.partition(":")
+    return key if kind in ("value.member", "value.text", "content.member") else None
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureRules:
     """How one tool's results are treated. Budgets are tokens, expected ones or bounds by the estimate that is given."""
@@ -94,6 +106,8 @@ class Captured:
     """What the model reads of a result within the inline budget."""
     passed: tuple[Buffer, ...] = ()
     """Content blocks that go on beside the notice."""
+    in_order: tuple[Buffer, ...] = ()
+    """All blocks of a result that is shown, as they came, where texts and other blocks are mixed."""
     media: tuple[tuple[str, str], ...] = ()
     """Each image, recording and file: its JSON Pointer, in the companion if the content is there, and what it is."""
     is_error: bool = False
@@ -187,6 +201,7 @@ def capture(
         envelope=_envelope(result, place, read, value),
         shown=shown,
         passed=passed,
+        in_order=_in_order(read, passed) if shown is not None else (),
         media=tuple(_named_media(read.blocks, place)) if rules.passes else (),
         is_error=is_error,
         error=_excerpt(value) if is_error and rules.preview else None,
@@ -405,6 +420,13 @@ def _passed(blocks: Sequence[_Block], *, is_all_shown: bool) -> Iterator[Buffer]
         elif block.text is None and block.media is None and (is_all_shown or len(block.raw) <= room):
             room -= len(block.raw)
             yield block.raw
+
+
+def _in_order(read: _Result, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    if read.value is not None or not (read.texts and passed):
+        return ()
+    shown = {id(raw) for raw in passed}
+    return tuple(block.raw for block in read.blocks if block.text is not None or id(block.raw) in shown)
 
 
 def _may_be_shown(block: _Block, room: int = _MEDIA_BYTES) -> bool:

@@ -107,7 +107,7 @@ class ContentCapture:
         label, namespace, place, labels = origin
         preview = self.may_show(place.upstream)
         rules = CaptureRules(
-            "auto", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False, preview=preview
+            "large", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False, preview=preview
         )
         order = Order(
             rules=rules,

@@ -127,11 +127,13 @@ def digest_result(
     captured = capture(members, order.rules, estimate, decode)
     if not order.rules.preview:
         members = _unshown(captured)
-    if captured.value is None:
+    if (value := captured.value) is None:
         return Digest(members, captured)
-    _check_keys(captured.value, order.max_key_bytes)
-    notice = _write_notice(captured.value, captured, order, estimate)
-    indexed = replace(captured.value, members=captured.value.members[:INDEXED])
+    if captured.in_order and order.style == "compact":  # a text may speak of the picture above it
+        captured = replace(captured, shown="", passed=captured.in_order)
+    _check_keys(value, order.max_key_bytes)
+    notice = _write_notice(value, captured, order, estimate)
+    indexed = replace(value, members=value.members[:INDEXED])
     return Digest(members, replace(captured, value=indexed), notice)
 
 

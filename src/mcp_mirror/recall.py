@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio.to_thread
 
+from mcp_mirror.capture import unwrapped_key
 from mcp_mirror.errors import ToolError
 from mcp_mirror.media import read_media
 from mcp_mirror.models import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
@@ -85,6 +86,7 @@ async def recall(
         return None
     if isinstance(described, Tombstone):
         raise ToolError(_gone(path, described))
+    path = _without_wrapper(described, path)
     member = _member_at(described, path)
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
@@ -102,6 +104,15 @@ async def recall(
 def _is_costly(blob: Buffer) -> bool:
     """Whether another process is to search a value: it is large, or has very many members or items."""
     return len(blob) > _APART or (len(blob) > _AT_ONCE and has_more_values(blob, MOST_VALUES))
+
+
+def _without_wrapper(described: Descriptor, path: MemoryPath) -> MemoryPath:
+    """The path without the key of a wrapper that was taken off the value: models know it from the output schema."""
+    first = path.tokens[0] if path.tokens else None
+    is_key = any(member.key == first for member in described.members)
+    if not isinstance(first, str) or is_key or first != unwrapped_key(described.envelope):
+        return path
+    return MemoryPath(path.base, path.tokens[1:])
 
 
 def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:

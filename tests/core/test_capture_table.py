@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture
+from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture, unwrapped_key
 from mcp_mirror.models import Buffer
 from mcp_mirror.notice import Excerpt
 from mcp_mirror.policies import CaptureMode
@@ -414,6 +414,13 @@ def test_an_object_is_not_unwrapped_where_the_content_says_something_else(conten
     assert blob(taken(result(content, structured), rules("always"))) == structured
 
 
+def test_the_key_of_a_wrapper_is_known_from_the_envelope() -> None:
+    wrapped = taken(result([text("a:b")], {"k:1": "a:b"}), rules("always"))
+    assert unwrapped_key(wrapped.envelope) == "k:1"
+    assert unwrapped_key(taken(result([], {"a": 1})).envelope) is None
+    assert unwrapped_key(b"{}") is None
+
+
 def test_a_declared_wrapper_is_unwrapped_beside_a_text_that_says_more() -> None:
     captured = taken(result([text("Two rows.")], {"result": [1, 2]}), rules("always", wrapped=True))
     assert blob(captured) == [1, 2]
@@ -487,6 +494,14 @@ def test_media_that_are_not_shown_are_named_with_their_place() -> None:
     assert captured.passed == ()
     assert captured.shown == SMALL
     assert taken(result([book])).media == (("/resource/blob", "application/x, 3 kB"),)
+
+
+def test_mixed_blocks_keep_their_order() -> None:
+    blocks = [text("above"), image(8), text("below", annotations={"priority": 1})]
+    captured = taken(result(blocks))
+    assert [json.loads(bytes(block)) for block in captured.in_order] == blocks
+    assert taken(result([image(8)])).in_order == ()
+    assert taken(result([text(LARGE), image(8)])).in_order == ()
 
 
 def test_a_picture_is_shown_with_its_path() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mcp_mirror.answers import reply_of
 from mcp_mirror.capture import CaptureRules
 from mcp_mirror.digest import INDEXED, Digest, Order, Refused, digest_frame, digest_result, members_of
 from mcp_mirror.errors import WireError
@@ -36,6 +37,19 @@ def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
     expected, bound = order().estimate(said), order(is_bounded=True).estimate(said)
     assert 1.2 * expected < bound == estimate_tokens(said)
     assert order(provider="openai").estimate(said) <= estimate_tokens(said, "openai")
+
+
+def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
+    blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
+    digest = digest_result(members(content=blocks), order(), estimate_tokens)
+    shown = json.loads(b"".join(map(bytes, reply_of(digest, None)["content"])))
+    assert shown[:3] == blocks
+    assert shown[3]["text"].endswith(f'memory_path: "{BASE}"')
+    paper = digest_result(members(content=blocks), order(style="paper"), estimate_tokens)
+    assert [block["type"] for block in json.loads(b"".join(map(bytes, reply_of(paper, None)["content"])))] == [
+        "text",
+        "image",
+    ]
 
 
 def test_a_small_text_is_left_as_it_came() -> None:

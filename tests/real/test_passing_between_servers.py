@@ -69,11 +69,28 @@ def test_the_diff_is_the_one_that_git_itself_gives(run_git: "RunGit", place: "Pl
     assert run_git(place.repo, "diff", "--no-color", "HEAD~11").rstrip(b"\n") in diff.encode()
 
 
-def test_a_large_file_is_stored_as_an_object_with_a_path_for_its_content(gateway: "Connection", book: Path) -> None:
+def test_a_large_file_is_stored_as_its_text_and_previewed(gateway: "Connection", book: Path) -> None:
     notice = gateway.text("read_text_file_mirrored", path=str(book))
     assert len(notice.encode()) < 2048
-    assert '"/content"' in notice
-    assert "5." in notice
+    assert "stands for text, 5." in notice
+    assert "15,004 lines" in notice
+
+
+@pytest.mark.parametrize("key", ["", "/content"])
+def test_a_file_is_copied_by_its_path_to_the_byte(gateway: "Connection", book: Path, place: "Place", key: str) -> None:
+    target = place.notes / f"copy{len(key)}.txt"
+    path = gateway.store("read_text_file_mirrored", path=str(book))
+    gateway.content("write_file_mirrored", path=str(target), content=f"{path}{key}")
+    assert target.read_bytes() == book.read_bytes()
+
+
+def test_a_small_file_is_copied_by_its_path_to_the_byte(gateway: "Connection", place: "Place") -> None:
+    source, target = place.notes / "small.py", place.notes / "small copy.py"
+    source.write_text('def main():\n    print("caf\u00e9 \U0001f600")\n' * 40)
+    shown = gateway.text("read_text_file_mirrored", path=str(source))
+    assert shown.startswith(source.read_text())
+    gateway.content("write_file_mirrored", path=str(target), content=path_in(shown))
+    assert target.read_bytes() == source.read_bytes()
 
 
 def test_a_large_file_is_committed_as_a_message_by_another_server(

@@ -341,7 +341,7 @@ async def test_a_gateway_killed_while_it_writes_leaves_whole_values_and_nothing_
         for _ in range(5):
             writing = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs
                 [sys.executable, "-c", WRITER, redis_server.url, prefix],
-                cwd=Path(__file__).parent, env={"PYTHONPATH": "../replicas:."}, stdout=subprocess.PIPE,
+                cwd=Path(__file__).parent, env={"PYTHONPATH": "../replicas:.:../.."}, stdout=subprocess.PIPE,
             )  # fmt: skip
             assert writing.stdout is not None
             assert writing.stdout.readline()
