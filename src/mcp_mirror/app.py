@@ -322,7 +322,7 @@ def _equipment(  # what all upstreams are made with
 def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """What answers clients' requests, and tells them of changes in tasks of its own."""
     relay, traffic = (
-        Relay(gateway.upstreams, gateway.scanner, gateway.may_show, config.limits.max_depth),
+        Relay(gateway.upstreams, gateway.scanner, gateway.may_show, config.limits.max_depth, gateway.owns_uri),
         config.limits.traffic,
     )
     return Handlers(

@@ -1,11 +1,11 @@
 """Under which name a client finds each upstream's resource, template and prompt.
 
-Names and URIs are kept as they are; where two upstreams have the same one, the later one's gets its upstream's name
-before it. Pure: who lists them is not known here.
+Names and URIs are kept as they are. Where two upstreams have the same one, or where it is one of the gateway's own, the
+later one gets its upstream's name as a prefix. Pure: who lists them is not known here.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -50,12 +50,21 @@ class Merged:
     places: Mapping[str, Place]
 
 
-def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]]) -> Merged:
+IsReserved = Callable[[str], bool]
+"""Whether a name is one of the gateway's own."""
+
+
+def _is_free(_name: str) -> bool:
+    return False
+
+
+def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free) -> Merged:
     """One list of many.
 
     Args:
         kind: What is listed.
         listed: Each upstream's items, JSON objects, in the order of the configuration.
+        is_reserved: An item with such a name gets its upstream's name as a prefix.
     """
     key = KINDS[kind].key
     items: list[Segments] = []
@@ -67,7 +76,7 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]]) -> Merged:
             if name is None:
                 continue
             place = Place(upstream, name)
-            own = name_at(kind, place, places)
+            own = name_at(kind, place, places, is_reserved)
             if own in places:
                 continue  # the same upstream lists it twice
             places[own] = place
@@ -75,10 +84,10 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]]) -> Merged:
     return Merged(tuple(items), places)
 
 
-def name_at(kind: Kind, place: Place, places: Mapping[str, Place]) -> str:
+def name_at(kind: Kind, place: Place, places: Mapping[str, Place], is_reserved: IsReserved = _is_free) -> str:
     """The name under which clients know a thing, or are to: its own, unless that is another's already."""
     name = place.key
-    while places.get(name, place) != place:
+    while is_reserved(name) or places.get(name, place) != place:
         name = alias(kind, place.upstream, name)
     return name
 

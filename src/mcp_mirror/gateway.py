@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_hex
+from typing import Final
 from uuid import UUID
 
 import anyio.to_thread
@@ -33,7 +34,7 @@ from mcp_mirror.keeper import Keeper
 from mcp_mirror.labels import Labels
 from mcp_mirror.memory_tools.own_tool import Memory, OwnTool
 from mcp_mirror.models import Buffer, Provenance, Segments
-from mcp_mirror.paths import new_base
+from mcp_mirror.paths import URI_TEMPLATE, new_base, path_of_uri
 from mcp_mirror.pins import NO_PINS, Pins
 from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest
@@ -54,6 +55,8 @@ from mcp_mirror.veil import WITHHELD, Reading, hidden_reply, veiling
 
 _logger = logging.getLogger(__name__)
 
+STATUS_URI: Final = "mcp-mirror://upstreams"
+"""The resource that says how each upstream is."""
 _AT_ONCE_BYTES = 1 << 17
 """Results up to this size are read without leaving the event loop: what that costs goes by their keys too."""
 _TOKEN_BYTES = 64
@@ -240,6 +243,12 @@ class Gateway:
         """Whether the model may see what an upstream says that was given no value."""
         labels = self.flows.labels_of_result(upstream, self.flows.lowest)
         return self.upstreams.may_show(upstream) and self.flows.may_show(labels)
+
+    def owns_uri(self, uri: str) -> bool:
+        """Whether a resource, or a template of resources, is the gateway's own."""
+        if self.is_transparent:
+            return False
+        return uri in (STATUS_URI, URI_TEMPLATE) or path_of_uri(uri) is not None
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.exchange.caller).entries.get(call.name)

@@ -3,30 +3,33 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.flows import Flows
-from mcp_mirror.memory_tools.finding import CONTENTS, bring_back, text_of
+from mcp_mirror.memory_tools.finding import CONTENTS, find, text_of
 from mcp_mirror.memory_tools.own_tool import Memory
 from mcp_mirror.models import Buffer, Descriptor, Segments, media_type_of
-from mcp_mirror.paths import SCHEME
+from mcp_mirror.paths import SCHEME, URI_TEMPLATE, path_of_uri
 from mcp_mirror.preview import human_bytes
 from mcp_mirror.recall import Recalled
 from mcp_mirror.spans import Miss, locate
-from mcp_mirror.visible import bare
+from mcp_mirror.visible import bare, quoted
 from mcp_mirror.wire import array_of, object_of
 
 PAGE: Final = 100
 """Values on one page of a list."""
 
+MAX_BYTES: Final = 10_000_000
+"""Largest value that is read as a resource. Common clients drop messages over 10 MiB."""
+
+_PATH: Final = 300
 _NAME: Final = 120
 """Bytes of a tool's name that are told."""
 
 TEMPLATE: Final[Mapping[str, Any]] = {
-    "uriTemplate": f"{SCHEME}{{+path}}",
+    "uriTemplate": URI_TEMPLATE,
     "name": "memory",
     "title": "Stored value",
     "description": "A value in memory, or a part of it, by its memory path.",
@@ -76,9 +79,14 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     """The `resources/read` result of a stored value.
 
     Raises:
-        ToolError: There is none under this path, or it is over `answer_budget`.
+        ToolError: There is none under this path, or it is over 10 MB.
     """
-    recalled = await bring_back(memory, namespace, unquote(uri.removeprefix(SCHEME)), "resources/read")
+    recalled = await find(memory, namespace, str(path_of_uri(uri) or ""), "resources/read")
+    if (size := len(recalled.blob)) > MAX_BYTES:
+        raise ToolError(
+            f"{quoted(str(recalled.path), _PATH)} is {recalled.kind} of {human_bytes(size)}; a resource is limited to "
+            f"{human_bytes(MAX_BYTES)}, since clients drop larger messages. Read a part of it: add a key or an index."
+        )
     content = {"uri": msgspec.json.encode(uri), **_content_of(recalled)}
     return {"contents": array_of([object_of(content)])}
 

@@ -7,6 +7,7 @@ The grammar alone: whether a path leads anywhere is the store's to say.
 
 import re
 from dataclasses import dataclass
+from urllib.parse import unquote
 from uuid import UUID
 
 from mcp_mirror.models import JsonToken
@@ -35,6 +36,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
 
 SCHEME = "memory://"
+URI_TEMPLATE = f"{SCHEME}{{+path}}"
+"""The URIs of stored values, and of parts of them."""
 LITERAL = "literal:"
 """Put before a memory path, sends the path itself as text instead of the value behind it."""
 
@@ -95,6 +98,11 @@ def parse_path(text: str) -> MemoryPath | None:
         return None
     pointer = match["pointer"] or ""
     return MemoryPath(match["base"], tuple(_read(token) for token in pointer.split("/")[1:]))
+
+
+def path_of_uri(uri: str) -> MemoryPath | None:
+    """The memory path that a URI names; None for every other URI, also one of the same scheme."""
+    return parse_path(unquote(uri.removeprefix(SCHEME))) if uri.startswith(SCHEME) else None
 
 
 def almost_path(text: str) -> str | None:

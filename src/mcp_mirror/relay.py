@@ -16,7 +16,7 @@ from mcp.shared.uri_template import UriTemplate
 from mcp_mirror.callers import Caller, Exchange
 from mcp_mirror.catalog import join_cache_hints
 from mcp_mirror.digest import Refused
-from mcp_mirror.directory import KINDS, Kind, Place, merge, name_at, scheme_of
+from mcp_mirror.directory import KINDS, IsReserved, Kind, Place, merge, name_at, scheme_of
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Segments
@@ -83,6 +83,8 @@ class Relay:
     """Whether the model may see what an upstream says; see `Gateway.may_show`."""
     max_depth: int = MAX_DEPTH
     """Levels of nesting that a result may have."""
+    is_reserved: IsReserved = lambda _uri: False
+    """Whether a URI, or a template of URIs, is the gateway's own."""
     _places: dict[tuple[Kind, Sight], Mapping[str, Place]] = field(default_factory=dict)
     """What was listed last, by the names under which those know it who may see the same upstreams."""
     _last: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
@@ -126,7 +128,7 @@ class Relay:
         self._last |= {(kind, name, namespace): page for name, page in pages.items()}
         # One that is away for a while keeps what it had, and the others keep their names.
         present = [(name, pages.get(name, self._last.get((kind, name, namespace)))) for name in names]
-        merged = merge(kind, ((name, page.items) for name, page in present if page))
+        merged = merge(kind, ((name, page.items) for name, page in present if page), self._reserved(kind))
         self._places[kind, self._sight_of(exchange.caller)] = merged.places
         ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)
         return Listed(merged.items, 0 if failures else ttl_ms, scope)
@@ -192,7 +194,10 @@ class Relay:
 
     def name_of(self, place: Place, caller: Caller) -> str:
         """The URI under which a client knows a resource."""
-        return name_at("resources", place, self._listed("resources", caller))
+        return name_at("resources", place, self._listed("resources", caller), self.is_reserved)
+
+    def _reserved(self, kind: Kind) -> IsReserved:
+        return self.is_reserved if kind != "prompts" else lambda _name: False
 
     def _sight_of(self, caller: Caller) -> Sight:
         return tuple(upstream.policy.name for upstream in self.upstreams.seen_by(caller))

@@ -95,6 +95,15 @@ def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream:
     assert alias(kind, upstream, "x") == name
 
 
+def test_a_name_of_the_gateways_own_is_given_to_no_upstreams_resource() -> None:
+    def is_reserved(name: str) -> bool:
+        return name == "x"
+
+    one = merge("resources", [("a", [item("resources", "x"), item("resources", "y")])], is_reserved)
+    assert one.places == {"a+x": Place("a", "x"), "y": Place("a", "y")}
+    assert name_at("resources", Place("a", "x"), one.places, is_reserved) == "a+x"
+
+
 @given(st.text(min_size=1, max_size=12))
 def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
     assert re.fullmatch("[A-Za-z][A-Za-z0-9.-]*", scheme_of(upstream))

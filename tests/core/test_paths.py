@@ -18,6 +18,7 @@ from mcp_mirror.paths import (
     new_base,
     noticed_bases,
     parse_path,
+    path_of_uri,
     tool_label,
     unwrap,
 )
@@ -175,3 +176,20 @@ def test_every_base_in_a_text_is_found(parts: list[tuple[str, Any]]) -> None:
     text = "".join(f"{before}t-{identity}" for before, identity in parts)
     assert bases_in(text) >= {f"t-{identity}" for _, identity in parts[:1]}
     assert all(f"t-{identity}" in " ".join(bases_in(text)) for _, identity in parts)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        (f"memory://{BASE}", BASE),
+        (f"memory://{BASE}/a~1b/c%20d/0", f"{BASE}/a~1b/c d/0"),
+        ("memory://knowledge-graph", None),
+        ("memory://", None),
+        (f"memory://{BASE}x", None),
+        (f"file:///{BASE}", None),
+        (BASE, None),
+    ],
+)
+def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | None) -> None:
+    found = path_of_uri(uri)
+    assert (found and str(found)) == path

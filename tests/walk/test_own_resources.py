@@ -52,14 +52,38 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         assert part.text == "119"  # type: ignore[union-attr]
 
 
-async def test_what_cannot_be_read_says_why(configured: Configured, connect: Connect, raw: Any) -> None:
-    config = configured({"raw": raw()}, mirror={"answer_budget": 500})
-    async with connect(config) as client:
+async def test_a_resource_is_not_bounded_by_the_models_budget(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    async with connect(configured({"raw": raw()}, mirror={"answer_budget": 500})) as client:
         said = {"content": [{"type": "text", "text": LONG}]}
         await client.call_tool("say_mirrored", {"result": json.dumps(said)})
         (uri,) = await uris(client)
-        with pytest.raises(MCPError, match="answer_budget"):
-            await client.read_resource(uri)
+        assert (await client.read_resource(uri)).contents[0].text == LONG  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_an_upstreams_own_memory_resources_are_read(
+    number: int, configured: Configured, connect: Connect, raw: Any
+) -> None:
+    ours = "memory://say-2b4f9a30-6d1e-4c55-8f0a-0123456789ab"
+    listed = ["memory://knowledge-graph", ours]
+    shelf = raw("ok", "--shelf", *(part for uri in listed for part in ("--uri", uri)))
+    others = {f"other{at}": raw("ok", "--shelf") for at in range(1, number)}
+    async with connect(configured({"graph": shelf, **others})) as client:
+        found = [str(one.uri) for one in (await client.list_resources(cache_mode="refresh")).resources]
+        assert found[:2] == ["memory://knowledge-graph", f"graph+{ours}"]
+        for uri in found[:2]:
+            assert (await client.read_resource(uri)).contents[0].text == "of raw"  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="No value is stored"):
+            await client.read_resource(ours)
+
+
+async def test_what_cannot_be_read_says_why(configured: Configured, connect: Connect, raw: Any) -> None:
+    async with connect(configured({"raw": raw()})) as client:
+        said = {"content": [{"type": "text", "text": LONG}]}
+        await client.call_tool("say_mirrored", {"result": json.dumps(said)})
+        (uri,) = await uris(client)
         with pytest.raises(MCPError, match="no key"):
             await client.read_resource(f"{uri}/nothing")
         with pytest.raises(MCPError, match="No value is stored"):
@@ -108,7 +132,7 @@ async def test_a_notice_is_followed_by_a_link_where_that_is_wanted(
     async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
         await client.greet()
         notice, link = json.loads(await stored(client, said))["result"]["content"]
-        path, told, _ = notice["text"].splitlines()
+        path, told, *_ = notice["text"].splitlines()
         assert told.startswith("This path ")
         assert link["type"] == "resource_link"
         assert link["uri"] == "memory://" + path.strip('"')

@@ -31,10 +31,9 @@ from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import STDIO, Sessions
-from mcp_mirror.gateway import Gateway
+from mcp_mirror.gateway import STATUS_URI, Gateway
 from mcp_mirror.memory_resources import TEMPLATE, list_values, read_value
 from mcp_mirror.models import Buffer, Segments
-from mcp_mirror.paths import SCHEME
 from mcp_mirror.relay import Asking, Relay, not_found
 from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
@@ -49,7 +48,6 @@ _SDK_WRITES: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of a result that go through the SDK."""
 _LARGEST_META: Final = 1 << 16
 """Bytes of a result's `_meta` that clients get."""
-STATUS_URI: Final = "mcp-mirror://upstreams"
 
 _UNCOUNTED: Final = frozenset({"subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
 """Requests that last, which have a bound of their own; and those that make less to do."""
@@ -182,15 +180,15 @@ class Handlers:
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
         await self._settled(context)
-        own = not self.gateway.is_transparent
-        if own and uri == STATUS_URI:
+        is_own = self.gateway.owns_uri(uri)
+        if is_own and uri == STATUS_URI:
             audit = {"audit": counts} if (counts := self.gateway.audit.counts) else {}
             lag = {"event_loop": stalls} if (stalls := read_stalls()) else {}
             told = {"upstreams": self.status(asking.exchange.caller), "requests": len(self.postbox) - 1, **audit, **lag}
             text = json.dumps(told, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}
-        elif own and uri.startswith(SCHEME):
+        elif is_own:
             reply = await read_value(self.gateway.memory, asking.exchange.caller.namespace, uri)
         elif not self.relay.offers("resources", asking.exchange.caller):
             raise not_found(uri, asking.exchange)

@@ -23,6 +23,7 @@ parser.add_argument("--tools", help="a file with the tools, a JSON array; each t
 parser.add_argument("--gate", help="a file that must be there before an answer is given")
 parser.add_argument("--opens", help="a file that is made at the start")
 parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
+parser.add_argument("--uri", action="append", help="of its resources")
 parser.add_argument("--name", default="raw")
 parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
 parser.add_argument("rest", nargs="*")
@@ -150,7 +151,9 @@ def page(cursor: str | None) -> str:
 
 
 SHELF: dict[str, Any] = {
-    "resources/list": {"resources": [{"uri": "raw://process", "name": str(os.getpid())}]},
+    "resources/list": {
+        "resources": [{"uri": uri, "name": str(os.getpid())} for uri in options.uri or ["raw://process"]]
+    },
     "resources/templates/list": {"resourceTemplates": []},
     "resources/read": {"contents": [{"uri": "raw://process", "text": str(os.getpid())}]},
 }
@@ -176,6 +179,9 @@ def answer(message: dict[str, Any], line: str) -> None:
             result(identity, page(params.get("cursor")))
         case "tools/call":
             CALLS.get(params["name"], hear)(identity, params.get("arguments") or {}, line)
+        case "resources/read" if options.uri:
+            contents = [{"uri": params["uri"], "text": f"of {options.name}"}] if params["uri"] in options.uri else []
+            result(identity, json.dumps({"contents": contents}))
         case _ if options.shelf and method in SHELF:
             result(identity, json.dumps(SHELF[method]))
         case _:
