@@ -36,7 +36,7 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import LockPolicy
 from mcp_mirror.process import fail, find, load, load_from, run_to_end, say, tell_warnings
 from mcp_mirror.reloading import Reloading
-from mcp_mirror.report import open_console, report
+from mcp_mirror.report import follow_start, open_console, report
 from mcp_mirror.schema import Schema
 from mcp_mirror.statement import NOTHING, as_json, as_table, read_stats
 from mcp_mirror.telemetry import set_up_logging, tell_operator
@@ -137,7 +137,7 @@ def serve(
 
 @app.command()
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
-    """Connect to every upstream, list its tools and twins with their cost, and say what is wrong.
+    """Connect to every upstream, list its tools and twins with their cost, and print what is wrong.
 
     The exit code is 0 where all is well, 1 where anything is wrong, 2 where the configuration cannot be read.
 
@@ -153,8 +153,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     async def run() -> None:
         async with open_application(loaded) as application:
-            for upstream in application.upstreams:
-                await upstream.settled.wait()
+            await follow_start(application)
             problems.extend(report(application))
 
     run_to_end(run())

@@ -15,6 +15,7 @@ A message is one or two plain sentences: what was wrong, and what to do next.
 """
 
 import traceback
+from collections.abc import Iterator
 from math import ceil
 from pathlib import PurePath
 from typing import Self
@@ -110,6 +111,16 @@ def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what led to it, each once."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def frames_of(error: BaseException) -> str:

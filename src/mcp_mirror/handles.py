@@ -8,9 +8,10 @@ import errno
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
+
+from mcp_mirror.errors import causes_of
 
 if sys.platform != "win32":
     import resource
@@ -55,19 +56,10 @@ def restore_handle_limit(child: int) -> None:
 
 def explain_shortage(error: BaseException) -> str | None:
     """Why an error is a shortage of handles, processes or memory, and what helps; None for any other error."""
-    for one in _chain(error):
+    for one in causes_of(error):
         if isinstance(one, OSError) and one.errno in _ADVICE:
             return _ADVICE[one.errno]
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 class PatientListener(socket.socket):

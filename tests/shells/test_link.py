@@ -155,7 +155,7 @@ async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> Non
 
 async def test_who_is_down_says_why_in_its_last_words(keep: Keep) -> None:
     async with keep(("legacy",), initialize="die") as (link, _):
-        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* last words: fell over"):
+        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: fell over"):
             await link.usable()
         assert link.connection is None
         assert isinstance(link.failure, UpstreamError)

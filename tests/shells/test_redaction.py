@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.stdio import LastWords
+from mcp_mirror.upstreams.server_output import ServerOutput
 
 SECRET = 'gräße "quoted"\\&=/+ end'
 FORMS = [
@@ -68,18 +68,46 @@ def test_short_values_and_no_values_hide_nothing() -> None:
     assert Redactor(StdioEndpoint("x", env={"DEBUG": "1", "ON": "yes", "NO": ""})).clean("1 yes") == "1 yes"
 
 
-@pytest.mark.parametrize("size", range(1900, 2200, 7))
-def test_a_secret_that_is_cut_by_the_bound_of_last_words_is_hidden_too(size: int) -> None:
+@pytest.mark.parametrize("size", range(8450, 8750, 7))
+def test_a_secret_that_is_cut_by_the_bound_of_output_is_hidden_too(size: int) -> None:
     secret = "s3cr3t" * 20
-    words = LastWords(Redactor(StdioEndpoint("x", env={"KEY": secret})))
-    words.add(b"x" * 5000 + secret.encode() + b"y" * size)
-    assert "s3cr3t" not in str(words)
-    words.add(f"\n\x1b[31mlast {secret}\x07 line\n\n".encode())
-    assert str(words) == " [31mlast ***  line"
+    output = ServerOutput(Redactor(StdioEndpoint("x", env={"KEY": secret})))
+    output.add(b"x" * 20_000 + secret.encode() + b"y" * size)
+    assert "s3cr3t" not in str(output.lines)
+    output.add(f"\n\x1b[31mlast {secret[:9]}\u200b{secret[9:]}\x07 line\n\n".encode())
+    assert output.lines[-1] == "last *** line"
 
 
-def test_last_words_may_be_none_or_no_text() -> None:
-    words = LastWords(Redactor(StdioEndpoint("x")))
-    assert str(words) == ""
-    words.add(b"\xff\xfe\n\n")
-    assert str(words) == "\ufffd\ufffd"
+def test_output_may_be_empty_or_not_text() -> None:
+    output = ServerOutput(Redactor(StdioEndpoint("x")))
+    assert (output.lines, output.summary, output.stray) == ((), "", None)
+    output.add(b"\xff\xfe\n\n")
+    assert output.lines == ("\ufffd\ufffd",)
+
+
+def test_the_last_twenty_lines_of_output_are_kept() -> None:
+    output = ServerOutput(Redactor(StdioEndpoint("x")))
+    output.add("".join(f"line {number}\r\n\n" for number in range(100)).encode())
+    assert output.lines == tuple(f"line {number}" for number in range(80, 100))
+
+
+@pytest.mark.parametrize(
+    ("printed", "summary"),
+    [
+        ("[eval]:1\nError: Missing key\n    at [eval]:1:7\n\nNode.js v22.23.3\n", "Error: Missing key"),
+        ("Traceback:\n  File 'x'\nRuntimeError: no key\n", "RuntimeError: no key"),
+        ("error: bad flag\n{\n  code: 'X'\n}\n", "error: bad flag"),
+        ("first\nlast\n", "last"),
+    ],
+)
+def test_the_summary_of_output_is_its_most_telling_line(printed: str, summary: str) -> None:
+    output = ServerOutput(Redactor(StdioEndpoint("x")))
+    output.add(printed.encode())
+    assert output.summary == summary
+
+
+def test_the_first_stray_line_is_kept_without_secrets() -> None:
+    output = ServerOutput(Redactor(StdioEndpoint("x", env={"KEY": "s3cr3t"})))
+    output.add_stray(b"listening with s3cr3t\x07")
+    output.add_stray(b"more")
+    assert output.stray == "listening with ***"

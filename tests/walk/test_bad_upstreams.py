@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 ERROR = "-3"
 HANGING = ("garbage", "half", "silent")
+PRINTS_AND_WAITS = {
+    "command": sys.executable,
+    "args": ["-c", "import sys; print('ready on port 1', flush=True); sys.stdin.read()"],
+    "startup_timeout": 1,
+}
 FAILING: list[tuple[Any, str, str]] = [
     ({"command": "no-such-command-anywhere"}, "there is no command 'no-such-command-anywhere'", "Install it"),
     ({"command": "/etc/hostname"}, "cannot start: Exec format error", "Check `command`"),
@@ -21,8 +27,13 @@ FAILING: list[tuple[Any, str, str]] = [
     ("garbage", "within 1 s", "raise `startup_timeout`"),
     ("half", "within 1 s", "startup_timeout"),
     ("silent", "within 1 s", "run its command by hand"),
-    ({"url": "http://127.0.0.1:9/mcp"}, "connection failed", ""),
-    ({"url": "http://127.0.0.1:9/sse", "transport": "sse"}, "ConnectError", ""),
+    ({"url": "http://127.0.0.1:9/mcp"}, "connection to 127.0.0.1:9 failed: nothing listens there", "correct `url`"),
+    ({"url": "http://127.0.0.1:9/sse", "transport": "sse"}, "127.0.0.1:9 failed: nothing listens there", "Start the"),
+    ({"url": "http://no-such-host.invalid/mcp"}, "no-such-host.invalid:80 failed: the host name has no", "host name"),
+    ({"command": "npx -y x"}, "no command with that name of 3 words", "write `command: npx`"),
+    ({"command": "KEY=secret npx"}, "`command` begins with a variable", "into `env`"),
+    ({"command": "echo", "args": ["hello"]}, 'printed something that is not MCP: "hello"', "Check that `command`"),
+    (PRINTS_AND_WAITS, 'printed something that is not MCP: "ready on port 1"', "Check that `command`"),
 ]
 
 
@@ -52,6 +63,46 @@ async def test_an_upstream_that_cannot_start_is_told_of_and_the_rest_serve(
         told = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
         assert {one["name"]: one["state"] for one in told}["good"] == "ready"
         assert "no licence found" in next(one for one in told if one["name"] == "bad2")["detail"]
+
+
+CRASH = (
+    "import sys\nfor n in range(30): print(f'step {n}', file=sys.stderr)\n"
+    "raise SystemExit('no licence\\u200b: \\x1b[31mtok3n')"
+)
+
+
+def crashing(**keys: Any) -> dict[str, Any]:
+    """A server that prints thirty lines and a secret, and ends."""
+    return {"command": sys.executable, "args": ["-c", CRASH], "env": {"KEY": "tok3n"}, **keys}
+
+
+async def test_check_prints_the_output_of_a_server_that_fails_at_start(configured: Configured, run: Run) -> None:
+    ended = await run("check", "--config", str(configured({"one": crashing()})))
+    [problem, *lines] = ended.err.splitlines()
+    assert problem.endswith("Its error output: no licence: ***")
+    assert [line.strip() for line in lines] == [*(f"step {number}" for number in range(11, 30)), "no licence: ***"]
+
+
+async def test_serve_logs_the_output_of_a_server_that_fails_at_start(configured: Configured, speak: Speak) -> None:
+    config = configured({"one": crashing(), "hidden": crashing(preview=False)})
+    async with speak(config) as client:
+        await client.greet()
+        await client.request("tools/list")
+    logged = b"".join(client.stderr).decode()
+    assert logged.count("upstream one printed: step 29") == 1
+    assert "upstream one printed: no licence: ***" in logged
+    assert "hidden printed" not in logged
+    assert "tok3n" not in logged
+
+
+@pytest.mark.parametrize("status", ["403", "500"])
+async def test_an_http_server_that_is_not_mcp_is_reported_with_its_status(
+    status: str, configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with listening("raw_http.py", "--status", status) as port:
+        ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
+    assert f"127.0.0.1:{port} answered with HTTP status {status} instead of MCP. " in ended.err
+    assert {"403": "check `headers` or `auth`", "500": "See the server's log"}[status] in ended.err
 
 
 async def test_one_that_speaks_an_older_protocol_than_is_wanted_is_not_used(
@@ -216,7 +267,7 @@ async def test_a_restarted_server_is_found_again(configured: Configured, speak: 
             await client.greet()
             assert "one" in await client.text("hear_mirrored", {"text": "one"})
         said = await client.text("hear_mirrored", {"text": "two"})
-        assert "'raw' refused 'hear': the connection failed" in said
+        assert f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed: nothing listens there." in said
         async with listening("raw_http.py", port):
             assert "three" in await client.text("hear_mirrored", {"text": "three"})
 
@@ -231,7 +282,7 @@ async def test_a_broken_http_answer_costs_one_call(
         client = await stack.enter_async_context(speak(config))
         await client.greet()
         for tool in ("cut", "rot", "nothing"):
-            assert f"'raw' {'closed' if tool == 'cut' else 'refused'}" in await client.text(f"{tool}_mirrored")
+            assert f"'raw' {'closed' if tool == 'cut' else 'did not answer'}" in await client.text(f"{tool}_mirrored")
             assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -32,9 +33,39 @@ async def test_check_lists_tools_twins_and_their_cost_and_is_content(
     assert all(int(row[3].replace(",", "")) > 10 for row in rows)
     own = [line.split() for line in ended.out.splitlines() if line.startswith("  (mcp-mirror) ")]
     assert [row[1] for row in own] == [name for name in TOOLS if name not in ("memory_import", "memory_export")]
-    assert "lab: ready, chemist 1.2, protocol 2026-07-28" in ended.out
-    total = sum(int(row[-1].replace(",", "")) for row in [*rows, *own])
-    assert f"{total:,} tokens at most" in ended.out
+    assert "lab: ready, chemist 1.2, protocol 2026-07-28, 7 tools, after " in ended.out
+    twins, alone, ours = (
+        sum(int(row[at].replace(",", "")) for row in of) for at, of in ((3, rows), (4, rows), (-1, own))
+    )
+    assert f"twins cost {twins:,} tokens, the servers alone {alone:,}\n" in ended.out
+    assert f"mcp-mirror's own tools cost {ours:,} tokens\n" in ended.out
+    assert 0 < alone < twins
+
+
+async def test_check_prints_each_upstream_as_soon_as_it_is_ready(
+    configured: Configured, raw: Any, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(late)), "quick": raw()}))
+    process = await asyncio.create_subprocess_exec(COMMAND, "check", "--config", config, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    first = await asyncio.wait_for(process.stdout.readline(), BOUND)
+    assert first.startswith(b"quick: ready")
+    late.touch()
+    assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
+
+
+async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(
+    configured: Configured, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    late = tmp_path / "late"
+    config = str(configured({"late": raw("ok", "--gate", str(late))}))
+    process = await asyncio.create_subprocess_exec(COMMAND, "check", "--config", config, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await asyncio.wait_for(process.stdout.readuntil(b"late: starting, "), BOUND)
+    late.touch()
+    assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -56,7 +87,7 @@ async def test_check_cuts_no_name_where_its_output_is_piped_or_narrow(
     assert all(twin.endswith("_mirrored") for twin in twins)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # as rich asks whether it writes to a terminal
-    narrow = re.sub(r"\x1b\[[0-9;]*m", "", (await run("check", "--config", config)).out)
+    narrow = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", (await run("check", "--config", config)).out)
     assert max(map(len, narrow.splitlines())) <= 80
     assert all(twin in narrow for twin in twins)
     assert "\u2026" not in narrow

@@ -22,10 +22,11 @@ from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.examination import Examined
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
-from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Arrival, Bypass
+from mcp_mirror.upstreams.bypass import Arrival, Bypass
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
 from mcp_mirror.upstreams.muting import is_muted, muted, refused, unsaid
+from mcp_mirror.upstreams.network_errors import read_marked
 from mcp_mirror.upstreams.redaction import Redactor
 from mcp_mirror.wire import MARK, asks, open_array
 
@@ -328,12 +329,12 @@ class Connection:
         return UpstreamError(f"Upstream {self.name!r} {late}.")
 
     def _explained(self, error: Exception, what: str, *, hides: bool) -> UpstreamError:
+        if isinstance(error, MCPError) and (failed := read_marked(error.error.message)):
+            return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {failed}")
         match error:
             case MCPError() if is_closed(error) or error.message.startswith("SSE stream "):
                 said = f"closed the connection during {what}; try again in a moment"
                 return ConnectionLostError(f"Upstream {self.name!r} {said}.")
-            case MCPError() if error.message.startswith(FAILED_CONNECTION):
-                return ConnectionLostError(str(self.refusal(what, error.error.code, error.error.message, hides=hides)))
             case MCPError():
                 return self.refusal(what, error.error.code, error.error.message, error.error.data, hides=hides)
             case ValidationError() | ValueError() | WireError():

@@ -51,8 +51,6 @@ Arrival = RawResult | SpooledFrame
 
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
 """Methods whose large results go on unread: who asked reads them where that holds up nobody."""
-FAILED_CONNECTION: Final = "the connection failed"
-"""With what the error begins that a transport gives instead of an answer it could not have."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200

@@ -23,16 +23,20 @@ async def beginning_of(response: httpx2.Response, size: int) -> bytes:
     return body
 
 
+class BodyError(httpx2.ReadError):
+    """A body that cannot be decoded; the message is ours, without a word of the server's."""
+
+
 async def decoded_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) -> AsyncIterator[bytes]:
     """The body without its content encoding.
 
     Raises:
-        httpx2.ReadError: It is not what its encoding says, or swells past all bounds.
+        BodyError: It is not what its encoding says, or swells past all bounds.
     """
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in _ENCODINGS:
-        raise httpx2.ReadError(f"the body's encoding {encoding[:40]!r} is none that we asked for")
+        raise BodyError("the body has a content encoding that the gateway did not ask for")
     inflate = None if encoding in ("identity", "") else Inflating()
     came = decoded = 0
     async for chunk in response.stream:
@@ -40,7 +44,7 @@ async def decoded_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) 
         for data in (chunk,) if inflate is None else inflate.feed(chunk):
             decoded += len(data)
             if decoded > max(limits.spool_bytes, came * limits.max_inflation):
-                raise httpx2.ReadError(
+                raise BodyError(
                     f"the body inflates to more than {limits.max_inflation} times its size (`limits.max_inflation`)"
                 )
             yield data
@@ -66,7 +70,7 @@ class Inflating:
             try:
                 piece = self._inner.decompress(data, _CHUNK)
             except zlib.error:
-                raise httpx2.ReadError("the body is not what its content-encoding says") from None
+                raise BodyError("the body is not what its content-encoding says") from None
             yield piece
             data = self._inner.unconsumed_tail or self._inner.unused_data
             if self._inner.eof and data:

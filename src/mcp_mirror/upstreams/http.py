@@ -24,10 +24,12 @@ from mcp_mirror.frames import EventReader
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import HttpEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
-from mcp_mirror.upstreams.bypass import FAILED_CONNECTION, Bypass
+from mcp_mirror.upstreams.bypass import Bypass
 from mcp_mirror.upstreams.encodings import beginning_of, decoded_body
+from mcp_mirror.upstreams.network_errors import explain_failed_connection, explain_response, mark
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.reach import GuardedTransport, Reach
+from mcp_mirror.upstreams.server_output import ServerOutput
 from mcp_mirror.wire import RequestId, chunks_of, open_message, recover_id
 
 log = logging.getLogger(__name__)
@@ -89,9 +91,16 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner`, payloads past the SDK."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport, bypass: Bypass, spool: Spool, *, ends_with_stream: bool
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        bypass: Bypass,
+        spool: Spool,
+        output: ServerOutput,
+        *,
+        ends_with_stream: bool,
     ) -> None:
         self._inner = inner
+        self._output = output
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
@@ -118,7 +127,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
-            return _failure(identity, error)
+            return _failure(identity, error, request.url)
+        response.request = request
         if response.status_code == _TOO_LARGE and identity is not None:
             await response.aclose()
             return _answer(identity, _too_large(request))
@@ -177,7 +187,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         try:
             body = await beginning_of(response, _REFUSAL)
         except httpx2.TransportError as error:
-            return _failure(identity, error)
+            return _failure(identity, error, response.request.url)
         finally:
             await response.aclose()
         answered = recover_id(body) == identity  # its own refusal of this request, which it may have carried out
@@ -189,6 +199,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     def _rewritten(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         rewrite = {"application/json": self._json, "text/event-stream": self._events}.get(kind)
+        if identity is not None or self._ends_with_stream:
+            self._output.refusal = explain_response(response) if rewrite is None or response.is_error else None
         if rewrite is None:
             return response
         lifted = self._read(response, identity, rewrite)
@@ -215,7 +227,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 collector.add(chunk)
             yield self._body(collector.take(), identity)
         except httpx2.TransportError as error:
-            yield _error(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
+            yield _error(identity, mark(explain_failed_connection(error, response.request.url)))
         finally:
             collector.close()
 
@@ -291,6 +303,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
                 raise WireError(reason) from None
             return _error(identity if recovered is None else recovered, reason)
+        self._output.refusal = None
         return None if stub is None else bytes(stub)
 
 
@@ -332,13 +345,13 @@ def _identity(body: bytes) -> RequestId | None:
     return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
 
 
-def _failure(identity: RequestId | None, error: httpx2.TransportError) -> httpx2.Response:
+def _failure(identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL) -> httpx2.Response:
     """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
     if identity is None:
         return httpx2.Response(202)
     if isinstance(error, AuthorizationError):
         return _answer(identity, str(error))
-    return _answer(identity, f"{FAILED_CONNECTION}: {str(error) or type(error).__name__}")
+    return _answer(identity, mark(explain_failed_connection(error, url)))
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
@@ -368,6 +381,7 @@ class HttpTransport:
     """Seconds without a byte after which what is no request is given up; requests have their own clock."""
     spool: Spool
     takes_cookies: TakesCookies
+    output: ServerOutput
     authorizer: Authorizer | None = None
     """Has the tokens; None where none are needed."""
 
@@ -412,7 +426,7 @@ class HttpTransport:
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
         inner = CookieFilter(inner, self.takes_cookies)
-        return LiftingTransport(inner, bypass, self.spool, ends_with_stream=self.endpoint.legacy_sse)
+        return LiftingTransport(inner, bypass, self.spool, self.output, ends_with_stream=self.endpoint.legacy_sse)
 
     def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT)

@@ -40,9 +40,11 @@ from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.http import HttpTransport, TakesCookies
+from mcp_mirror.upstreams.network_errors import explain_failed_connection, explain_response, read_marked
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
-from mcp_mirror.upstreams.stdio import LastWords, StdioTransport
+from mcp_mirror.upstreams.server_output import ServerOutput
+from mcp_mirror.upstreams.stdio import StdioTransport
 
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 60.0
@@ -63,6 +65,10 @@ _LONGEST_DEAFNESS: Final = 4.0
 _NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
 _SLOW_START: Final = "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand."
 _SLOW_ANSWER: Final = "See whether its `url` answers, or raise `startup_timeout`."
+_NOT_MCP: Final = (
+    "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
+    "standard error."
+)
 _RELIST_PAUSE: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
@@ -81,6 +87,8 @@ class Status:
     state: State
     detail: str = ""
     """Why it is down, a sentence for an operator."""
+    output: tuple[str, ...] = ()
+    """What the server printed before it failed at its start, for operators only: the last lines of standard error."""
 
 
 _JUST_ENDED: Final = Status("down", "It ended the connection.")
@@ -109,13 +117,13 @@ class Means:
     doorway: Doorway | None = None
     """The way in for requests over all connections; None: each connection has one of its own."""
 
-    def transport(self, last_words: LastWords, takes_cookies: TakesCookies) -> StdioTransport | HttpTransport:
+    def transport(self, output: ServerOutput, takes_cookies: TakesCookies) -> StdioTransport | HttpTransport:
         """A transport, single use."""
         endpoint = self.policy.endpoint
         if isinstance(endpoint, HttpEndpoint):
-            return HttpTransport(endpoint, self.policy.timeout, self.spool, takes_cookies, self.authorizer)
+            return HttpTransport(endpoint, self.policy.timeout, self.spool, takes_cookies, output, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # to local functions there is no link
-        return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, last_words)
+        return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, output)
 
 
 class Link:
@@ -128,6 +136,8 @@ class Link:
         self.status = Status("starting")
         self.listing: Listing | None = None
         """The last there was: a server that is away for a while keeps its tools, and others keep their names."""
+        self._output: tuple[str, ...] = ()
+        self._logged_output: tuple[str, ...] = ()
         self.settled = anyio.Event()
         """Set once the first attempt to connect has ended, well or not."""
         self.failure: UpstreamError | None = None
@@ -246,9 +256,9 @@ class Link:
         return following < len(self._modes) and (isinstance(error, EndedEarlyError) or of_the_other_era)
 
     async def _serve(self) -> None:
-        last_words = LastWords(self.means.redactor)
+        output = ServerOutput(self.means.redactor)
         try:
-            async with self._connected(self.means.transport(last_words, self._takes_cookies)) as connection:
+            async with self._connected(self.means.transport(output, self._takes_cookies)) as connection:
                 await self._tell_change("tools")
                 self._settle(connection)
                 for kind in (kind for kind in ("resources", "prompts") if connection.offers(kind)):
@@ -265,19 +275,26 @@ class Link:
             await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
             raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
         except Exception as error:  # noqa: BLE001  # whatever a server can do must cost the others nothing
-            raise self._ended(innermost(error), last_words) from None
+            raise self._ended(innermost(error), output) from None
         finally:
             self._settle(None)
 
-    def _ended(self, cause: BaseException, last_words: LastWords) -> UpstreamError:
-        said = f" Its last words: {words}" if (words := str(last_words)) else ""
+    def _ended(self, cause: BaseException, output: ServerOutput) -> UpstreamError:
+        is_starting = self.status.state != "ready"
+        self._output = output.lines if is_starting else ()
         reason, logged = _reason(cause, self.means.redactor)
-        message = f"{reason}{said}" if self.means.policy.preview else logged
-        if isinstance(cause, MCPError) and not is_closed(cause):
+        if is_starting and output.refusal:
+            reason = logged = output.refusal
+        printed = [f"Its error output: {words}"] if (words := output.summary) else []
+        if is_starting and (stray := output.stray) is not None:
+            printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
+            logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
+        message = " ".join((reason, *printed)) if self.means.policy.preview else logged
+        if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
             return RefusedError(message, cause.error.code, message).logged_as(logged)
         kind = FloodError if isinstance(cause, FloodError) else UpstreamError
         ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
-        return ended.logged_as(f"{logged} `mcp-mirror check` shows its last words." if words else logged)
+        return ended.logged_as(f"{logged} `mcp-mirror check` shows its error output." if words else logged)
 
     @asynccontextmanager
     async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[Connection]:
@@ -390,10 +407,22 @@ class Link:
         lasted = self.status.state == "ready" and anyio.current_time() - self._ready_since > _STEADY
         worked = lasted and not isinstance(error, FloodError)
         self._failures = 0 if worked else self._failures + 1
-        self.status = Status("down", str(error))
+        self.status = Status("down", str(error), self._output)
         self.settled.set()
         self._tell_moved()
         log.warning("upstream %s is down: %s", self.means.policy.name, error.logged)
+        self._log_output()
+
+    def _log_output(self) -> None:
+        """Log what the server printed, unless it is what was logged last.
+
+        A server that fails at its start has not been given any value that it could print.
+        """
+        if self._output == self._logged_output or not self.means.policy.preview:
+            return
+        self._logged_output = self._output
+        for line in self._output:
+            log.warning("upstream %s printed: %s", self.means.policy.name, line)
 
 
 def pause_after(attempts: int, first: float, longest: float) -> float:
@@ -418,6 +447,8 @@ def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     if shortage := explain_shortage(error):
         said = f"It cannot be reached now: {shortage}."
         return said, said
+    if isinstance(error, MCPError) and (failed := read_marked(error.error.message)):
+        return failed, failed
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
         said = redactor.quote(error.error.message)
@@ -425,7 +456,9 @@ def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     if is_closed(error):
         said = "It ended the connection before it had answered."
     elif isinstance(error, httpx2.HTTPStatusError):
-        said = f"It answered with HTTP status {error.response.status_code}."
+        said = explain_response(error.response)
+    elif isinstance(error, httpx2.TransportError):
+        said = explain_failed_connection(error, error.request.url)
     else:
         said = f"It failed with {type(error).__name__}."
     return said, said

@@ -17,7 +17,7 @@ import httpx2
 
 from mcp_mirror.access import is_loopback, is_public, names_itself
 
-PRIVATE: Final = "its name leads to a private address that the configuration does not name (`allow_private`)"
+PRIVATE: Final = "its name leads to a private address that the configuration does not name"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEAD_START: Final = 0.25
 """Seconds."""

@@ -27,17 +27,14 @@ from mcp_mirror.pipes import LineSink, LineSource, MessageSink, MessageStream, w
 from mcp_mirror.policies import StdioEndpoint
 from mcp_mirror.spool import Frame, Spool, identity_of
 from mcp_mirror.upstreams.bypass import Bypass
-from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.upstreams.server_output import ServerOutput
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
 """How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
 _STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
 """The same for one that neither reads nor comes to an end of what it says: it does not see its input closed."""
-_LAST_WORDS: Final = 2000
-"""Bytes of a child's standard error that are kept for the report when it dies."""
-_LINE: Final = 300
-"""Characters of them that are shown."""
-
+_LAST_OUTPUT: Final = 0.2
+"""Seconds that a child's last output is waited for once it has ended; a process of another group may keep the pipe."""
 _STDERR_SLICE: Final = 1 << 16
 """Bytes of standard error after which other tasks run."""
 _STDERR_RATE: Final = 8 << 20
@@ -49,26 +46,6 @@ _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSErr
 log = logging.getLogger(__name__)
 
 
-class LastWords:
-    """The end of a child's standard error, without the secrets that we gave it."""
-
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
-        self._kept = _LAST_WORDS + 4 * redactor.longest
-        self._tail = b""
-
-    def add(self, data: bytes) -> None:
-        """Keep the newest bytes."""
-        self._tail = (self._tail + data)[-self._kept :]
-
-    def __str__(self) -> str:
-        text = self._redactor.clean(self._tail.decode("utf-8", "replace"))
-        if len(self._tail) == self._kept:
-            text = text[self._redactor.longest :]  # where the end of a secret may stand
-        line = next(reversed(text.strip().splitlines()), "")[:_LINE]
-        return "".join(character if character.isprintable() else " " for character in line)
-
-
 @dataclass(frozen=True, slots=True)
 class StdioTransport:
     """Starts the child and speaks with it."""
@@ -77,7 +54,7 @@ class StdioTransport:
     endpoint: StdioEndpoint
     spool: Spool
     leash: Leash
-    last_words: LastWords
+    output: ServerOutput
 
     @asynccontextmanager
     async def open(self, bypass: Bypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
@@ -98,17 +75,22 @@ class StdioTransport:
         finally:
             os.close(their_input)
             os.close(their_output)
-        child = _Child(process, self.leash)
+        child, is_read = _Child(process, self.leash), anyio.Event()
+        incoming = _Incoming(self.name, source, bypass, self.output)
         async with anyio.create_task_group() as tasks:
             try:
-                tasks.start_soon(self._keep_last_words, process)
+                tasks.start_soon(self._keep_output, process, is_read)
                 tasks.start_soon(child.bury)
                 await tasks.start(sink.run)
-                yield _Incoming(self.name, source, bypass), _Outgoing(sink, bypass)
+                yield incoming, _Outgoing(sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
                     await child.stop(_STUCK_STEPS if bypass.is_stuck else _STEPS)
+                    with anyio.move_on_after(_LAST_OUTPUT):
+                        await is_read.wait()
+                        await incoming.read_rest()
+                    await child.close()
                 tasks.cancel_scope.cancel()
                 source.close()
 
@@ -116,10 +98,7 @@ class StdioTransport:
         environment = get_default_environment() | dict(self.endpoint.env)
         command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
         if command is None:
-            raise UpstreamError(
-                f"Upstream {self.name!r}: there is no command {self.endpoint.command!r}. Install it, or give its "
-                "full path as `command`."
-            )
+            raise UpstreamError(f"Upstream {self.name!r}: {_explain_missing(self.endpoint.command)}")
         argv = [command, *self.endpoint.args]
         try:
             async with self.leash.starting:
@@ -153,24 +132,27 @@ class StdioTransport:
         command = self.endpoint.command
         return UpstreamError(f"Upstream {self.name!r}: {command!r} cannot start now: {shortage}.")
 
-    async def _keep_last_words(self, process: Process) -> None:
+    async def _keep_output(self, process: Process, is_read: anyio.Event) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
         unpaced = 0
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
             while True:
                 data = await process.stderr.receive()
-                self.last_words.add(data)
+                self.output.add(data)
                 unpaced += len(data)
                 if unpaced >= _STDERR_SLICE:
                     await anyio.sleep(unpaced / _STDERR_RATE)
                     unpaced = 0
+        is_read.set()
 
 
 class _Incoming(MessageStream):
     """What the child says."""
 
-    def __init__(self, name: str, source: LineSource, bypass: Bypass) -> None:
+    def __init__(self, name: str, source: LineSource, bypass: Bypass, output: ServerOutput) -> None:
         self._name = name
+        self._output = output
+        self._has_message = False
         self._source = source
         self._bypass = bypass
         self._log = RepeatedLog(log)
@@ -193,16 +175,24 @@ class _Incoming(MessageStream):
             self._bypass.ended.set()
             raise anyio.EndOfStream from None
 
+    async def read_rest(self) -> None:
+        """Read what a child printed that ended before it was asked anything."""
+        with suppress(anyio.EndOfStream, *_PIPE_GONE):
+            while not self._has_message and self._output.stray is None:
+                self._open(await self._source.receive())
+
     def _open(self, frame: Frame) -> SessionMessage | None:
         try:
             if (stub := self._bypass.inbound(frame)) is None:
                 return None
+            self._has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
         except (WireError, ValueError) as error:
             reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
             identity = identity_of(frame)
             if not self._bypass.awaits(identity):
-                self._log.warning("upstream %s wrote a line that is no message: %s", self._name, reason)
+                self._output.add_stray(frame)
+                self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
                 return None
             answer = types.ErrorData(code=types.PARSE_ERROR, message=reason)
             return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))
@@ -253,7 +243,10 @@ class _Child:
             with anyio.move_on_after(grace):
                 await self._buried.wait()
             if self._buried.is_set():
-                break
+                return
+
+    async def close(self) -> None:
+        """Close what is left of its pipes."""
         with suppress(*_PIPE_GONE):
             await self._process.aclose()
 
@@ -263,6 +256,19 @@ class _Child:
                 self._process.kill()
             else:
                 os.killpg(self._process.pid, getattr(signal, name))
+
+
+def _explain_missing(command: str) -> str:
+    """Why there is no such command. Of one with arguments only the program is named: they may be secrets."""
+    program, *arguments = command.split() or [command]
+    if not arguments:
+        return f"there is no command {command!r}. Install it, or give its full path as `command`."
+    if "=" in program:
+        return "`command` begins with a variable. Write variables into `env`, and arguments into `args`."
+    return (
+        f"there is no command with that name of {1 + len(arguments)} words. Arguments go into `args`: write "
+        f"`command: {program}` and the other words as the items of `args`."
+    )
 
 
 def _is_cancellation(item: SessionMessage) -> bool:
