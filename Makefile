@@ -11,10 +11,12 @@ AUDIT  := .venv-audit
 CHATS  := .venv-chats
 TRUE   := .venv-calibrate
 EVAL   := .venv-eval
+# pandas, polars and pyarrow: 430 MB that no other test needs.
+FRAMES := .venv-dataframes
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit bench calibrate chats conformance eval examples faults fuzz hostile soak replicas node lock clean
+.PHONY: help run test check format audit bench calibrate chats conformance dataframes eval examples faults fuzz hostile soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -76,6 +78,9 @@ soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
 
+dataframes: $(FRAMES)/.installed ## test tables of pandas, polars and pyarrow as results of functions
+	$(FRAMES)/bin/python -m pytest -q tests/dataframes
+
 examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## let agent frameworks drive the library, with a scripted model
 	$(BIN)/pytest -q tests/examples
 
@@ -96,9 +101,12 @@ lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: ve
 		pyproject.toml docker/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file tests/audit/requirements.lock tests/audit/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --extra redis --group dev --constraint requirements.lock \
+		--output-file tests/dataframes/requirements.lock pyproject.toml tests/dataframes/requirements.in
 
 clean: ## remove all that make made
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -127,6 +135,12 @@ $(BEEAI)/.installed: examples/beeai.lock
 	$(BEEAI)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement examples/beeai.lock
 	touch $@
 
+$(FRAMES)/.installed: pyproject.toml tests/dataframes/requirements.lock
+	test -x $(FRAMES)/bin/python || $(PYTHON) -m venv $(FRAMES)
+	$(FRAMES)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/dataframes/requirements.lock
+	$(FRAMES)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
 $(AUDIT)/.installed: tests/audit/requirements.lock
 	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/audit/requirements.lock
@@ -153,6 +167,6 @@ comma := ,
 PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema validation examination resolve capture agreement media text_format preview notice budget digest \
          tokens/__init__ tokens/pieces tokens/lexicon tokens/costs tokens/estimate tokens/messages \
          prune/__init__ prune/formats prune/stubs prune/phases prune/placing prune/ledger prune/pruning prune/restoring \
-         signatures results definitions replies \
+         signatures results result_types dataframes definitions replies \
          query/__init__ query/texts query/windows query/lines query/grep query/shape query/select query/trees query/edits \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge samples matrix report)

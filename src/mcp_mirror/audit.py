@@ -106,6 +106,8 @@ class Course:
 
     path: str | None = None
     """Of what was stored."""
+    envelope: bytes = b"{}"
+    """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
     rule: str = ""
     """What it was refused for, in a word or two of ours."""

@@ -385,6 +385,7 @@ class Gateway:
         )
         await self.keeper.keep(call.namespace, made, order, captured, labels)
         call.course.path, call.course.labels = order.base if captured.value else None, labels
+        call.course.envelope = captured.envelope
 
 
 def _fits(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:

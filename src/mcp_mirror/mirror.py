@@ -36,7 +36,7 @@ from mcp_mirror.policies import TokenProvider
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.recall import Recalled
 from mcp_mirror.replies import Reply, read_reply
-from mcp_mirror.results import write_json
+from mcp_mirror.results import media_of, write_json
 from mcp_mirror.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.spans import Miss, locate
 from mcp_mirror.upstreams.local import LocalFunctions
@@ -170,7 +170,7 @@ class Mirror:
         """Store a value of the program's: its memory path.
 
         Args:
-            value: What a tool could return; bytes are stored as their base64.
+            value: What a tool could return; bytes and pictures are stored as media.
             namespace: Whose memory it is.
 
         Raises:
@@ -178,10 +178,9 @@ class Mirror:
             ToolError: It is None, or past a bound.
             MirrorError: It has no JSON, or the mirror is not open.
         """
-        raw = write_json(value)
-        made = Made((raw,), size=len(raw))
 
         async def put_in(application: Application) -> str:
+            made = await anyio.to_thread.run_sync(_made_of, value)
             return (await store(Call(application.gateway.memory, namespace, _PUT, Given({}, b"{}")), made)).path
 
         return await self._within(put_in)
@@ -345,6 +344,12 @@ class Mirror:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(now.application), now.loop))
 
 
+def _made_of(value: object) -> Made:
+    media = media_of(value)
+    raw = write_json(value) if media is None else media
+    return Made((raw,), is_content=media is not None, size=len(raw))
+
+
 async def _call(
     application: Application,
     name: str,
@@ -356,7 +361,7 @@ async def _call(
         given, conversation = _read_arguments(arguments), read_conversation(told, None)
         call = ToolCall(Silent(Caller(namespace)), name, given, conversation=conversation)
         members = await application.gateway.call_tool(call)
-        return read_reply(members, call.course.path)
+        return read_reply(members, call.course.path, call.course.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

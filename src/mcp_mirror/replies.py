@@ -1,12 +1,15 @@
 """What a tool answered, for a program that hands it to its model."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.wire import join, open_object
+
+SCHEMA: Final = "mcp-mirror/schema"
+"""The member of a result's `_meta` that has the columns of a table, or the shape of an array, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +26,20 @@ class Reply:
     """The memory path of the stored result. None: nothing was stored."""
     preview: str | None = None
     """What `text` says about the stored result, without the line that names the path. None: nothing was stored."""
+    schema: Mapping[str, Any] | None = None
+    """Of a table or an array that a function returned: its class, and its columns or its shape, with their types."""
 
     def __str__(self) -> str:
         return self.text
 
 
-def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None) -> Reply:
+def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None, envelope: bytes = b"{}") -> Reply:
     """The answer that the members of a result are.
 
     Args:
         members: The members, JSON text.
         path: The memory path under which the result was stored, if it was.
+        envelope: The members of the stored result beside its value, a JSON object.
     """
     content = _parsed(members.get("content", b"[]"))
     texts = [_TEXTS.get(block.get("type"), _as_json)(block) for block in content]
@@ -43,17 +49,20 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
         # What is no object is wrapped, for structured content must be one.
         texts = [str(opened["result"] if opened.keys() == {"result"} else structured, "utf-8")]
     is_error = _parsed(members.get("isError", b"false"))
-    preview = None if path is None else _without_path(texts, path)
-    return Reply("\n".join(texts), is_error, tuple(content), path, preview)
+    text = "\n".join(texts)
+    preview = None if path is None else _without_path(text, path)
+    meta = _parsed(members.get("_meta", b"{}")) if path is None else json.loads(envelope).get("_meta", {})
+    return Reply(text, is_error, tuple(content), path, preview, meta.get(SCHEMA))
 
 
-def _without_path(texts: Sequence[str], path: str) -> str:
-    """The notice, which is the first text, without a first or last line that does little more than name the path."""
-    lines = "".join(texts[:1]).splitlines()
-    for end in (0, -1):
-        if lines and path in lines[end] and len(lines[end]) - len(path) <= _NAMES_PATH:
-            lines.pop(end)
-    return "\n".join(lines)
+def _without_path(text: str, path: str) -> str:
+    """A text without the lines that do little more than name the path."""
+    return "\n".join(line for line in text.splitlines() if not _only_names(line, path)).strip("\n")
+
+
+def _only_names(line: str, path: str) -> bool:
+    before, found, behind = line.partition(path)
+    return bool(found) and not behind.startswith("/") and len(before) + len(behind) <= _NAMES_PATH
 
 
 def _as_json(block: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.policies import CaptureMode, ToolPolicy
+from mcp_mirror.result_types import unwritable_result
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """What the protocol takes as a tool's name."""
@@ -101,6 +102,7 @@ def read_function(
         )
     _check_parameters(function, named)
     adapter = _adapter_of(function, named)
+    _check_result_type(function, named)
     said = description if description is not None else inspect.getdoc(function) or ""
     return Function(named, said, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
 
@@ -110,8 +112,6 @@ def _check_parameters(function: Callable[..., Any], name: str) -> None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
-    if inspect.isasyncgenfunction(function):
-        raise MirrorError(f"Function {name!r} cannot be a tool: it gives its values one by one. Return a list of them.")
     if inspect.isfunction(function) and next((one.name for one in parameters), "") == "self":
         raise MirrorError(
             f"Function {name!r} cannot be a tool: it is the method of no object. Give one: mirror.tool(it.{name})."
@@ -143,6 +143,14 @@ def _adapter_of(function: Callable[..., Any], name: str) -> TypeAdapter[Mapping[
             "Use JSON's own types, dataclasses, TypedDicts or pydantic models."
         ) from None
     return adapter
+
+
+def _check_result_type(function: Callable[..., Any], name: str) -> None:
+    if (refused := unwritable_result(function)) is not None:
+        raise MirrorError(
+            f"Function {name!r} cannot be a tool: it returns {refused}, which cannot be written as JSON. "
+            "Return JSON's own types, dataclasses, pydantic models, tables, arrays or bytes."
+        )
 
 
 class _Schema(GenerateJsonSchema):

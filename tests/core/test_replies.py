@@ -52,6 +52,7 @@ PAPER = f'The output was stored in memory under the path "{PATH}". It is a dicti
     [
         (f'"{PATH}"\ntext, 134 kB\nfirst line', "text, 134 kB\nfirst line"),
         (f'{{"n": 1}}\nStored as "{PATH}".', '{"n": 1}'),
+        (f'"{PATH}"\nimage/png, path "{PATH}/1"', f'image/png, path "{PATH}/1"'),
         (f"{PATH}\n", ""),
         (f"{PAPER}\nGive a path.", f"{PAPER}\nGive a path."),
     ],
@@ -59,7 +60,7 @@ PAPER = f'The output was stored in memory under the path "{PATH}". It is a dicti
 def test_a_preview_is_the_notice_without_its_path(text: str, preview: str) -> None:
     blocks = [{"type": "text", "text": text}, SAID]
     reply = read_reply({"content": json.dumps(blocks).encode()}, PATH)
-    assert (reply.path, reply.preview) == (PATH, preview)
+    assert (reply.path, reply.preview) == (PATH, f"{preview}\nsaid".lstrip("\n"))
 
 
 def test_a_reply_without_a_stored_value_has_no_path_and_no_preview() -> None:

@@ -1,11 +1,15 @@
 """What a function returned, as a result; and what it raised."""
 
+import base64
 import dataclasses
 import json
-from collections import deque
-from datetime import date
+from array import array
+from collections import UserDict, deque
+from collections.abc import Iterator
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -15,11 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.mcpserver import Audio, Image
+from PIL import Image as Pillow
 from pydantic import BaseModel, Field
+from pydantic_core import core_schema
 
 from mcp_mirror.capture import CaptureRules, capture
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.results import failure_of, result_of, write_json
+from mcp_mirror.results import failure_of, is_small, media_of, media_type_of, result_of, write_json
 
 RULES = CaptureRules("always", 100, 100, wrapped=True)
 
@@ -40,6 +46,29 @@ class Size(NamedTuple):
     high: float
 
 
+@dataclasses.dataclass
+class Sheet:
+    size: Size
+    _note: int
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Money:
+    """A class that says to pydantic alone how it is written."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        del source, handler
+        written = core_schema.plain_serializer_function_ser_schema(lambda money: f"{money.amount} EUR")
+        return core_schema.is_instance_schema(cls, serialization=written)
+
+
 class Unit(Enum):
     CELSIUS = "C"
 
@@ -57,13 +86,21 @@ def members(value: object) -> dict[str, Any]:
         (1 << 70, 1 << 70),
         (float("nan"), None),
         ([float("inf")], [None]),
-        (b"\xff\xfe\xfb", "//77"),
-        (bytearray(b"a"), "YQ=="),
-        (memoryview(b"a"), "YQ=="),
         ({"nested": b"\xff\xfe\xfb"}, {"nested": "//77"}),
         (Order(item="pen", data=b"\xff\xfe\xfb"), {"Item": "pen", "data": "//77"}),
         ([Place(Order(item="pen"), 1)], [{"order": {"Item": "pen", "data": ""}, "row": 1}]),
-        (Size(1, 2.5), [1, 2.5]),
+        (Size(1, 2.5), {"wide": 1, "high": 2.5}),
+        ({"sizes": [(Size(1, 2), "of", 3)]}, {"sizes": [[{"wide": 1, "high": 2}, "of", 3]]}),
+        (Sheet(Size(1, 2), 3), {"size": {"wide": 1, "high": 2}}),
+        (iter((1, Size(1, 2))), [1, {"wide": 1, "high": 2}]),
+        (range(3), [0, 1, 2]),
+        (UserDict(a=Size(1, 2)), {"a": {"wide": 1, "high": 2}}),
+        (Name("Ann"), "Ann"),
+        (Money(3), "3 EUR"),
+        (array("d", [1.5, float("nan")]), [1.5, None]),
+        ({"a": array("B", b"\xff\xfe\xfb")}, {"a": "//77"}),
+        ({"a": array("i", [1, 2])}, {"a": [1, 2]}),
+        (timedelta(days=1), "P1D"),
         ({1: Unit.CELSIUS, "at": date(2026, 1, 2)}, {"1": "C", "at": "2026-01-02"}),
         ([UUID(int=0), Decimal("1.10")], ["00000000-0000-0000-0000-000000000000", "1.10"]),
         (Path("/a"), "/a"),
@@ -77,7 +114,7 @@ def test_a_value_is_its_json(value: object, expected: Any) -> None:
     text = found["content"][0]["text"]
     assert found["content"] == [{"type": "text", "text": text}]
     assert text == expected if isinstance(expected, str) else json.loads(text) == expected
-    assert json.loads(write_json(value)) == expected
+    assert json.loads(write_json(value if not isinstance(value, Iterator) else iter(expected))) == expected
 
 
 JSON = st.recursive(
@@ -126,6 +163,87 @@ SOUND = {"type": "audio", "data": "YQ==", "mimeType": "audio/wav"}
 )  # fmt: skip
 def test_content_is_content(value: object, expected: Any) -> None:
     assert members(value) == {"content": expected}
+
+
+def test_an_iterator_in_a_value_is_read_to_its_end() -> None:
+    assert members({"a": (number for number in (1, 2))})["structuredContent"] == {"result": {"a": [1, 2]}}
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(9)
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF87a", "image/gif"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "audio/wav"),
+        (b"ID3\x04", "audio/mpeg"),
+        (b"\xff\xfb\x90\x00", "audio/mpeg"),
+        (b"%PDF-1.7", "application/pdf"),
+        (b"RIFF\0\0\0\0AVI ", "application/octet-stream"),
+        (b"\xff\xfb\xff", "application/octet-stream"),
+        (b"\xff\xfb", "application/octet-stream"),
+        (b"\xff\xff\xff", "application/octet-stream"),
+        (b"text", "application/octet-stream"),
+        (b"", "application/octet-stream"),
+    ],
+)
+def test_the_first_bytes_tell_the_media_type(data: bytes, media_type: str) -> None:
+    assert media_type_of(data) == media_type
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, BytesIO])
+def test_bytes_are_a_block_of_their_media_type(kind: Any) -> None:
+    encoded = base64.b64encode(PNG).decode()
+    assert members(kind(PNG)) == {"content": [{"type": "image", "data": encoded, "mimeType": "image/png"}]}
+    assert members(kind(b"ID3"))["content"] == [{"type": "audio", "data": "SUQz", "mimeType": "audio/mpeg"}]
+    resource = {"uri": "data:application/pdf", "mimeType": "application/pdf", "blob": "JVBERi0="}
+    assert members(kind(b"%PDF-"))["content"] == [{"type": "resource", "resource": resource}]
+
+
+def test_bytes_among_content_are_media_and_in_data_base64() -> None:
+    encoded = base64.b64encode(PNG).decode()
+    blocks = members(["a picture", PNG, TEXT])["content"]
+    assert [block["type"] for block in blocks] == ["text", "image", "text"]
+    assert members(["a picture", PNG])["structuredContent"] == {"result": ["a picture", encoded]}
+    assert json.loads(write_json(PNG)) == encoded
+
+
+def test_a_pillow_image_is_a_png() -> None:
+    block = members(Pillow.new("L", (3, 2)))["content"][0]
+    assert block["mimeType"] == "image/png"
+    assert Pillow.open(BytesIO(base64.b64decode(block["data"]))).size == (3, 2)
+    assert [one["type"] for one in members([Pillow.new("L", (3, 2)), 1])["content"]] == ["image", "text"]
+
+
+def test_only_bytes_and_pictures_are_media() -> None:
+    assert json.loads(media_of(PNG) or b"")["type"] == "image"
+    for value in ("text", [1], array("d", [1]), None, TEXT):
+        assert media_of(value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, True),
+        ("text", True),
+        ({"a": 1}, True),
+        ([1, "two"], True),
+        ((), True),
+        ("x" * (1 << 21), False),
+        ([[1]], False),
+        (dict.fromkeys(range(65), 1), False),
+        ([1] * 65, False),
+        (b"", False),
+        (iter(()), False),
+    ],
+)
+def test_a_small_value_has_few_scalars(value: object, expected: object) -> None:
+    assert is_small(value) is expected
 
 
 def test_a_whole_result_is_taken_as_it_is() -> None:

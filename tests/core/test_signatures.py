@@ -211,6 +211,14 @@ async def one_by_one(count: int) -> AsyncIterator[int]:
         yield value
 
 
+def opaque() -> list[Strange]:
+    return [Strange()]
+
+
+def test_generator_functions_are_tools() -> None:
+    assert read(one_by_one).schema == schema(["count"], count=WHOLE)
+
+
 bound_plain = functools.partial(plain, days=2)
 bound_plain.__name__ = "bound_plain"  # type: ignore[attr-defined]
 
@@ -256,7 +264,10 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
         (lambda value: value, "'<lambda>' is no name for a tool"),
         (functools.partial(plain, "Bonn"), "'' is no name for a tool"),
         (bound_plain, "it is no function or method. Wrap it in a function."),
-        (one_by_one, "it gives its values one by one. Return a list of them."),
+        (
+            opaque,
+            f"it returns {__name__}.Strange, which cannot be written as JSON. Return JSON's own types, ",
+        ),
         (Station.name_of, "it is the method of no object. Give one: mirror.tool(it.name_of)."),
         ("plain", "Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...)"),
         (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),

@@ -8,14 +8,17 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
+import numpy as np
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from tests.walk.conftest import BOUND
 
@@ -283,6 +286,86 @@ async def test_what_a_function_hides_is_awaited_and_content_is_passed() -> None:
         assert await mirror.call("result_mirrored") == Reply("refused", is_error=True, content=(refused,))
 
 
+async def test_items_that_come_one_by_one_are_a_list() -> None:
+    mirror = Mirror()
+    threads = []
+
+    @mirror.tool
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            threads.append(threading.current_thread())
+            yield number
+
+    @mirror.tool
+    def squares(to: int) -> Iterator[int]:
+        for number in range(to):
+            threads.append(threading.current_thread())
+            yield number * number
+
+    @mirror.tool
+    def hidden() -> Any:
+        return count(3)
+
+    async with mirror:
+        assert (await mirror.call("count_mirrored", {"to": 3})).text == "[0,1,2]"
+        assert (await mirror.call("squares_mirrored", {"to": 3})).text == "[0,1,4]"
+        assert [thread is threading.current_thread() for thread in threads] == [True] * 3 + [False] * 3
+        assert (await mirror.call("hidden_mirrored")).text == "[0,1,2]"
+
+
+async def test_an_array_is_lists_and_its_shape_is_known() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def ramp(size: int) -> NDArray[np.float64]:
+        return np.arange(size) / 2
+
+    @mirror.tool
+    async def total(values: list[float]) -> float:
+        return sum(values)
+
+    @mirror.tool
+    def odd() -> Any:
+        return {"odd": object()}
+
+    async with mirror:
+        small, large = [await mirror.call("ramp_mirrored", {"size": size}) for size in (3, 100_000)]
+        assert small.text == "[0.0,0.5,1.0]"
+        assert (small.path, small.schema) == (None, {"type": "numpy.ndarray", "shape": [3], "dtype": "float64"})
+        assert large.schema == {"type": "numpy.ndarray", "shape": [100_000], "dtype": "float64"}
+        assert (await mirror.call("total_mirrored", {"values": large.path})).text == str(sum(range(100_000)) / 2)
+        failed = await mirror.call("odd_mirrored")
+        assert failed.is_error
+        assert "A value of type dict cannot be written as JSON: " in failed.text
+
+
+async def test_stored_bytes_are_media_and_are_read_as_bytes() -> None:
+    mirror = Mirror()
+    picture, sheet = b"\x89PNG\r\n\x1a\n" + bytes(100), b"PK\3\4" + bytes(100)
+
+    @mirror.tool
+    def size_of(data: bytes) -> int:
+        return len(data)
+
+    async with mirror:
+        paths = [await mirror.put(picture), await mirror.put(sheet)]
+        assert [await mirror.read(path) for path in paths] == [picture, sheet]
+        assert (await mirror.call("size_of_mirrored", {"data": paths[1]})).text == "104"
+        shown = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": paths[0]})
+        assert shown.content[0]["mimeType"] == "image/png"
+        table = await mirror.put(np.arange(6).reshape(2, 3))
+        assert await mirror.read(f"{table}/1/2") == 5
+
+
+def test_a_result_type_without_json_is_refused_where_it_is_declared() -> None:
+    mirror = Mirror()
+    with pytest.raises(MirrorError, match=r"Function 'find' cannot be a tool: it returns .*Lock, which cannot be wri"):
+
+        @mirror.tool
+        def find() -> dict[str, asyncio.Lock]:
+            raise NotImplementedError
+
+
 async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist: Any) -> None:
     async with with_functions(
         upstreams={"upstreams": {"maker": chemist}, "memory_tools": {"deny": ["memory_*"]}}
@@ -358,7 +441,7 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
     async with mirror:
         reply = await mirror.call("draw_mirrored")
         assert await mirror.read(path_in(reply)) == b"\xff\xfe\xfb"
-        assert reply.content[1]["type"] == "image"
+        assert [block["type"] for block in reply.content] == ["image", "text"]
         assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
 
 
@@ -493,7 +576,7 @@ async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path:
 def test_the_readme_is_true(tmp_path: Path, chemist: Any) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     program = readme.partition("## In your own program")[2].partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
+    (tmp_path / "mcp-mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True
     )

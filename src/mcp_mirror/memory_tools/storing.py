@@ -43,6 +43,8 @@ class Made:
     """A small one may be shown beside its path."""
     is_said: bool = False
     """It is a text that was said: where that is JSON, that is the value."""
+    is_content: bool = False
+    """It is a content block."""
     preview: bool = True
     """A model may be told what is in it though it has not asked."""
     size: int = _AT_ONCE + 1
@@ -119,7 +121,7 @@ def _order(call: Call, made: Made) -> Order:
 def _frame(call: Call, made: Made) -> Frame:
     """The value as the response of an upstream that gave it: in memory, or past a size in a file."""
     collector = call.memory.spool.collector()
-    before, behind = _SAID if made.is_said else _STRUCTURED
+    before, behind = _CONTENT if made.is_content else _SAID if made.is_said else _STRUCTURED
     try:
         for piece in chain((before,), made.pieces, (behind,)):
             collector.add(piece)
@@ -129,6 +131,7 @@ def _frame(call: Call, made: Made) -> Frame:
 
 
 _STRUCTURED: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[],"structuredContent":', b"}}")
+_CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
 _SAID: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
 
 

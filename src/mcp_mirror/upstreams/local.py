@@ -4,11 +4,11 @@ A call's arguments are decoded once, for the function; what it returns is writte
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,13 +17,15 @@ from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
 from mcp_mirror.labels import FUNCTIONS
 from mcp_mirror.policies import LocalEndpoint, UpstreamPolicy
-from mcp_mirror.results import OUTPUT_SCHEMA, Result, failure_of, result_of
+from mcp_mirror.results import OUTPUT_SCHEMA, Result, failure_of, is_small, result_of
 from mcp_mirror.signatures import Function
 from mcp_mirror.upstreams.base import Listing, Outgoing
 from mcp_mirror.upstreams.link import Link, Status
 from mcp_mirror.upstreams.questions import Round
 from mcp_mirror.upstreams.upstream import Audience, Presented
 from mcp_mirror.wire import join
+
+T = TypeVar("T")
 
 NAME: Final = FUNCTIONS
 """No upstream of a configuration can be called so."""
@@ -161,31 +163,46 @@ class LocalUpstream:
             self.under_way -= 1
 
     async def _call(self, function: Function, arguments: bytes) -> Result:
-        if inspect.iscoroutinefunction(function.call):
-            return await _answer(function, lambda: function.call(**function.read_arguments(arguments)))
-        work = partial(_call_now, function, arguments)
-        returned = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
-        return returned if isinstance(returned, Mapping) else await _answer(function, lambda: returned)
+        if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):
+            return await self._answer(function, lambda: function.call(**function.read_arguments(arguments)))
+        returned = await self._in_thread(partial(_call_now, function, arguments))
+        return returned.result if isinstance(returned, _Done) else await self._answer(function, lambda: returned)
+
+    async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
+        """The result of what is awaited or iterated in the event loop; a large one is written in a thread."""
+        try:
+            value = begin()
+            while inspect.isawaitable(value):
+                value = await value
+            if isinstance(value, AsyncIterable):
+                value = [item async for item in value]
+            return result_of(value) if is_small(value) else await self._in_thread(partial(result_of, value))
+        except ToolError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a function raises is told to the model
+            return failure_of(function.name, error)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
 
 
-async def _answer(function: Function, begin: Callable[[], Awaitable[Any]]) -> Result:
-    try:
-        return result_of(await begin())
-    except ToolError:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a function raises is told to the model
-        return failure_of(function.name, error)
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The result of a call that is over."""
+
+    result: Result
 
 
-def _call_now(function: Function, arguments: bytes) -> Result | Awaitable[Any]:
-    """Call it in this thread; what a function gives that only looks as if it were not `async` is awaited elsewhere."""
+def _call_now(function: Function, arguments: bytes) -> Any:
+    """Call it in this thread: its result, or what the event loop must await or iterate."""
     try:
         returned = function.call(**function.read_arguments(arguments))
-        return returned if inspect.isawaitable(returned) else result_of(returned)
+        is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
+        return returned if is_pending else _Done(result_of(returned))
     except ToolError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
-        return failure_of(function.name, error)
+        return _Done(failure_of(function.name, error))
 
 
 def _tool(function: Function) -> dict[str, Any]:
