@@ -1,5 +1,6 @@
 """An office: texts, tables, letters and files, each made anew from its name, so that every run meets the same."""
 
+import hashlib
 import random
 import sys
 from pathlib import Path
@@ -62,6 +63,35 @@ def read_log(service: str) -> str:
     ]
     last = f"2026-03-16T04:12:07Z ERROR {service} stopped: disk quota exceeded on volume {service}-7"
     return "\n".join((*lines, last))
+
+
+def read_file(name: str) -> types.CallToolResult:
+    """About 4 kB of text, wrapped and repeated as ordinary servers do; one line of it has a number."""
+    desk = random.Random(name).randint(1000, 9999)
+    said = f"Notes: {name}\n\n{prose(name, 30)}\n\nThe spare key is in box {desk}.\n\n{prose(name + ' end', 30)}\n"
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=said)], structured_content={"content": said}
+    )
+
+
+def digest_text(text: str) -> str:
+    """Differs if one byte of the text does."""
+    return f"digest {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def list_orders(year: int) -> dict[str, Any]:
+    """About 100 kB: many rows of the same fields."""
+    dice = random.Random(year)
+    orders = [
+        {
+            "order_id": index,
+            "customer": dice.choice(WORDS),
+            "amount_cents": dice.randint(100, 90_000),
+            "refunded": False,
+        }
+        for index in range(1200)
+    ]
+    return {"year": year, "orders": orders}
 
 
 def get_weather(city: str) -> str:
@@ -195,6 +225,9 @@ TOOLS = (
     Tool("count_words", "Count the words of a text.", {"text": TEXT}, count_words),
     Tool("save_file", "Save text as a file.", {"name": TEXT, "content": TEXT}, save_file),
     Tool("read_log", "Get the log of a service, oldest line first.", {"service": TEXT}, read_log),
+    Tool("read_file", "Get a file, as text.", {"name": TEXT}, read_file),
+    Tool("digest_text", "Compute the digest of a text.", {"text": TEXT}, digest_text),
+    Tool("list_orders", "List the orders of a year.", {"year": WHOLE}, list_orders),
     Tool("get_weather", "Get the weather of a city now.", {"city": TEXT}, get_weather),
     Tool("fetch_page", "Get a page of the office's handbook, as text.", {"address": TEXT}, fetch_page),
     Tool("plot_sales", "Draw the sales of a year by week; gives the rows too.", {"year": WHOLE}, plot_sales),

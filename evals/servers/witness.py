@@ -73,5 +73,7 @@ def _witness(tool: str, arguments: Mapping[str, Any], result: types.CallToolResu
         return
     texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
     value = result.structured_content if result.structured_content is not None else "\n".join(texts)
+    if isinstance(value, dict) and list(value.values()) == texts:  # a wrapper of the text
+        value = texts[0]
     with Path(path).open("a") as file:
         file.write(json.dumps({"tool": tool, "arguments": dict(arguments), "result": value}) + "\n")
