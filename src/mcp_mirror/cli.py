@@ -1,4 +1,4 @@
-"""The command line: `mcp-mirror serve | install | check | lock | call | stats | login | token | tokens | eval`."""
+"""The command line: `mcp-mirror --help` lists the commands."""
 
 import json
 import logging
@@ -41,6 +41,7 @@ from mcp_mirror.schema import Schema
 from mcp_mirror.statement import NOTHING, as_json, as_table, read_stats
 from mcp_mirror.telemetry import set_up_logging, tell_operator
 from mcp_mirror.upstreams.upstream import Upstream
+from mcp_mirror.value_commands import values_app
 from mcp_mirror.wire import join
 
 app = typer.Typer(
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="About the configuration file.")
 app.add_typer(config_app, name="config")
+app.add_typer(values_app, name="values")
 app.command("eval")(evaluate)
 app.command(name="tokens")(count_files)
 app.command(name="flows")(print_flows)

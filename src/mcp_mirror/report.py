@@ -90,7 +90,7 @@ def report(application: Application) -> list[str]:
         table.add_column(name, overflow="fold")  # a name is of use whole alone
     table.add_column("twin", no_wrap=True)
     for name in ("tokens", "alone"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     if catalog.required:
         table.add_column("required scopes", overflow="fold")
     twins, alone, own_cost = 0, _direct_costs(application, expect), 0

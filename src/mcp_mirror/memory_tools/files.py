@@ -79,13 +79,22 @@ async def export_file(call: Call) -> Content:
     """A value in a file: a text as it is, a binary value as its bytes, anything else as its JSON."""
     recalled = await find_given(call, FILES)
     name, overwrite = call.given.text("file"), call.given.flag("overwrite")
-    pieces = _bytes_of(recalled, from_base64=call.given.flag("base64"))
+    pieces = bytes_of(recalled, from_base64=call.given.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
     return said(f"Written: {size:,} bytes to {name!r}.")
 
 
-def _bytes_of(recalled: Recalled, *, from_base64: bool) -> Iterator[bytes]:
+def bytes_of(recalled: Recalled, *, from_base64: bool) -> Iterator[bytes]:
+    """The bytes that a file is to hold: of a text its text, of media and files what they are, else the JSON text.
+
+    Args:
+        recalled: The value.
+        from_base64: A text is base64 and is to be decoded.
+
+    Raises:
+        ToolError: It is not base64, or holds no bytes.
+    """
     blob, span = recalled.blob, Span(0, len(recalled.blob))
     if recalled.kind == "text":
         span = trim(blob)

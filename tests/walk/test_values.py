@@ -1,0 +1,122 @@
+"""`mcp-mirror values`: what people see, export and delete of what is stored."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.walk.conftest import Configured, Run, Speak
+
+TEXT = "".join(f"line {number} \u00e9\n" for number in range(4000))
+JSON = '{"rows":[1.10,2e400],"name":"x"}'
+PIXELS = bytes(range(256)) * 4
+
+
+@pytest.fixture
+async def stored(configured: Configured, speak: Speak, raw: Any) -> tuple[str, dict[str, str]]:
+    """A configuration, and the paths of a text, an object and a picture."""
+    config = configured({"raw": raw()}, mirror={"capture": "always"}, store={"kind": "disk"})
+    image = {"type": "image", "data": base64.b64encode(PIXELS).decode(), "mimeType": "image/png"}
+    results = {
+        "text": json.dumps({"content": [{"type": "text", "text": TEXT}]}),
+        "json": f'{{"content":[],"structuredContent":{JSON}}}',
+        "image": json.dumps({"content": [image]}),
+    }
+    async with speak(config) as client:
+        await client.greet()
+        for result in results.values():
+            await client.call("say_mirrored", json.dumps({"result": result}))
+        listed = [line.split()[0].strip('"') for line in (await client.text("memory_list")).splitlines()[:3]]
+    return str(config), dict(zip(results, reversed(listed), strict=True))
+
+
+async def test_list_prints_each_value_with_its_provenance(stored: tuple[str, dict[str, str]], run: Run) -> None:
+    config, paths = stored
+    ended = await run("values", "list", "--config", config)
+    assert ended.code == 0, ended.err
+    rows = [line.split() for line in ended.out.splitlines() if line.strip().startswith("say-")]
+    assert [row[0] for row in rows] == [paths[name] for name in ("image", "json", "text")]
+    assert all(row[1:3] == ["say", "raw"] for row in rows)
+    assert [row[3] for row in rows] == ["image/png", "object", "text"]
+    assert rows[0][-2:] in (["6", "d"], ["7", "d"])
+    told = json.loads((await run("values", "list", "--config", config, "--json", "--limit", "2")).out)
+    assert [one["path"] for one in told] == [paths["image"], paths["json"]]
+    assert told[1].keys() >= {"tool", "upstream", "kind", "bytes", "tokens", "stored", "expires"}
+
+
+async def test_export_writes_text_json_and_media_as_they_are(
+    stored: tuple[str, dict[str, str]], run: Run, tmp_path: Path
+) -> None:
+    config, paths = stored
+    wanted = {"text": TEXT.encode(), "json": JSON.encode(), "image": PIXELS}
+    for name, content in wanted.items():
+        file = tmp_path / f"{name}.out"
+        ended = await run("values", "export", paths[name], str(file), "--config", config)
+        assert (ended.code, ended.err) == (0, f"Written: {len(content):,} bytes to {file}.\n")
+        assert file.read_bytes() == content
+    part = tmp_path / "part"
+    await run("values", "export", f"{paths['json']}/rows/1", str(part), "--config", config)
+    assert part.read_text() == "2e400"
+
+
+async def test_export_replaces_a_file_only_with_force(
+    stored: tuple[str, dict[str, str]], run: Run, tmp_path: Path
+) -> None:
+    config, paths = stored
+    (file := tmp_path / "there").write_text("mine")
+    ended = await run("values", "export", paths["json"], str(file), "--config", config)
+    assert (ended.code, file.read_text()) == (2, "mine")
+    assert "exists already. Name another file, or replace it with --force." in ended.err
+    ended = await run("values", "export", paths["json"], str(file), "--force", "--config", config)
+    assert (ended.code, file.read_text()) == (0, JSON)
+    ended = await run("values", "export", paths["json"], str(tmp_path / "no" / "x"), "--config", config)
+    assert ended.code == 2
+    assert "cannot be written: No such file or directory" in ended.err
+
+
+async def test_show_prints_provenance_and_the_beginning(stored: tuple[str, dict[str, str]], run: Run) -> None:
+    config, paths = stored
+    ended = await run("values", "show", paths["text"], "--config", config)
+    assert ended.code == 0
+    assert "tool:       say\nupstream:   raw\n" in ended.out
+    assert "line 0 \u00e9\nline 1" in ended.out
+    assert len(ended.out) < 3000
+    assert ended.out.endswith("... `mcp-mirror values export` writes all of it.\n")
+    assert "Media are not shown" in (await run("values", "show", paths["image"], "--config", config)).out
+    ended = await run("values", "show", paths["text"][:-4] + "ffff", "--config", config)
+    assert ended.code == 2
+    assert "Nearest are" in ended.err
+
+
+async def test_clear_deletes_only_what_is_older_and_confirmed(stored: tuple[str, dict[str, str]], run: Run) -> None:
+    config, _ = stored
+    ended = await run("values", "clear", "--older-than", "1h", "--yes", "--config", config)
+    assert (ended.code, ended.err) == (0, "Deleted 0 values.\n")
+    ended = await run("values", "clear", "--config", config)
+    assert ended.code == 2
+    assert "would delete 3 values" in ended.err
+    assert "Confirm with --yes." in ended.err
+    ended = await run("values", "clear", "--older-than", "soon", "--config", config)
+    assert (ended.code, "such as 7d; got 'soon'" in ended.err) == (2, True)
+    assert (await run("values", "clear", "--yes", "--config", config)).err == "Deleted 3 values.\n"
+    assert (await run("values", "list", "--config", config)).out == "No values are stored for local.\n"
+
+
+async def test_values_of_another_namespace_are_listed_by_its_name(stored: tuple[str, dict[str, str]], run: Run) -> None:
+    config, paths = stored
+    ended = await run("values", "list", "--namespace", "alice", "--config", config)
+    assert ended.out == "No values are stored for alice. Other namespaces: local (--namespace).\n"
+    ended = await run("values", "show", paths["json"], "--namespace", "alice", "--config", config)
+    assert (ended.code, "name" in ended.out) == (2, False)
+
+
+async def test_values_of_a_memory_store_are_not_there_and_the_error_says_why(configured: Configured, run: Run) -> None:
+    ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
+    assert (ended.code, ended.out) == (2, "")
+    assert "keeps nothing outside the running gateway" in ended.err
