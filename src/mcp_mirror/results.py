@@ -6,9 +6,10 @@ Bytes and pictures are content blocks.
 
 import dataclasses
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from io import BytesIO
+from itertools import chain
 from typing import Any, Final
 
 import mcp_types as types
@@ -223,16 +224,45 @@ def _written(value: object) -> bytes:
 
 def _named(value: Any) -> Any:
     """A value with its named tuples as objects; the encoder would write them as arrays."""
+    return _with_objects(value) if _has_named_tuple(value) else value
+
+
+def _has_named_tuple(value: object) -> bool:
+    """Whether there is a named tuple in a value, at any depth; level by level, since most values have none."""
+    parts, seen = [value], set[int]()
+    while not _ATOMS.issuperset(map(type, parts)):
+        level = {id(part): part for part in parts if type(part) not in _ATOMS and id(part) not in seen}
+        kinds = set(map(type, level.values()))
+        if any(issubclass(kind, tuple) and hasattr(kind, "_fields") for kind in kinds):
+            return True
+        seen |= level.keys()
+        parts = [part for kind in kinds for part in _parts_of(kind, level.values())]
+    return False
+
+
+def _parts_of(kind: type, values: Iterable[Any]) -> Iterable[Any]:
+    """What is in those values that are of one class."""
+    of_kind = [value for value in values if type(value) is kind]
+    if issubclass(kind, dict):
+        return chain.from_iterable(map(kind.values, of_kind))
+    if issubclass(kind, list | tuple):
+        return chain.from_iterable(of_kind)
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        return (getattr(value, name, None) for value in of_kind for name in names)
+    return ()
+
+
+def _with_objects(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _named(part) for name, part in zip(value._fields, value, strict=True)}
+        return {name: _with_objects(part) for name, part in zip(value._fields, value, strict=True)}
     if isinstance(value, list | tuple):
-        return value if _ATOMS.issuperset(map(type, value)) else [_named(part) for part in value]
+        return [_with_objects(part) for part in value]
     if isinstance(value, dict):
-        plain = _ATOMS.issuperset(map(type, value.values()))
-        return value if plain else {key: _named(part) for key, part in value.items()}
+        return {key: _with_objects(part) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.name[:1] != "_"]
-        return {name: _named(getattr(value, name)) for name in names if hasattr(value, name)}
+        return {name: _with_objects(getattr(value, name)) for name in names if hasattr(value, name)}
     return value
 
 

@@ -165,6 +165,16 @@ def test_content_is_content(value: object, expected: Any) -> None:
     assert members(value) == {"content": expected}
 
 
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = [Size(1, 2)]
+    loop.append(loop)
+    twice: list[Any] = []
+    twice += [twice, twice, {"a": twice}]
+    for value in (loop, twice):
+        with pytest.raises(MirrorError, match="A value of type list cannot be written as JSON: "):
+            result_of(value)
+
+
 def test_an_iterator_in_a_value_is_read_to_its_end() -> None:
     assert members({"a": (number for number in (1, 2))})["structuredContent"] == {"result": {"a": [1, 2]}}
 
