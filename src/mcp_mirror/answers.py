@@ -13,7 +13,7 @@ from mcp_mirror.capture import Captured
 from mcp_mirror.digest import Digest
 from mcp_mirror.models import Buffer, Draft, Segments, media_type_of
 from mcp_mirror.paths import SCHEME
-from mcp_mirror.visible import visible_lines
+from mcp_mirror.visible import visible_ends
 from mcp_mirror.wire import array_of
 
 Reply = Mapping[str, Buffer | Segments]
@@ -67,7 +67,12 @@ def text_block(text: str) -> bytes:
 
 def error_reply(message: str) -> Reply:
     """A tool error that the model reads. Whatever strangers' words are in it, it is bounded, and nothing is hidden."""
-    return {"content": array_of([text_block(visible_lines(message, LONGEST_ERROR))]), "isError": b"true"}
+    return {"content": array_of([text_block(visible_ends(message, LONGEST_ERROR))]), "isError": b"true"}
+
+
+def refusal_result(message: str) -> Mapping[str, Buffer]:
+    """A JSON-RPC error of an upstream as a tool error that is not bounded yet."""
+    return {"content": b"[%b]" % text_block(message), "isError": b"true"}
 
 
 def content_reply(blocks: Iterable[Segments]) -> Reply:

@@ -16,7 +16,7 @@ from mcp_mirror.models import Buffer, Draft
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import CaptureMode, NoticeStyle, TokenProvider
 from mcp_mirror.tokens import estimator, expecter
-from mcp_mirror.wire import asks, open_message
+from mcp_mirror.wire import asks, bound_error, open_message
 
 INDEXED: Final = 10_000
 """Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
@@ -159,7 +159,7 @@ def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer
             error = msgspec.json.decode(message.error, type=_Error)
         except msgspec.ValidationError:
             raise WireError("Its error is not of JSON-RPC's form: a code and a message.") from None
-        return Refused(error.code, error.message)
+        return Refused(error.code, bound_error(error.message))
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
     if asks(message.result):

@@ -16,7 +16,16 @@ from uuid import UUID
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.answers import Reply, content_reply, error_reply, path_reply, reply_of, size_of, weight_of
+from mcp_mirror.answers import (
+    Reply,
+    content_reply,
+    error_reply,
+    path_reply,
+    refusal_result,
+    reply_of,
+    size_of,
+    weight_of,
+)
 from mcp_mirror.arguments import fitted, header_arguments
 from mcp_mirror.audit import SILENT, Audit, AuditRecord
 from mcp_mirror.budget import lowered, wanted_by
@@ -184,7 +193,10 @@ class Gateway:
         hides = self._hides(entry, given)
         order = replace(order, is_veiled=hides or not shows)
         with veiling(entry.tool, hides=hides), unquoting(shows=shows):
-            arrival = await self._send(entry, arguments, call, consent, hides=order.is_veiled)
+            try:
+                arrival = await self._send(entry, arguments, call, consent, hides=order.is_veiled)
+            except RefusedError as error:
+                arrival = _as_result(error, entry, order)
             if isinstance(arrival, Asked):
                 return asked_reply(consent.carried(arrival), call.arguments)
             with discarding(arrival):
@@ -351,9 +363,10 @@ class Gateway:
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, Refused):
-            raise self.upstreams[entry.upstream].refusal(
+            refusal = self.upstreams[entry.upstream].refusal(
                 repr(entry.tool), digest.code, digest.message, hides=order.is_veiled
             )
+            return await self._read(entry, _as_result(refusal, entry, order), order)
         return digest
 
     async def _read_within(self, hold: Hold, entry: Entry, arrival: Arrival, order: Order, given: Labels) -> Reading:
@@ -386,6 +399,17 @@ class Gateway:
         await self.keeper.keep(call.namespace, made, order, captured, labels)
         call.course.path, call.course.labels = order.base if captured.value else None, labels
         call.course.envelope = captured.envelope
+
+
+def _as_result(error: RefusedError, entry: Entry, order: Order) -> Mapping[str, Buffer]:
+    """An upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
+
+    Raises:
+        RefusedError: It is for the client, or the model may not read it.
+    """
+    if is_for_client(error) or not entry.mirrored or order.is_veiled or not order.rules.preview:
+        raise error
+    return refusal_result(str(error))
 
 
 def _fits(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:

@@ -10,6 +10,9 @@ _HIDDEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 """What is not seen though its category says otherwise (Unicode, Default_Ignorable_Code_Point; the blank of Braille)."""
+_LONGEST_ESCAPE: Final = 12
+"""Bytes that stand for one hidden character at most."""
+_OMITTED: Final = "\n...\n"
 _UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
 """One character or one escape."""
 
@@ -33,6 +36,17 @@ def visible_lines(text: str, limit: int) -> str:
     """A text of several lines, in which no stranger's part is hidden; at most `limit` bytes."""
     shown = "".join(c if c in "\n\t" else _escaped(c) if _is_hidden(c) else c for c in text[: limit + 1])
     return cut(shown, limit)
+
+
+def visible_ends(text: str, limit: int) -> str:
+    """The same; of a longer text the beginning and the end, where the cause of an error often is."""
+    if len(text) <= limit:
+        shown = visible_lines(text, _LONGEST_ESCAPE * limit)
+        if len(shown.encode()) <= limit:
+            return shown
+    half = limit // 2 - len(_OMITTED)
+    end = visible_lines(text[-half:], _LONGEST_ESCAPE * half).encode()[-half:].decode(errors="ignore")
+    return f"{visible_lines(text, half)}{_OMITTED}{end}"
 
 
 def _is_hidden(character: str) -> bool:

@@ -24,6 +24,7 @@ RequestId = int | str
 
 _MARK_BYTES: Final = MARK.encode()
 _SMALL: Final = 1 << 16
+_LONGEST_ERROR: Final = 1 << 20
 """Bytes up to which a member of a result stays in its stub."""
 
 _ID_FIRST: Final = re.compile(
@@ -283,13 +284,19 @@ class _Error(msgspec.Struct):
     message: str = "The error is not of JSON-RPC's form."
 
 
+def bound_error(message: str) -> str:
+    """An error's message; of one over a million characters the beginning and the end."""
+    half = _LONGEST_ERROR // 2
+    return message if len(message) <= _LONGEST_ERROR else f"{message[:half]}\n...\n{message[-half:]}"
+
+
 def short_error(message: Message) -> bytes:
-    """An error response without the data, its message cut."""
+    """An error response without the data, its message bounded."""
     try:
         error = msgspec.json.decode(memoryview(message.error), type=_Error)  # type: ignore[arg-type]  # it has one
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         error = _Error()
-    said = {"code": error.code, "message": error.message[:_SMALL]}
+    said = {"code": error.code, "message": bound_error(error.message)}
     return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": said})
 
 

@@ -19,7 +19,7 @@ from mcp_mirror.paths import MemoryPath, parse_path, position_token
 from mcp_mirror.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.spans import Miss, locate
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.visible import visible_lines
+from mcp_mirror.visible import visible_ends, visible_lines
 
 STYLES = get_args(NoticeStyle)
 BASE = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -173,3 +173,11 @@ def test_no_notice_hides_anything_and_one_without_previews_is_made_of_our_own_wo
     notice = read({"content": [], "structuredContent": value, "isError": is_error}, style).notice
     assert re.fullmatch(r"[\x20-\x7e\n]*", notice)
     assert len(notice.encode()) < 2000
+
+
+def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
+    assert visible_ends("short\n", 100) == "short\n"
+    assert visible_ends("a" * 100, 100) == "a" * 100
+    shown = visible_ends(f"begins{'x' * 200}ends", 100)
+    assert shown == f"begins{'x' * 36}...\n...\n{'x' * 41}ends"
+    assert len(visible_ends("\u200b" * 90, 100).encode()) <= 100

@@ -39,7 +39,7 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         (TEXT, r"a\sg", {}, "No match."),
         (TEXT, r"o\s+g|ne", {}, "0: alpha one\n2: gamma one"),
         (TEXT, "(?i)ALPHA", {}, "0: alpha one"),
-        (TEXT, "one", {"limit": 1}, "0: alpha one\n... there are more; next: offset=2"),
+        (TEXT, "one", {"limit": 1}, "0: alpha one\n... 1 more; next: offset=2"),
         (TEXT, "one", {"offset": 1}, "2: gamma one"),
         (TEXT, "nothing", {}, "No match."),
         ("", "x", {}, "No match."),
@@ -55,10 +55,26 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
             {"a": "one", "b": "one", "c": "one"},
             "one",
             {"limit": 2},
-            "p/a: one\np/b: one\n... there are more; next: offset=2",
+            "p/a: one\np/b: one\n... 1 more; next: offset=2",
         ),
         ({"a": "one", "b": "one", "c": "one"}, "one", {"offset": 2}, "p/c: one"),
-        ({"a": 'say "hi"\nthere', "b": "x"}, '"hi"$', {}, 'p/a: say "hi"'),
+        ({"a": 'say "hi"\nthere', "b": "x"}, '"hi"$', {}, 'p/a line 0: say "hi"'),
+        (
+            {"a": "one\ntwo\nno one", "b": ["one"]},
+            "one",
+            {},
+            "p/a line 0: one\np/a line 2: no one\np/b/0: one",
+        ),
+        (
+            {"a": "one\none\none", "b": "one"},
+            "one",
+            {"offset": 1, "limit": 1},
+            "p/a line 1: one\n... 2 more; next: offset=2",
+        ),
+        ({"a": "one\n" * 5000}, "one", {"limit": 1}, "p/a line 0: one\n... at least 1,000 more; next: offset=1"),
+        ("one\n" * 5000, "one", {"limit": 1}, "0: one\n... at least 1,000 more; next: offset=1"),
+        (b'{"k":"hit 1","k":"hit 2","k":"hit 3","l":"hit"}', "hit", {"limit": 3}, "p/k: hit 3\np/l: hit"),
+        (b'{"k":"hit 1","k":"hit 2","k":"hit 3"}', "hit", {"limit": 1}, "\n... 1 more; next: offset=2"),
         ([1, 2.5, True, None, []], "1", {}, "No match."),
         ({"k": "v"}, "^v$", {}, "p/k: v"),
         ({"k": "v"}, "w", {}, "No match."),
@@ -78,7 +94,7 @@ def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
     assert grep("needle " * 4000, "needle").startswith("0 (char 0; at least 1,000 more in this line): ")
     assert excerpt(b"a" * 1000, (0, 900)) == "a" * 380 + "..."
     assert excerpt(b"a" * 1000, (990, 1000)) == "..." + "a" * 90
-    assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a: ...{'x' * 80}needle"
+    assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a (char 5000): ...{'x' * 80}needle"
 
 
 def test_a_pattern_that_is_none_is_said_to_be() -> None:
@@ -91,10 +107,10 @@ def test_what_is_shown_stays_in_the_budget_and_one_hit_at_least_is() -> None:
     lines = "\n".join(f"hit {'x' * 30}" for _ in range(50))
     said = grep(lines, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
     assert len(said) <= 400
-    assert said.splitlines()[-1] == "... there are more; next: offset=6"
+    assert said.splitlines()[-1] == "... 44 more; next: offset=6"
     assert grep(lines, "hit", budget=Budget(1, 1, estimate_tokens)).startswith("0: hit")
     rows = [f"hit {'x' * 30}"] * 50
-    assert "next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
+    assert "... 44 more; next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +124,13 @@ def test_where_the_time_is_over_what_was_found_is_told_with_where_to_go_on(value
     assert re.fullmatch(r"\.\.\. the time is over; next: offset=\d+", last)
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
         Search("hit", 0, 0, 10, WIDE)(blob, lambda: True)
+
+
+def test_where_the_time_is_over_the_rest_is_counted_as_far_as_it_was_found() -> None:
+    looks = iter([False])
+    blob = json.dumps("hit\nhit\n" + "x\n" * 1_000_000).encode()
+    said = Search("hit", 0, 0, 1, WIDE)(blob, lambda: next(looks, True))
+    assert said == "0: hit\n... at least 1 more; next: offset=1"
 
 
 @given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(["a", "b$", "^", "x|\u00e9", "^a?$"]))
@@ -143,7 +166,7 @@ def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
     assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")
     said = grep(f"first\n{line}\nlast needle", "needle")
     assert said.startswith("1 (char 1300006): ...")
-    assert grep([line * 2], "needle").startswith("p/0: ...")
+    assert grep([line * 2], "needle").startswith("p/0 (char 1300000): ...")
 
 
 def _cut(text: str) -> list[bytes]:

@@ -14,6 +14,7 @@ from mcp_mirror.resolve import find_pointers
 from mcp_mirror.wire import (
     MOST_VALUES,
     REST,
+    bound_error,
     check_envelope,
     check_request,
     chunks_of,
@@ -113,3 +114,11 @@ def test_arguments_with_very_many_texts_like_paths_are_refused() -> None:
 def test_a_long_error_is_read_without_its_data(error: bytes, said: Any) -> None:
     short = json.loads(short_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error)))
     assert short == {"jsonrpc": "2.0", "id": 7, "error": said}
+
+
+def test_of_an_error_over_a_million_characters_both_ends_are_read() -> None:
+    assert bound_error("x" * (1 << 20)) == "x" * (1 << 20)
+    bounded = bound_error(f"begins{'x' * (1 << 20)}ends")
+    assert bounded.startswith("begins")
+    assert bounded.endswith("ends")
+    assert len(bounded) == (1 << 20) + 5

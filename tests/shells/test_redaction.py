@@ -27,6 +27,16 @@ def test_a_secret_is_hidden_however_it_is_quoted(form: str) -> None:
     assert said.endswith(" after")
 
 
+@pytest.mark.parametrize("before", range(35, 52))
+def test_no_part_of_a_secret_is_left_where_a_message_is_shortened(before: int) -> None:
+    redactor = Redactor(StdioEndpoint("x", env={"KEY": "0123456789"}))
+    for message in (f"{'x' * before}0123456789{'x' * 500}", f"{'x' * 500}0123456789{'x' * before}"):
+        said = redactor.quote(message, 100)
+        assert "\n...\n" in said
+        assert not set("0123456789") & set(said)
+        assert 80 <= len(said) <= 130
+
+
 def test_each_line_of_a_key_is_a_secret() -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": "-----BEGIN-----\nfirstline\r\nsecondline\n"}))
     assert redactor.clean("error near secondline, after firstline") == "error near ***, after ***"

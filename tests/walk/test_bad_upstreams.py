@@ -298,3 +298,25 @@ async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
                 in json.loads(await client.call("resume_mirrored", '{"n": 1e400}'))["result"]["content"][0]["text"]
             )
         assert "GET 1" in log.read_text()
+
+
+@pytest.mark.parametrize("spool_bytes", [1 << 24, 1000], ids=["in memory", "in a file"])
+async def test_the_whole_error_of_an_upstream_can_be_read(
+    spool_bytes: int, configured: Configured, speak: Speak, raw: Any
+) -> None:
+    short = "Traceback:\n" + "  at a frame\n" * 100 + "ValueError: column 'price' is missing"
+    long = short.replace("  at a frame\n", "  at a frame\n" * 100)
+    secret = raw() | {"env": {"SECRET": "c4nary-v4lue"}}
+    async with speak(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
+        await client.greet()
+        said = await client.text("refuse_mirrored", {"message": short})
+        assert said == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."
+        refused = json.loads(await client.call("refuse_mirrored", json.dumps({"message": f"%s\n{long}"})))["result"]
+        assert refused["isError"] is True
+        (notice,) = refused["content"]
+        assert len(notice["text"]) < 2_000
+        assert "'raw' refused 'refuse': no such key: ***" in notice["text"]
+        assert "column 'price' is missing (error -32000)." in notice["text"]
+        path = notice["text"].splitlines()[0].strip('"')
+        end = await client.text("memory_grep", {"memory_path": path, "pattern": "ValueError"})
+        assert end.endswith("column 'price' is missing (error -32000).")

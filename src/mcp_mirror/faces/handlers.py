@@ -39,7 +39,7 @@ from mcp_mirror.rounds import read_round
 from mcp_mirror.schema import Schema
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.upstreams.upstream import Upstream
-from mcp_mirror.visible import visible_lines
+from mcp_mirror.visible import visible_ends
 from mcp_mirror.wire import MOST_MEMBERS, array_of, has_more_values, join
 
 _logger = logging.getLogger(__name__)
@@ -312,9 +312,9 @@ class Handlers:
 def _raise(error: MirrorError) -> NoReturn:
     """An error of ours as a JSON-RPC one; that of an upstream's is passed on as it was."""
     if isinstance(error, RefusedError):
-        raise MCPError(error.code, visible_lines(error.said, LONGEST_ERROR), error.data) from None
+        raise MCPError(error.code, visible_ends(error.said, LONGEST_ERROR), error.data) from None
     code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-    raise MCPError(code, visible_lines(str(error), LONGEST_ERROR)) from None
+    raise MCPError(code, visible_ends(str(error), LONGEST_ERROR)) from None
 
 
 def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:

@@ -1,12 +1,13 @@
 """The places of a value that match a pattern, as a model reads them.
 
-A text is searched line by line; of a JSON value the strings are, keys not, and each hit is told with its path. What
-is shown is always the hit, however long the line around it.
+A text is searched line by line, and so are the strings of a JSON value, but not its keys. Each hit in a string has the
+path of the string, and its line where the string has several. Of a long line the hit is shown with what is around it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -21,7 +22,7 @@ from mcp_mirror.spans import strings_at, trim
 _LONG: Final = 240
 """Characters of a line that is shown whole; of a longer one, the hit with what is around it."""
 _MANY: Final = 1000
-"""Further hits of one line that are counted."""
+"""Further hits that are counted."""
 _AROUND: Final = 80
 _HIT: Final = 300
 """Characters of a hit that are shown."""
@@ -37,13 +38,12 @@ _STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """One place, as it is listed."""
+    """One line that matches."""
 
-    text: str
-    before: tuple[tuple[int, str], ...] = ()
-    after: tuple[str, ...] = ()
-    number: int | None = None
-    """The line; None: in no text."""
+    at: int
+    """Of a text, its number; in another value, how many hits come before it."""
+    write: Callable[[int], tuple[str, int]] | None
+    """Given the last line that is shown already: what to show, and the last line of that. None: the hit is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +73,23 @@ class Search:
         return self._listed(self._in_strings(matcher, blob, is_over))
 
     def _listed(self, hits: Iterator[_Hit]) -> str:
-        """Hits as long as there is room and time; where they end before their end, how to go on."""
+        """Hits as long as there is room and time; then how many more there are, and how to go on."""
         shown: list[str] = []
         last = next_ = self.offset - 1
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                lines = [text for number, text in hit.before if number > last]
-                text = "\n".join((*lines, hit.text, *hit.after))
-                if len(shown) == self.limit or (shown and not left.admits(text)):
-                    next_, why = hit.number if hit.number is not None else self.offset + len(shown), "there are more"
+                text, end = hit.write(last) if hit.write and len(shown) < self.limit else ("", last)
+                if not text or (shown and not left.admits(text)):
+                    next_, why = hit.at, _count_rest(hits)
                     break
                 shown.append(text)
-                left = left.after(text)
-                if hit.number is not None:
-                    last = hit.number + len(hit.after)
-                next_ = self.offset + len(shown) if hit.number is None else hit.number + 1
+                left, last, next_ = left.after(text), end, hit.at + 1
         except ToolError:
             if not shown:
                 raise
             why = "the time is over"
-        if not shown:
+        if not shown and not why:
             return "No match."
         listed = ("\n--\n" if self.context else "\n").join(shown)
         return f"{listed}\n... {why}; next: offset={next_}" if why else listed
@@ -102,39 +98,74 @@ class Search:
         pieces = (piece.data for piece in pieces_of(blob, span, is_over))
         for line in matching_lines(matcher, pieces, self.context):
             if line.number >= self.offset:
-                yield self._hit(line, matcher)
+                yield _Hit(line.number, partial(self._write, line, matcher))
 
-    def _hit(self, line: Line, matcher: Matcher) -> _Hit:
-        whole = line.data[line.start : line.stop]
-        said = excerpt(whole, line.at)
-        place = ""
-        if line.stop - line.start > _LONG:
-            place = f" (char {line.characters + count_characters(line.data[: line.start + line.at[0]])}"
-            more = matcher.count(whole, max(line.at[1], line.at[0] + 1), _MANY)
-            place += f"; {'at least ' if more == _MANY else ''}{more:,} more in this line)" if more else ")"
-        before = _before(line, self.context)
-        after = _after(line, self.context)
-        return _Hit(
-            f"{line.number}{place}: {said}",
-            tuple((at, f"{at}- {excerpt(one)}") for at, one in enumerate(before, line.number - len(before))),
-            tuple(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
-            line.number,
-        )
+    def _write(self, line: Line, matcher: Matcher, last: int) -> tuple[str, int]:
+        """A line of a text with those around it that are not shown yet."""
+        before, after = _before(line, self.context), _after(line, self.context)
+        lines = [
+            *(f"{at}- {excerpt(one)}" for at, one in enumerate(before, line.number - len(before)) if at > last),
+            f"{line.number}{_place(line, matcher)}: {_said(line)}",
+            *(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
+        ]
+        return "\n".join(lines), line.number + len(after)
 
     def _in_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
-        found: dict[int, str] = {}
-        over: ToolError | None = None
+        lines = _lines_of_strings(matcher, blob, is_over)
+        listed, over = self.offset + self.limit + 1, None
+        found: list[tuple[int, str]] = []
         try:
-            found.update(islice(_string_hits(matcher, blob, is_over), self.offset + self.limit + 1))
+            for at, (start, line) in enumerate(islice(lines, listed)):
+                if at >= self.offset:
+                    found.append((start, f"{_number(line)}{_place(line, matcher)}: {_said(line)}"))
         except ToolError as error:
             over = error
-        places = {span.start: location for span, location in strings_at(blob, list(found))}
-        for start in list(found)[self.offset :]:
+        places = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
+        for at, (start, said) in enumerate(found, self.offset):
             if start in places:  # it is not where a key was given twice: only the last counts
                 below = "".join(f"/{escape_token(str(token))}" for token in places[start])
-                yield _Hit(f"{self.path}{below}: {found[start]}")
+                yield _Hit(at, partial(_written, f"{self.path}{below}{said}"))
         if over:
             raise over
+        for at, _ in enumerate(lines, listed):
+            yield _Hit(at, None)
+
+
+def _written(text: str, last: int) -> tuple[str, int]:
+    return text, last
+
+
+def _count_rest(hits: Iterator[_Hit]) -> str:
+    """How many hits there are from the one that was just taken on."""
+    number = 1
+    try:
+        for _ in islice(hits, _MANY - 1):
+            number += 1
+    except ToolError:
+        return f"at least {number:,} more"
+    return f"{_at_least(number)} more"
+
+
+def _number(line: Line) -> str:
+    """The number of a line in a string; nothing where the string has only one."""
+    return f" line {line.number}" if line.number or b"\n" in line.data else ""
+
+
+def _place(line: Line, matcher: Matcher) -> str:
+    """Where in a long line the hit is, and how many more there are in it."""
+    if line.stop - line.start <= _LONG:
+        return ""
+    at = line.characters + count_characters(line.data[: line.start + line.at[0]])
+    more = matcher.count(line.data[line.start : line.stop], max(line.at[1], line.at[0] + 1), _MANY)
+    return f" (char {at}{f'; {_at_least(more)} more in this line' if more else ''})"
+
+
+def _at_least(number: int) -> str:
+    return f"{'at least ' if number >= _MANY else ''}{number:,}"
+
+
+def _said(line: Line) -> str:
+    return excerpt(line.data[line.start : line.stop], line.at)
 
 
 def _before(line: Line, context: int) -> list[bytes]:
@@ -149,8 +180,8 @@ def _after(line: Line, context: int) -> list[bytes]:
     return line.data[line.stop + 1 : line.stop + _NEAR].split(b"\n", context)[:context]
 
 
-def _string_hits(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, str]]:
-    """Where each string that matches begins, and what to show of it."""
+def _lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
+    """Every line that matches in a string that is no key, and where the string begins."""
     for run in _STRINGS.finditer(blob):
         check_time(is_over)
         start, stop = run.span()
@@ -161,8 +192,8 @@ def _string_hits(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tu
                 continue
             span = Span(string.start(), string.end() - string.start())
             pieces = (piece.data for piece in pieces_of(blob, span, is_over))
-            if line := next(matching_lines(matcher, pieces, 0), None):
-                yield span.start, excerpt(line.data[line.start : line.stop], line.at)
+            for line in matching_lines(matcher, pieces, 0):
+                yield span.start, line
 
 
 def _may_match(matcher: Matcher, run: bytes) -> bool:

@@ -348,8 +348,9 @@ class Connection:
         if hides or not self.policy.preview:
             return unsaid(self.name, what, code, data)
         code, data = rebuild_code(code), rebuild_data(code, data, hides=False)
-        told = f"Upstream {self.name!r} refused {what}: {self.redactor.quote(message)} (error {code})."
-        refusal = RefusedError(told, code, self.redactor.clean(message), self.redactor.clean_tree(data))
+        said = self.redactor.quote(message)
+        told = f"Upstream {self.name!r} refused {what}: {said.rstrip('.')} (error {code})."
+        refusal = RefusedError(told, code, said, self.redactor.clean_tree(data))
         return refusal.logged_as(refused(self.name, code))
 
 

@@ -33,6 +33,7 @@ class Rule(StrEnum):
     PASSES = "passes"
     BOUNDED = "passes, up to 64 KiB"
     CUT = "passes, cut at 8,000 bytes"
+    ENDS = "shown or stored for a tool call; else passes, 8,000 bytes of both ends"
     NUMBER = "a finite number up to 2^53"
     WORD = "a word of the protocol"
     OWN = "our own words"
@@ -117,7 +118,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     *_of(
         "error",
         code=(Rule.NUMBER, Rule.NUMBER),
-        message=(Rule.CUT, Rule.OWN),
+        message=(Rule.ENDS, Rule.OWN),
         data=(Rule.BOUNDED, Rule.NOTHING),
     ),
     *_of("error -32021", data__requiredCapabilities=(Rule.BOUNDED, Rule.WORD)),

@@ -69,6 +69,8 @@ _NOT_MCP: Final = (
     "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
     "standard error."
 )
+_QUOTED: Final = 2_000
+"""Characters of the error with which a server refuses to connect."""
 _RELIST_PAUSE: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
@@ -451,7 +453,7 @@ def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         return failed, failed
     if isinstance(error, MCPError) and not is_closed(error):
         code = error.error.code
-        said = redactor.quote(error.error.message)
+        said = redactor.quote(error.error.message, _QUOTED).rstrip(".")
         return f"It refused to connect: {said} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
         said = "It ended the connection before it had answered."

@@ -22,8 +22,9 @@ _SHORTEST_PART: Final = 8
 """Characters of a part of a value that may be a secret of its own, such as the token behind `Bearer`."""
 _LEARNED: Final = 32
 """Secrets that were learned and are hidden still."""
-_QUOTED: Final = 500
-"""Characters of a server's message that are passed on."""
+MOST_QUOTED: Final = 1 << 18
+"""Characters of a server's message that are passed on. A transport that shortens messages keeps more."""
+_OMITTED: Final = "\n...\n"
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
 _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
@@ -64,9 +65,18 @@ class Redactor:
             return [self.clean_tree(part) for part in value]
         return {key: self.clean_tree(part) for key, part in value.items()} if isinstance(value, dict) else value
 
-    def quote(self, message: str) -> str:
-        """A server's message as a part of a sentence of ours: cleaned first, so that no secret is cut in two."""
-        return self.clean(message)[:_QUOTED].rstrip(".")
+    def quote(self, message: str, most: int = MOST_QUOTED) -> str:
+        """A server's message without the secrets in it; of a longer one the beginning and the end.
+
+        Args:
+            message: What it wrote.
+            most: Characters.
+        """
+        if len(message) <= most:
+            return self.clean(message)
+        raw = most // 2 + self.longest  # what is cut off again may be a part of a secret
+        head, tail = self.clean(message[:raw]), self.clean(message[-raw:])
+        return f"{head[: len(head) - self.longest]}{_OMITTED}{tail[self.longest :]}"
 
 
 def forms_of(secret: str) -> Iterator[str]:

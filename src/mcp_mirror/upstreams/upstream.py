@@ -246,9 +246,9 @@ class ServerUpstream:
         """A JSON-RPC error of the server's that came in a file."""
         if hides or not self.policy.preview:
             return unsaid(self.policy.name, what, code)
-        redactor = self._means.redactor
-        told = f"Upstream {self.policy.name!r} refused {what}: {redactor.quote(message)} (error {code})."
-        refusal = RefusedError(told, code, redactor.clean(message))
+        said = self._means.redactor.quote(message)
+        told = f"Upstream {self.policy.name!r} refused {what}: {said.rstrip('.')} (error {code})."
+        refusal = RefusedError(told, code, said)
         return refusal.logged_as(refused(self.policy.name, code))
 
     def present(self, client: Presented) -> None:

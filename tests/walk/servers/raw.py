@@ -127,7 +127,8 @@ def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 def refuse(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Quote in an error what we were given."""
-    said = f"{'.' * options.pad}no such key: {os.environ.get('SECRET')} {sys.argv}"
+    quoted = f"{'.' * options.pad}no such key: {os.environ.get('SECRET')} {sys.argv}"
+    said = arguments.get("message", "%s").replace("%s", quoted)
     error = json.dumps({"code": -32000, "message": said, "data": "." * arguments.get("more", 0)})
     write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{error}}}')
 
