@@ -19,6 +19,7 @@ import numpy as np
 
 from counts import TOKENIZERS
 from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, with_sum
+from mcp_mirror.tokens.lexicon import lexicon_of
 from mcp_mirror.tokens.pieces import class_of, count_joints, split
 from measure import JOINING, measured, measured_parts
 from texts import KINDS, Text
@@ -75,7 +76,7 @@ class Ground:
         rows = map(with_sum, units.astype(int).tolist())
         each = () if joints is None else tuple(tuple(float(f"{x:.4g}") for x in row) for row in joints)
         costs = dict(zip(self.entries, rows, strict=True))
-        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, costs, self.parts, each)
+        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, costs, lexicon_of(self.parts), each)
 
 
 def measure_ground() -> Ground:

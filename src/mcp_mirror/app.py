@@ -12,7 +12,6 @@ from typing import Final
 from uuid import uuid4
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 import uvicorn
 from anyio.abc import TaskGroup
@@ -42,7 +41,6 @@ from mcp_mirror.keeper import Keeper
 from mcp_mirror.leash import Leash
 from mcp_mirror.limits import TrafficPolicy
 from mcp_mirror.lockfile import read_pins
-from mcp_mirror.models import Buffer
 from mcp_mirror.news import News
 from mcp_mirror.pins import Pins
 from mcp_mirror.policies import AuditPolicy, Config, StorePolicy, WirePolicy
@@ -239,7 +237,6 @@ async def open_application(
             tasks.start_soon(news.spread)
             tasks.start_soon(sessions.run)
             tasks.start_soon(news.follow)
-            tasks.start_soon(_warm, estimate)
             tasks.start_soon(tally.follow)
             async with upstreams.running():
                 if not awaits_client:
@@ -301,11 +298,6 @@ async def _counting(store: Store) -> AsyncIterator[Tally]:
     finally:
         with anyio.CancelScope(shield=True):
             await tally.deliver()
-
-
-async def _warm(estimate: Callable[[Buffer], int]) -> None:
-    """Read what token estimates stand on, so that the first call does not wait for it."""
-    await anyio.to_thread.run_sync(estimate, b" ", abandon_on_cancel=True)
 
 
 def _equipment(  # what all upstreams are made with

@@ -1,19 +1,11 @@
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.tokens import lexicon
-from mcp_mirror.tokens.lexicon import Known, Lexicon
+from mcp_mirror.tokens.lexicon import Known, lexicon_of
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
-
-
-def lexicon_of(numbers: dict[str, int]) -> Lexicon:
-    ordered = sorted(numbers)
-    rows = array("H", range(len(ordered)))
-    return Lexicon("\0".join(ordered).encode(), rows, [numbers[name] for name in ordered])
 
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
@@ -23,11 +15,28 @@ def test_it_holds_what_a_dict_holds(numbers: dict[str, int], other: str) -> None
     assert held.get(other) == numbers.get(other)
 
 
+@given(st.dictionaries(names, st.integers(), max_size=200), names)
+def test_it_finds_all_names_with_a_prefix(numbers: dict[str, int], other: str) -> None:
+    held = lexicon_of(numbers)
+    for prefix in {other, *(name[:2] for name in numbers)}:
+        assert held.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
+
+
 def test_blocks_of_many_names_lose_none() -> None:
     numbers = {f"{number:x}" * (number % 7 + 1): number for number in range(5000)} | {"\u00e9" * 700: -1}
     held = lexicon_of(numbers)
     assert all(held[name] == number for name, number in numbers.items())
     assert len(held) == len(numbers)
+    for prefix in ("1", "13", "fff", "\u00e9", "\u00e9" * 3):
+        assert held.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
+
+
+def test_it_keeps_few_prefixes_and_forgets_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "_KEPT_PREFIXES", 2)
+    held = lexicon_of({"aa": 1, "ab": 2, "b": 3})
+    for _ in range(2):
+        found = [held.starting_with(prefix) for prefix in ("a", "aa", "b", "c", "b\0", "\ud800")]
+        assert found == [{"aa": 1, "ab": 2}, {"aa": 1}, {"b": 3}, {}, {}, {}]
 
 
 @pytest.mark.parametrize("absent", ["", "a", "b\0c", "bc", "zz", "\0", "\ud800"])

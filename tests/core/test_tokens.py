@@ -4,6 +4,8 @@ import base64
 import json
 import random
 import string
+import subprocess
+import sys
 import time
 from array import array
 from collections.abc import Callable
@@ -318,3 +320,15 @@ def test_a_json_output_of_the_ai_sdk_is_counted_with_its_keys() -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_estimator_tells_what_the_estimate_of_its_provider_is(provider: TokenProvider) -> None:
     assert estimator(provider)(PROSE.encode()) == estimate_tokens(PROSE, provider)
+
+
+def test_the_first_estimate_needs_little_time_and_memory() -> None:
+    script = (
+        "import time, tracemalloc; from mcp_mirror.tokens import estimate_tokens\n"
+        "began = time.process_time(); estimate_tokens('one'); print(time.process_time() - began)\n"
+        "from mcp_mirror.tokens.costs import costs, table; costs.cache_clear(); table.cache_clear()\n"
+        "tracemalloc.start(); estimate_tokens('two words'); print(tracemalloc.get_traced_memory()[1])"
+    )
+    seconds, size = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.split()
+    assert float(seconds) < 0.02
+    assert int(size) < 2_000_000

@@ -6,16 +6,14 @@ The costs of all providers lie side by side, as lanes of one integer, so that on
 """
 
 import json
-import sys
-import zlib
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
+from importlib.resources import as_file, files
+from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
-from mcp_mirror.tokens.lexicon import Known, Lexicon
+from mcp_mirror.tokens.lexicon import Data, Known, Lexicon, pack_lexicon
 from mcp_mirror.tokens.pieces import class_of, humps
 
 UNIT: Final = 32
@@ -75,7 +73,7 @@ class Table:
     """By class: the same of a character that is no part."""
     costs: Mapping[str, int] = field(repr=False)
     """By piece: units for each tokenizer, in lanes, and in the lane above these their sum."""
-    parts: Mapping[str, int] = field(repr=False)
+    parts: Lexicon = field(repr=False)
     """By part of a piece: the same."""
     joints: tuple[tuple[float, ...], ...] = ()
     """By tokenizer: tokens for each joint (`pieces.count_joints`)."""
@@ -107,15 +105,15 @@ class Table:
 
     def _sum_least(self, piece: str) -> tuple[int, int]:
         """The costs of the known parts that a piece is made of at the least cost in all, and their number."""
-        known = self.parts
         longest = _LONGEST if piece[-1].isalnum() else _AT_ONCE
+        groups = [self.parts.starting_with(piece[start : start + 2]) for start in range(len(piece) - 1)]
         best, counts = [0], [0]
         for end in range(1, len(piece) + 1):
             start = end - 1
-            least = best[start] + (known.get(piece[start]) or self._unknown(piece[start]))
+            least = best[start] + (self.parts.known[piece[start]] or self._unknown(piece[start]))
             count = counts[start]
             for start in range(max(end - longest, 0), end - 1):
-                part = known.get(piece[start:end])
+                part = groups[start].get(piece[start:end])
                 if part and best[start] + part < least:
                     least, count = best[start] + part, counts[start]
             best.append(least)
@@ -149,16 +147,15 @@ def lanes(packed: int, count: int) -> list[int]:
 
 
 def encode_table(table: Table) -> bytes:
-    """The table as it lies in the package.
+    """The table as it is in the package: uncompressed, so that it can be mapped into memory and read in place.
 
-    Compressed: a line of JSON, the pieces and the parts in the order of their bytes, then 16-bit numbers: which row of
-    costs each of them has, and the rows, each followed by its sum in two halves.
+    A line of JSON, the pieces and the parts (`pack_lexicon`), then the rows of costs, in lanes.
     """
     width = len(table.tokenizers)
-    pieces, parts = sorted(table.costs), sorted(table.parts)
-    found = [table.costs[name] for name in pieces] + [table.parts[name] for name in parts]
-    rows = {packed: at for at, packed in enumerate(dict.fromkeys(found))}
-    names = ["\0".join(each).encode() for each in (pieces, parts)]
+    rows = {packed: at for at, packed in enumerate(dict.fromkeys([*table.costs.values(), *table.parts.values()]))}
+    lexicons = [
+        pack_lexicon({name: rows[packed] for name, packed in each.items()}) for each in (table.costs, table.parts)
+    ]
     said = {
         "tokenizers": table.tokenizers,
         "margins": [[margin.share, margin.deviations, margin.noise] for margin in table.margins],
@@ -167,51 +164,46 @@ def encode_table(table: Table) -> bytes:
             name: [[*rule.weights, rule.spread, rule.doubt] for rule in rules] for name, rules in table.rules.items()
         },
         "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
-        "bytes": [len(each) for each in names],
+        "bytes": [len(each) for each in lexicons],
     }
-    numbers = [rows[packed] for packed in found]
-    for packed in rows:
-        numbers += [*lanes(packed, width), *divmod(lane(packed, width), 1 << 16)[::-1]]
-    head = json.dumps(said).encode() + b"\n" + b"".join(names)
-    return zlib.compress(head + _little_endian(array("H", numbers)).tobytes(), 9)
+    numbers = b"".join(packed.to_bytes(_row_size(width), "little") for packed in rows)
+    return json.dumps(said).encode() + b"\n" + b"".join(lexicons) + numbers
 
 
-def decode_table(packed: bytes) -> Table:
-    """The reverse of `encode_table`."""
-    head, _, rest = zlib.decompress(packed).partition(b"\n")
-    said = json.loads(head)
-    split, stop = said["bytes"][0], sum(said["bytes"])
-    pieces, parts = rest[:split], rest[split:stop].decode().split("\0")
-    numbers = _little_endian(array("H", rest[stop:]))
-    known = pieces.count(b"\0") + 1
-    count = known + len(parts)
-    rows = _packed_rows(numbers[count:], len(said["tokenizers"]))
+def decode_table(data: Data) -> Table:
+    """The reverse of `encode_table`. The costs are not read yet."""
+    start = data.find(b"\n") + 1
+    said = json.loads(data[:start])
+    parts = start + said["bytes"][0]
+    rows = _Rows(data, parts + said["bytes"][1], _row_size(len(said["tokenizers"])))
     rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in said["rules"].items()}
     return Table(
         tokenizers=tuple(said["tokenizers"]),
         margins=tuple(Margin(*margin) for margin in said["margins"]),
         rules=rules,
         unknown={name: with_sum(units) for name, units in said["unknown"].items()},
-        costs=Lexicon(pieces, numbers[:known], rows),
-        parts={name: rows[row] for name, row in zip(parts, numbers[known:count], strict=True)},
+        costs=Lexicon(data, start, rows),
+        parts=Lexicon(data, parts, rows),
         joints=tuple(map(tuple, said["joints"])),
     )
 
 
-def _packed_rows(numbers: "array[int]", width: int) -> list[int]:
-    """Rows of 16-bit numbers, the last two of each the halves of its sum, as lanes: of three 16-bit numbers each."""
-    wide = array("H", bytes(len(numbers) // (width + 2) * (width + 1) * LANE // 8))
-    for at in range(width + 1):
-        wide[3 * at :: 3 * (width + 1)] = numbers[at :: width + 2]
-    wide[3 * width + 1 :: 3 * (width + 1)] = numbers[width + 1 :: width + 2]
-    raw, step = _little_endian(wide).tobytes(), (width + 1) * LANE // 8
-    return [int.from_bytes(raw[at : at + step], "little") for at in range(0, len(raw), step)]
+def _row_size(width: int) -> int:
+    """Bytes of the costs of so many tokenizers and of their sum."""
+    return (width + 1) * LANE // 8
 
 
-def _little_endian(numbers: "array[int]") -> "array[int]":
-    if sys.byteorder == "big":  # pragma: no cover
-        numbers.byteswap()
-    return numbers
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of costs, read when asked for."""
+
+    data: Data
+    start: int
+    size: int
+
+    def __getitem__(self, row: int) -> int:
+        at = self.start + row * self.size
+        return int.from_bytes(self.data[at : at + self.size], "little")
 
 
 class Guess(NamedTuple):
@@ -231,8 +223,9 @@ def costs() -> Known:
 
 @cache
 def table() -> Table:
-    """The table of the package, read when it is first asked for."""
-    return decode_table(files(__package__).joinpath("costs.bin").read_bytes())
+    """The table of the package, mapped into memory when it is first asked for."""
+    with as_file(files(__package__) / "costs.bin") as path, path.open("rb") as file:
+        return decode_table(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 @lru_cache(maxsize=1 << 14)

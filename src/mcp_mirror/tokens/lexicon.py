@@ -1,58 +1,133 @@
-"""Many short texts, each with a number: sorted names in one run of bytes, a tenth of the memory of a dict.
+"""Many short texts, each with a number, read in place from a file that is mapped into memory.
 
-A name is found in the block that it would be in: a bisection over where blocks begin, then a search of the block.
+The names are sorted and cut into blocks. A name is found by a bisection over the first names of the blocks, then by a
+search of one block. Only the pages of the file that are read become resident.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from mmap import mmap
+from struct import Struct
+from typing import Final, Protocol
+
+Data = bytes | mmap
 
 _BLOCK: Final = 512
 """Bytes of names from which on the next block begins."""
 _KEPT: Final = 1 << 15
 """Names whose numbers are kept at hand."""
+_KEPT_PREFIXES: Final = 1 << 16
+"""Prefixes whose names are kept at hand."""
+_HEAD: Final = Struct("<4I")
+"""Names, blocks, bytes of names, bytes of the blocks' first names."""
+_ROW: Final = Struct("<H")
+_BOUNDARY: Final = Struct("<2I")
+"""Where a block begins among the names, and how many names are before it."""
+
+
+def pack_lexicon(rows: Mapping[str, int]) -> bytes:
+    """What `Lexicon` reads.
+
+    Args:
+        rows: By name, which of the numbers it has, below 65,536. Names are not empty and hold no NUL.
+    """
+    ordered = sorted((name.encode(), row) for name, row in rows.items())
+    names = b"".join(b"\0" + name for name, _ in ordered) + b"\0"
+    boundaries, firsts = list[tuple[int, int]](), list[bytes]()
+    at = 0
+    for before, (name, _) in enumerate(ordered):
+        if not boundaries or at - boundaries[-1][0] >= _BLOCK:
+            boundaries.append((at, before))
+            firsts.append(name)
+        at += 1 + len(name)
+    boundaries.append((at, len(ordered)))
+    head = _HEAD.pack(len(ordered), len(firsts), len(names), len(first_names := b"\0".join(firsts)))
+    numbers = b"".join(_ROW.pack(row) for _, row in ordered)
+    return head + names + numbers + b"".join(_BOUNDARY.pack(*one) for one in boundaries) + first_names
+
+
+class Numbers(Protocol):
+    """A sequence that need not know its length."""
+
+    def __getitem__(self, at: int, /) -> int: ...
 
 
 class Lexicon(Mapping[str, int]):
-    """A mapping that nobody changes. Names hold no NUL; each is once in it."""
+    """A read-only mapping."""
 
-    def __init__(self, names: bytes, rows: Sequence[int], numbers: Sequence[int]) -> None:
-        """Take names over as they lie in a file.
+    def __init__(self, data: Data, start: int, numbers: Numbers) -> None:
+        """Read the index of the blocks.
 
         Args:
-            names: UTF-8, in the order of their bytes, NUL between two.
-            rows: For each name, which number it has.
+            data: Contains what `pack_lexicon` returned.
+            start: Where that begins.
             numbers: Each once.
         """
-        self._names = b"\0" + names + b"\0" if rows else b"\0"
-        self._rows, self._numbers = rows, numbers
-        self._starts, self._befores, self._firsts = list[int](), list[int](), list[bytes]()
-        start = before = 0
-        while start < len(self._names) - 1:
-            self._starts.append(start)
-            self._befores.append(before)
-            self._firsts.append(self._names[start + 1 : self._names.index(b"\0", start + 1)])
-            stop = self._names.index(b"\0", min(start + _BLOCK, len(self._names) - 1))
-            before += self._names.count(b"\0", start, stop)
-            start = stop
-        self._starts.append(start)
+        self._data, self._numbers = data, numbers
+        self._size, blocks, names, firsts = _HEAD.unpack_from(data, start)
+        self._names = start + _HEAD.size
+        self._rows = self._names + names
+        self._boundaries = self._rows + _ROW.size * self._size
+        at = self._boundaries + _BOUNDARY.size * (blocks + 1)
+        self._firsts = data[at : at + firsts].split(b"\0") if blocks else []
+        self._groups: dict[str, dict[str, int]] = {}
+        self.known = Known(self)
 
     def __getitem__(self, name: str) -> int:
         raw = name.encode(errors="surrogatepass")
         block = bisect_right(self._firsts, raw) - 1
         if block < 0 or b"\0" in raw:
             raise KeyError(name)
-        start = self._starts[block]
-        at = self._names.find(b"\0" + raw + b"\0", start, self._starts[block + 1] + 1)
+        names, before = self._block(block, block + 1)
+        at = names.find(b"\0" + raw + b"\0")
         if at < 0:
             raise KeyError(name)
-        return self._numbers[self._rows[self._befores[block] + self._names.count(b"\0", start, at)]]
+        return self._number(before + names.count(b"\0", 0, at))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names[1:-1].decode().split("\0") if self._rows else ())
+        return (name.decode() for name in self._block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._size
+
+    def starting_with(self, prefix: str) -> Mapping[str, int]:
+        """All names that start with this, which is not empty; the last answers are kept."""
+        if (group := self._groups.get(prefix)) is None:
+            if len(self._groups) >= _KEPT_PREFIXES:
+                self._groups.clear()
+            group = self._groups[prefix] = dict(self._read_group(prefix.encode(errors="surrogatepass")))
+        return group
+
+    def _read_group(self, raw: bytes) -> Iterator[tuple[str, int]]:
+        first = max(bisect_left(self._firsts, raw) - 1, 0)
+        names, before = self._block(first, bisect_right(self._firsts, raw + b"\xff"))
+        at = names.find(b"\0" + raw)
+        if at < 0 or b"\0" in raw:
+            return
+        row = before + names.count(b"\0", 0, at)
+        for name in names[at + 1 : -1].split(b"\0"):
+            if not name.startswith(raw):
+                break
+            yield name.decode(), self._number(row)
+            row += 1
+
+    def _block(self, first: int, stop: int) -> tuple[bytes, int]:
+        """The names of these blocks, a NUL before and after each; and how many are before them."""
+        if first >= stop:
+            return b"\0", 0
+        start, before = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * first)
+        end, _ = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * stop)
+        return self._data[self._names + start : self._names + end + 1], before
+
+    def _number(self, row: int) -> int:
+        at = self._rows + _ROW.size * row
+        return self._numbers[int.from_bytes(self._data[at : at + _ROW.size], "little")]
+
+
+def lexicon_of(numbers: Mapping[str, int]) -> Lexicon:
+    """The same mapping in a form that takes little memory; it has at most 65,536 different numbers."""
+    rows = {number: row for row, number in enumerate(dict.fromkeys(numbers.values()))}
+    return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows))
 
 
 class Known(dict[str, int]):
