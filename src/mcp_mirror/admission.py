@@ -4,7 +4,7 @@ Waiting is in turn: of several who want the same, each gets the next place once,
 of whom, is not known here.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,37 +61,50 @@ class Door:
         self._bound = bound
         self._queue = queue
         self._what = what
-        self._inside = 0
+        self._held = Counter[str]()
+        """Places by who has them."""
         self._waiting: dict[str, deque[_Place]] = {}
         """By who waits, in the order in which they are let in."""
+        self._shares: dict[str, int] = {}
+        """How many places those who wait may have at once."""
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody is in and nobody waits."""
-        return not self._inside and not self._waiting
+        return not self._held and not self._waiting
 
     @asynccontextmanager
-    async def entered(self, who: str) -> AsyncIterator[None]:
+    async def entered(self, who: str, *, is_shared: bool = False) -> AsyncIterator[None]:
         """While one is in.
+
+        Args:
+            who: Who wants in.
+            is_shared: Others may want in too: this one gets half of the places at most, so that calls which take long,
+                such as those that wait for a person, never keep all others out.
 
         Raises:
             BusyError: Too many wait, or this one has waited too long.
         """
-        if self._inside >= self._bound.most or self._waiting:
-            await self._wait(who)
+        share = max(1, self._bound.most // 2) if is_shared else self._bound.most
+        if self._waiting.get(who) or not self._has_room(who, share):
+            await self._wait(who, share)
         else:
-            self._inside += 1
+            self._held[who] += 1
         try:
             yield
         finally:
-            self._leave()
+            self._leave(who)
 
-    async def _wait(self, who: str) -> None:
+    def _has_room(self, who: str, share: int) -> bool:
+        return self._held.total() < self._bound.most and self._held[who] < share
+
+    async def _wait(self, who: str, share: int) -> None:
         """Until there is a place, which is then taken."""
         if sum(map(len, self._waiting.values())) >= self._queue.bound.most:
             raise self._busy(f"{self._queue.bound} wait already")
         place = _Place()
         self._waiting.setdefault(who, deque()).append(place)
+        self._shares[who] = share
         try:
             with anyio.move_on_after(self._queue.seconds):
                 await place.is_free.wait()
@@ -104,25 +117,31 @@ class Door:
 
     def _give_up(self, who: str, place: _Place) -> None:
         if place.is_free.is_set():  # a place was given that nobody takes
-            self._leave()
+            self._leave(who)
             return
         self._waiting[who].remove(place)
         if not self._waiting[who]:
-            del self._waiting[who]
+            del self._waiting[who], self._shares[who]
 
-    def _leave(self) -> None:
+    def _leave(self, who: str) -> None:
         """Whose turn it is gets the place; who has got one stands last again."""
-        if not self._waiting:
-            self._inside -= 1
-            return
-        who = next(iter(self._waiting))
-        places = self._waiting.pop(who)
-        places.popleft().is_free.set()
-        if places:
-            self._waiting[who] = places
+        self._held[who] -= 1
+        if not self._held[who]:
+            del self._held[who]
+        for following in tuple(self._waiting):
+            if not self._has_room(following, self._shares[following]):
+                continue
+            places = self._waiting.pop(following)
+            self._held[following] += 1
+            places.popleft().is_free.set()
+            if places:
+                self._waiting[following] = places
+            else:
+                del self._shares[following]
 
     def _busy(self, why: str) -> BusyError:
-        return BusyError(f"{self._what} is busy: {self._bound} calls are under way, and {why}.", _SOON)
+        calls = "calls" if self._held.total() >= self._bound.most else "calls, of which one client gets half,"
+        return BusyError(f"{self._what} is busy: {self._bound} {calls} are under way, and {why}.", _SOON)
 
 
 class Meter:
@@ -182,13 +201,14 @@ class Admission:
         return len(self._doors.keys() | self._meters.keys())
 
     @asynccontextmanager
-    async def admitted(self, to: str, who: str, what: str) -> AsyncIterator[None]:
+    async def admitted(self, to: str, who: str, what: str, *, is_shared: bool = False) -> AsyncIterator[None]:
         """While a call of somebody's is under way.
 
         Args:
             to: Whose door it is.
             who: Who wants in; several share a door fairly.
             what: What the door's owner is called in an error.
+            is_shared: See `Door.entered`.
 
         Raises:
             BusyError: It cannot be let in.
@@ -198,7 +218,7 @@ class Admission:
             self._meters.setdefault(to, Meter(self._rate, what, self._clock)).pass_one()
         door = self._doors.setdefault(to, Door(self._bound, self._queue, what))
         try:
-            async with door.entered(who):
+            async with door.entered(who, is_shared=is_shared):
                 yield
         finally:
             if door.is_idle and self._doors.get(to) is door:

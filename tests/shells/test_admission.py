@@ -58,6 +58,39 @@ async def test_one_too_many_is_turned_away_at_once_and_one_who_waits_too_long_to
     assert one.is_idle
 
 
+async def test_one_of_several_principals_gets_half_of_the_places() -> None:
+    one = door(5, waiting=1)
+    async with AsyncExitStack() as inside:
+        for _ in range(2):
+            await inside.enter_async_context(one.entered("greedy", is_shared=True))
+        scope = anyio.CancelScope()
+        entered = list[str]()
+
+        async def call() -> None:
+            with scope:
+                async with one.entered("greedy", is_shared=True):
+                    entered.append("greedy")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await until_waiting(one, 1)
+            with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets half, are under way"):
+                async with one.entered("greedy", is_shared=True):
+                    pytest.fail("it was let in")
+            async with one.entered("modest", is_shared=True), one.entered("other", is_shared=True):
+                assert not entered
+            assert not entered  # their places are not for the greedy one
+            scope.cancel()
+        tasks_of_greedy = anyio.create_task_group()
+        async with tasks_of_greedy:
+            scope = anyio.CancelScope()
+            tasks_of_greedy.start_soon(call)
+            await until_waiting(one, 1)
+            await inside.aclose()
+        assert entered == ["greedy"]
+    assert one.is_idle
+
+
 async def test_who_is_cancelled_leaves_no_place_taken() -> None:
     one = door(1)
     async with anyio.create_task_group() as tasks:

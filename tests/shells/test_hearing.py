@@ -331,6 +331,20 @@ async def test_requests_outside_of_calls_are_bounded_in_a_minute() -> None:
     assert "`limits.max_questions_per_call` (100)" in refused[0].error.message
 
 
+async def test_requests_past_the_bound_get_an_error() -> None:
+    client, most = ready(), UpstreamBounds().max_questions
+    client.answers = anyio.Event()
+    async with listening(client) as stage:
+        for number in range(most + 3):
+            stage.say("roots/list", id=number)
+        refused = [await stage.sink.answer() for _ in range(3)]
+        assert [one.id for one in refused] == [most, most + 1, most + 2]
+        assert "`limits.max_questions` (100) requests wait" in refused[0].error.message
+        client.answers.set()
+        answers = [await stage.sink.answer() for _ in range(most)]
+        assert {one.id for one in answers} == set(range(most))
+
+
 async def test_requests_about_no_known_call_count_against_all_that_are_under_way() -> None:
     client, most = ready("a"), UpstreamBounds().max_questions_per_call
     clocks = [Clock(100), Clock(100)]

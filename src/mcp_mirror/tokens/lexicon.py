@@ -64,7 +64,8 @@ class Lexicon(Mapping[str, int]):
             numbers: Each once.
         """
         self._data, self._numbers = data, numbers
-        self._size, blocks, names, firsts = _HEAD.unpack_from(data, start)
+        head: tuple[int, ...] = _HEAD.unpack_from(data, start)
+        self._size, blocks, names, firsts = head
         self._names = start + _HEAD.size
         self._rows = self._names + names
         self._boundaries = self._rows + _ROW.size * self._size

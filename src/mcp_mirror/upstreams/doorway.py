@@ -34,10 +34,11 @@ class Doorway:
         async with AsyncExitStack() as stack:
             try:
                 if exchange is not None:
-                    admitted = self._admission.admitted(
-                        self._name, exchange.caller.namespace, f"Upstream {self._name!r}"
+                    caller, what = exchange.caller, f"Upstream {self._name!r}"
+                    has_others = caller.scopes is not None  # without tokens there is one principal
+                    await stack.enter_async_context(
+                        self._admission.admitted(self._name, caller.namespace, what, is_shared=has_others)
                     )
-                    await stack.enter_async_context(admitted)
             except BusyError as error:
                 raise UpstreamError(str(error)) from None
             yield

@@ -32,6 +32,8 @@ _DELIVERY: Final = 5.0
 """Seconds that passing one notification on may take."""
 _KEPT: Final = 500
 """Bytes that keeping a notification costs beside its own."""
+_REFUSALS: Final = 1_000
+"""Answers to requests past `limits.max_questions` that wait to be sent."""
 _ANY_URI: Final = ""
 
 CHANGES: Final[Mapping[str, str]] = {
@@ -190,6 +192,7 @@ class Hearing:
         self._home = Courier(party.home, tasks, self._bounds) if party.home else None
         self._attended: dict[str, Attendance] = {}
         self._questions: dict[RequestId, anyio.CancelScope] = {}
+        self._refused: deque[RequestId] = deque()
         self._subscribed = False
 
     @contextmanager
@@ -209,7 +212,8 @@ class Hearing:
         elif said.id is None:
             _HEARD.get(said.method, Hearing._pass_on)(self, said)
         elif self._answering >= self._bounds.max_questions:
-            self._log.warning("%s is dropped: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
+            self._log.warning("%s is refused: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
+            self._refuse(said.id)
         else:
             self._answering += 1
             self._tasks.start_soon(self._take_up, said, said.id)
@@ -286,6 +290,24 @@ class Hearing:
         finally:
             self._answering -= 1
 
+    def _refuse(self, identity: RequestId) -> None:
+        """Answer a request that is one too many; where too many such answers wait too, drop it."""
+        if not self._refused:
+            self._tasks.start_soon(self._send_refusals)
+        if len(self._refused) < _REFUSALS:
+            self._refused.append(identity)
+
+    async def _send_refusals(self) -> None:
+        said = f"`limits.max_questions` ({self._bounds.max_questions:,}) requests wait for their answers. Wait for one."
+        wrong = types.ErrorData(code=types.INVALID_REQUEST, message=said)
+        while self._refused:
+            await self._send(types.JSONRPCError(jsonrpc="2.0", id=self._refused[0], error=wrong))
+            self._refused.popleft()
+
+    async def _send(self, answer: types.JSONRPCResponse | types.JSONRPCError) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.sink.send(SessionMessage(answer))
+
     async def _answer(self, said: Said, identity: RequestId) -> None:
         """Answer a request of the server's, with what its caller answers."""
         with anyio.CancelScope() as scope:
@@ -305,8 +327,7 @@ class Hearing:
             finally:
                 if self._questions.get(identity) is scope:  # a server may use an id twice
                     del self._questions[identity]
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self.sink.send(SessionMessage(answer))
+            await self._send(answer)
 
     async def _asked(self, said: Said) -> Mapping[str, Any]:
         if said.method == "ping":
