@@ -33,6 +33,7 @@ from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
+from mcp_mirror.floods import RepeatFilter
 from mcp_mirror.flows import flows_of
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.handles import PatientListener
@@ -140,6 +141,9 @@ class Application:
             lifespan="on",
             backlog=BACKLOG,
         )
+        uvicorn_log = logging.getLogger("uvicorn.error")
+        repeats = RepeatFilter(uvicorn_log)  # it writes a line for each malformed request
+        uvicorn_log.addFilter(repeats)
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
@@ -223,7 +227,7 @@ async def open_application(
                 config.server.session_idle,
                 wants_principals=config.auth.is_required,
             )
-            equipment = _equipment(config, news, sessions, spool, leash, schema_workers)
+            equipment = _equipment(config, news, sessions, spool, leash, (schema_workers, scanner))
             upstreams = Upstreams(config.upstreams, equipment, functions)
             keeper = Keeper(store, policy, time.time, news.kept)
             estimate = estimator(config.mirror.provider)
@@ -301,14 +305,15 @@ async def _counting(store: Store) -> AsyncIterator[Tally]:
 
 
 def _equipment(  # what all upstreams are made with
-    config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash, schema_workers: SchemaWorkers
+    config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash, readers: tuple[SchemaWorkers, Scanner]
 ) -> Equipment:
     client_info = types.Implementation(name=config.server.name, version=__version__)
     audience = Audience(news.changed, news.updated, news.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
     residency = Residency(connections, sessions, config.server.session_idle)
-    examine = schema_workers.examine
-    return Equipment(spool, leash, client_info, examine, audience, residency, config.server.answer_timeout)
+    schema_workers, scanner = readers
+    reading = (schema_workers.examine, scanner.open_list)
+    return Equipment(spool, leash, client_info, *reading, audience, residency, config.server.answer_timeout)
 
 
 def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:

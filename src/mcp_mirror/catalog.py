@@ -3,13 +3,14 @@
 A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
 """
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.capture import WRAPPER, CaptureRules
 from mcp_mirror.examination import Examined, examine
+from mcp_mirror.floods import Steps
 from mcp_mirror.naming import NOBODYS, Names, Origin
 from mcp_mirror.paths import tool_label
 from mcp_mirror.pins import NO_PINS, Finding, Pins
@@ -133,21 +134,6 @@ class _Found:
 
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | Examined]]]
 """Tools that were not examined yet are examined."""
-
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in small steps, so that others can run between them; the result is its return value."""
-
-
-def finish(steps: Steps[T]) -> T:
-    """Take all steps at once; the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,21 @@
-"""Pace and bound what a peer sends unasked, and bound what is logged about it.
+"""Pace long work, pace and bound what a peer sends unasked, and bound what is logged about it.
 
 Reading a flood takes turns with all other work of the event loop. What is read, and what happens past the rate, is the
 caller's decision.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 _SLICE: Final = 0.002
 """Seconds of work after which other tasks run."""
+_STEPS: Final = 0.002
+"""Seconds of steps after which other tasks run."""
 _REST: Final = 2.0
 """Seconds of rest for each second that unasked messages take: they take a third of the time at most."""
 BURST: Final = 50_000
@@ -47,6 +49,35 @@ class Pacer:
         if self._spent >= _SLICE:
             spent, self._spent = self._spent, 0.0
             await anyio.sleep(self._rest * spent)
+
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in small steps, so that others can run between them; the result is its return value."""
+
+
+def finish(steps: Steps[T]) -> T:
+    """Take all steps at once; the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def take_sliced(steps: Steps[T]) -> T:
+    """Take steps; after each slice of 2 ms others run. The result."""
+    began = monotonic()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if monotonic() > began + _STEPS:
+            await anyio.lowlevel.checkpoint()
+            began = monotonic()
 
 
 class Flood:
@@ -89,16 +120,18 @@ class RepeatedLog:
 
     def warning(self, text: str, *args: object) -> None:
         """Log a warning; its kind is `text`, the format."""
+        if (more := self.take(text)) is not None:
+            self._log.warning(text + more, *args)
+
+    def take(self, text: str) -> str | None:
+        """What to add to a line of this kind; None if the line is to be left out."""
         now = self._clock()
         since, left_out = self._kinds.get(text, (now - _INTERVAL, 0))
         if now - since < _INTERVAL:
             self._kinds[text] = since, left_out + 1
-            return
+            return None
         self._kinds[text] = now, 0
-        if left_out:
-            self._log.warning(f"{text} (and %d more like it in %.0f s)", *args, left_out, now - since)
-        else:
-            self._log.warning(text, *args)
+        return f" (and {left_out} more like it in {now - since:.0f} s)" if left_out else ""
 
     def close(self) -> None:
         """Log how many were left out last."""
@@ -107,3 +140,23 @@ class RepeatedLog:
                 kind = text.replace("%s", "...").replace("%d", "...")
                 self._log.warning("%s: %d more in %.0f s", kind, left_out, self._clock() - since)
         self._kinds.clear()
+
+
+class RepeatFilter(logging.Filter):
+    """Lets one warning of a kind per interval through, with the number of those that were left out.
+
+    Its kinds are the formats of the messages, of which a program has a bounded number.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self._repeats = RepeatedLog(log)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write a line; adds the number to it."""
+        if record.levelno != logging.WARNING:
+            return True
+        if (more := self._repeats.take(str(record.msg))) is None:
+            return False
+        record.msg = f"{record.msg}{more}"
+        return True

@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from time import monotonic
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 
-from mcp_mirror.catalog import Catalog, CatalogRules, Steps, build_catalog, finish
+from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.contents import LABELS
 from mcp_mirror.faces.announcements import Change
 from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.floods import Steps, finish, take_sliced
 from mcp_mirror.labels import FUNCTIONS
 from mcp_mirror.naming import Origin
 from mcp_mirror.pins import Finding
@@ -28,8 +28,6 @@ _SPREAD_PAUSE: Final = 1.0
 """Seconds between two announcements to clients, however often something changes."""
 _AT_ONCE: Final = 500
 """Tools up to which catalogs are made at once: 10 ms."""
-_SLICE: Final = 0.005
-"""Seconds of making a larger catalog after which others run."""
 _HELD: Final = 100_000
 """Names for which it is remembered whose they were."""
 _TOLD: Final = 10
@@ -43,6 +41,19 @@ class _Remaking:
     parties: tuple[str | None, ...]
     upstream: str | None
     is_done: anyio.Event = field(default_factory=anyio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A catalog that was made, and in what it differs from those that are served."""
+
+    catalog: Catalog
+    told: list[str]
+    """What is not as it was pinned, a sentence each."""
+    is_changed: bool
+    """Clients of the party see a difference."""
+    is_common: bool
+    """It shows what everybody's catalog shows."""
 
 
 class News:
@@ -95,7 +106,7 @@ class News:
             self._is_stale.set()
             return remaking.is_done
         self._generation += 1
-        self._put(parties, upstream, [finish(self._made(party)) for party in parties])
+        self._put(parties, upstream, finish(self._compared(parties)))
         return None
 
     async def follow(self) -> None:
@@ -108,13 +119,15 @@ class News:
                 generation = self._generation - 1
                 while generation != self._generation:  # others may have been made meanwhile, of newer listings
                     generation = self._generation
-                    made = [await _sliced(self._made(party)) for party in remaking.parties]
+                    made = await take_sliced(self._compared(remaking.parties))
                 self._put(remaking.parties, remaking.upstream, made)
                 remaking.is_done.set()
 
-    def _put(self, parties: tuple[str | None, ...], upstream: str | None, made: list[Catalog]) -> None:
+    def _put(self, parties: tuple[str | None, ...], upstream: str | None, made: list[_Made]) -> None:
         """Serve other catalogs, and tell clients if they see a difference."""
-        if True in [self._serve(party, catalog) for party, catalog in zip(parties, made, strict=True)]:
+        for party, one in zip(parties, made, strict=True):
+            self._serve(party, one)
+        if any(one.is_changed for one in made):
             self._tell(Change("tools", parties[0], required=self._required(upstream)))
 
     def _required(self, upstream: str | None) -> tuple[str, ...]:
@@ -163,20 +176,36 @@ class News:
         catalog = yield from build_catalog(listed, rules)
         return replace(catalog, findings=(*catalog.findings, *self._instructions()))
 
-    def _serve(self, party: str | None, catalog: Catalog) -> bool:
-        """Serve a catalog; whether clients see a difference."""
+    def _compared(self, parties: tuple[str | None, ...]) -> Steps[list[_Made]]:
+        """Put catalogs together, and compare them with those that are served, in steps."""
+        gateway, common, made = self.handlers.gateway, self.handlers.gateway.catalog, list[_Made]()
+        for party in parties:
+            catalog = yield from self._made(party)
+            is_changed = yield from _differ(catalog, gateway.catalogs.get(party or "", gateway.catalog))
+            if party is None:
+                common = catalog
+            is_common = party is None or not (yield from _differ(catalog, common))
+            told = []
+            for finding in catalog.findings:
+                yield
+                told.append(finding.sentence)
+            is_common = is_common and catalog.quarantined.keys() == common.quarantined.keys()
+            made.append(_Made(catalog, told, is_changed=is_changed, is_common=is_common))
+        return made
+
+    def _serve(self, party: str | None, made: _Made) -> None:
+        """Serve a catalog."""
         gateway = self.handlers.gateway
-        self._note(party, catalog)
+        self._note(party, made)
         before = gateway.catalogs.get(party or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
-        catalog = replace(catalog, labels=catalog.labels | before.labels | LABELS | OWN_LABELS)
+        catalog = replace(made.catalog, labels=made.catalog.labels | before.labels | LABELS | OWN_LABELS)
         if party is None:
             gateway.catalog = catalog
-        elif _shown(catalog) != _shown(gateway.catalog):
-            gateway.catalogs[party] = catalog
-        else:
+        elif made.is_common:
             gateway.catalogs.pop(party, None)
-        return _adverts(catalog) != _adverts(before)
+        else:
+            gateway.catalogs[party] = catalog
 
     def _instructions(self) -> list[Finding]:
         """What upstreams say of themselves otherwise than it was pinned."""
@@ -184,16 +213,16 @@ class News:
         found = [pins.judge_instructions(one.policy, one.listing.instructions) for one in upstreams if one.listing]
         return [finding for finding in found if finding]
 
-    def _note(self, party: str | None, catalog: Catalog) -> None:
+    def _note(self, party: str | None, made: _Made) -> None:
         """Remember whose each name is, and tell the log what is not as it was pinned."""
-        origins = catalog.origins
+        origins = made.catalog.origins
         self._held |= origins
         if len(self._held) > _HELD:  # what is listed no more goes first, or upstreams could make others' names free
             idle = (name for name in tuple(self._held) if name not in origins)
             for name in islice(idle, len(self._held) - _HELD):
                 del self._held[name]
         known = self._told.get(None, frozenset()) | self._told.get(party, frozenset())
-        told = [finding.sentence for finding in catalog.findings]
+        told = made.told
         self._told.pop(party, None)
         self._told |= {party: frozenset(told)} if told else {}
         new = [sentence for sentence in told if sentence not in known]
@@ -220,24 +249,12 @@ class News:
             await anyio.sleep(_SPREAD_PAUSE)
 
 
-async def _sliced(steps: Steps[Catalog]) -> Catalog:
-    """Take steps; after each slice others run."""
-    began = monotonic()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            catalog: Catalog = end.value
-            return catalog
-        if monotonic() > began + _SLICE:
-            await anyio.lowlevel.checkpoint()
-            began = monotonic()
-
-
-def _shown(catalog: Catalog) -> tuple[dict[str, Any], frozenset[str]]:
-    """What clients see, and what they hear of tools that they do not."""
-    return _adverts(catalog), frozenset(catalog.quarantined)
-
-
-def _adverts(catalog: Catalog) -> dict[str, Any]:
-    return {name: entry.advert for name, entry in catalog.entries.items()}
+def _differ(one: Catalog, other: Catalog) -> Steps[bool]:
+    """Whether clients see a difference, in steps of one tool."""
+    if one.entries.keys() != other.entries.keys():
+        return True
+    for name, entry in one.entries.items():
+        yield
+        if entry.advert is not other.entries[name].advert and entry.advert != other.entries[name].advert:
+            return True
+    return False

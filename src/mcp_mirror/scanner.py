@@ -4,6 +4,7 @@ What goes to the process and back are file names and offsets, never the bytes of
 """
 
 import ctypes
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,18 +16,33 @@ import anyio.to_thread
 from mcp_mirror.digest import Digest, Order, Refused, digest_frame, members_of
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.leash import Leash
+from mcp_mirror.limits import MAX_DEPTH
 from mcp_mirror.models import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.paths import candidate_offsets
 from mcp_mirror.pool import Pool, PoolSize, WorkerDiedError
 from mcp_mirror.resolve import Escaped, Pointer, check_count, find_pointers
 from mcp_mirror.spans import Miss, locate, text_pieces, trim
 from mcp_mirror.spool import SpooledFrame, map_file
-from mcp_mirror.wire import MOST_MEMBERS, REST, RESULT_MEMBERS, join, object_of
+from mcp_mirror.wire import (
+    MOST_MEMBERS,
+    REST,
+    RESULT_MEMBERS,
+    has_more_values,
+    join,
+    object_of,
+    open_array,
+)
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched without leaving the event loop."""
+_LIST_VALUES: Final = 4_000_000
+"""Members and items in a page of a list."""
+_LIST_ITEMS: Final = 100_000
+"""Items of a page of a list."""
+_LIST_MEMBERS: Final = ("ttlMs", "cacheScope", "nextCursor")
+_SMALL: Final = 1 << 14
 _SENT: Final = 64 << 20
 """Bytes of arguments that are sent to the process."""
 
@@ -56,7 +72,36 @@ class _Locate:
     tokens: Location
 
 
-_Question = _Scan | _Open | _Find | _Locate
+@dataclass(frozen=True, slots=True)
+class _OpenList:
+    path: str
+    member: str
+    most: int
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedList:
+    """A page of a list that is in a file."""
+
+    whole: Buffer
+    """All of its bytes."""
+    bounds: "array[int]"
+    """Where each item begins and ends in it, one after another."""
+    members: Mapping[str, bytes]
+    """The other members that MCP names, of those that are small."""
+    cut: str | None
+    """The bound that the page is over, where items are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    bounds: "array[int]"
+    members: Mapping[str, bytes]
+    cut: str | None
+
+
+_Question = _Scan | _Open | _Find | _Locate | _OpenList
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +137,23 @@ class Scanner:
         """
         answer: Mapping[str, FileSpan] | Refused = await self._ask(_Open(str(frame.path), max_depth))
         return answer if isinstance(answer, Refused) else _views(answer)
+
+    async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | Refused:
+        """A page of a list that is in a file.
+
+        Args:
+            frame: The response.
+            member: Of the result; it has the list.
+            most: Bytes that all items may have.
+
+        Raises:
+            WireError: It is no JSON-RPC response, or has too many values.
+            UpstreamError: The process died.
+        """
+        answer = await self._ask(_OpenList(str(frame.path), member, most, MAX_DEPTH))
+        if isinstance(answer, Refused):
+            return answer
+        return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | Escaped, ...]:
         """The pointers in arguments, at most `most`; see `find_pointers`. Large arguments do not hold up other calls.
@@ -175,6 +237,8 @@ def _answered(question: _Question) -> object:
             files = _Files(question.path)
             members = members_of(files.frame, question.max_depth)
             return members if isinstance(members, Refused) else files.places(members)
+        case _OpenList():
+            return _open_list(question)
         case _Find():
             return _found(question.arguments, question.known, question.most)
     return _locate(question)
@@ -187,6 +251,28 @@ def _locate(question: _Locate) -> Span | Miss | None:
     except FileNotFoundError:
         return None
     return locate(whole[span.start : span.stop], question.tokens)
+
+
+def _open_list(question: _OpenList) -> _Places | Refused:
+    frame = map_file(question.path)
+    if has_more_values(frame, _LIST_VALUES):
+        raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
+    members = members_of(frame, question.max_depth)
+    if isinstance(members, Refused):
+        return members
+    start, size, bounds, cut = _address(frame), 0, array("Q"), None
+    for item in open_array(members.get(question.member, b"[]")) or []:
+        size += len(item)
+        if size > question.most:
+            cut = f"`limits.max_listing_bytes` ({question.most:,})"
+            break
+        if len(bounds) == 2 * _LIST_ITEMS:
+            cut = f"{_LIST_ITEMS:,} items in a page"
+            break
+        at = _address(item) - start
+        bounds.extend((at, at + len(item)))
+    small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
+    return _Places(bounds, small, cut)
 
 
 def _scan(question: _Scan) -> _Scanned | Refused:

@@ -39,7 +39,7 @@ _EXAMINATION: Final = 2.0
 """Seconds that the examination of one tool may take in a process."""
 _LISTING: Final = 10.0
 """Seconds that processes may take for the tools of one listing."""
-_SLICE: Final = 0.005
+_SLICE: Final = 0.002
 """Seconds after which the examination of a listing lets others run."""
 _SMALL: Final = 1 << 15
 """Bytes of a definition that the event loop may examine."""

@@ -325,13 +325,14 @@ def _tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
     """The SDK computes headers from input schemas: of the other tools it need not know."""
     tools = []
     for raw in open_array(members.get("tools", b"[]")) or []:
-        tool = open_object(raw) if _HEADER in bytes(raw) else None
+        tool = open_object(raw) if HEADER_MARK in bytes(raw) else None
         if tool and bytes(tool.get("name", b""))[:1] == b'"' and bytes(tool.get("inputSchema", b""))[:1] == b"{":
             tools.append(join(object_of({key: tool[key] for key in ("name", "inputSchema")})))
     return b"[" + b",".join(tools) + b"]"
 
 
-_HEADER: Final = b'"x-mcp-header"'
+HEADER_MARK: Final = b'"x-mcp-header"'
+"""Is in the schemas of tools whose arguments are mirrored into HTTP headers."""
 _COMPLETE: Final[Mapping[str, Buffer]] = {"resultType": b'"complete"', "ttlMs": b"0", "cacheScope": b'"private"'}
 _EMPTY: Final[Mapping[str, Mapping[str, Buffer]]] = {
     "tools/call": {"content": b"[]"},

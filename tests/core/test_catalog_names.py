@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, finish
+from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog
+from mcp_mirror.floods import finish
 from mcp_mirror.naming import Origin
 from mcp_mirror.pins import Lock, Pins, pin_upstream
 from mcp_mirror.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy

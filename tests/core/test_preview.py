@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from mcp_mirror.answers import LONGEST_ERROR, error_reply
 from mcp_mirror.capture import CaptureRules
-from mcp_mirror.catalog import CatalogRules, build_catalog, finish
+from mcp_mirror.catalog import CatalogRules, build_catalog
 from mcp_mirror.digest import Digest, Order, digest_result
+from mcp_mirror.floods import finish
 from mcp_mirror.models import Span
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
 from mcp_mirror.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, finish, join_cache_hints
+from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
+from mcp_mirror.floods import finish
 from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 OWN = ("retrieve_final_answer_from_memory",)

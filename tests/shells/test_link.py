@@ -20,6 +20,7 @@ from mcp_mirror.examination import Examined, examine
 from mcp_mirror.leash import Leash
 from mcp_mirror.models import Buffer
 from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
+from mcp_mirror.scanner import Scanner
 from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import Outgoing
 from mcp_mirror.upstreams.hearing import Party
@@ -104,7 +105,8 @@ def keep(tmp_path: Path) -> Keep:
         policy = UpstreamPolicy("up", endpoint)
         info = types.Implementation(name="us", version="0")
         with Spool(WirePolicy()) as spool, Leash() as leash, anyio.fail_after(BOUND):
-            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")), examined)
+            scanner = Scanner(leash)
+            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")), examined, scanner.open_list)
             link = Link(means, Party(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(link.run)

@@ -148,16 +148,44 @@ def test_a_large_result_goes_on_unread_and_its_file_lives_until_the_request_is_c
     assert not path.exists()
 
 
+def spooled(folder: Path, frame: bytes) -> SpooledFrame:
+    path = folder / "frame"
+    path.write_bytes(frame)
+    return SpooledFrame(path, len(frame), frame[:100], frame[-100:])
+
+
 def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Path) -> None:
     bypass = Bypass()
-    token = bypass.open("prompts/list")
-    bypass.outbound(request(token, 3, "prompts/list"))
-    whole = b'{"jsonrpc":"2.0","id":3,"result":{"prompts":["%b"]}}' % (b"x" * 100_000)
-    path = tmp_path / "frame"
-    path.write_bytes(whole)
-    assert len(bypass.inbound(SpooledFrame(path, len(whole), whole[:100], whole[-100:])) or b"") < 500
-    assert len(arrived(bypass, token)["prompts"]) == 100_004
-    assert not path.exists()
+    token = bypass.open("completion/complete")
+    bypass.outbound(request(token, 3, "completion/complete"))
+    frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"completion":["%b"]}}' % (b"x" * 100_000))
+    assert len(bypass.inbound(frame) or b"") < 500
+    assert len(arrived(bypass, token)["completion"]) == 100_004
+    assert not frame.path.exists()
+
+
+@pytest.mark.parametrize("method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"])
+def test_a_large_list_goes_on_unread(method: str, tmp_path: Path) -> None:
+    bypass = Bypass()
+    token = bypass.open(method)
+    bypass.outbound(request(token, 3, method))
+    frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"tools":["%b"]}}' % (b"x" * 100_000))
+    assert len(bypass.inbound(frame) or b"") < 500
+    assert bypass.take(token) is frame
+
+
+def test_the_sdk_reads_a_list_of_tools_with_arguments_in_headers(tmp_path: Path) -> None:
+    tool = {
+        "name": "a",
+        "inputSchema": {"type": "object", "properties": {"b": {"type": "string", "x-mcp-header": "B"}}},
+    }
+    bypass = Bypass()
+    token = bypass.open("tools/list")
+    bypass.outbound(request(token, 3, "tools/list"))
+    whole = {"jsonrpc": "2.0", "id": 3, "result": {"tools": [tool, {"name": "x" * 100_000}]}}
+    stub = json.loads(bytes(bypass.inbound(spooled(tmp_path, json.dumps(whole).encode())) or b""))
+    assert stub["result"]["tools"] == [tool]
+    assert b"x" * 100 in arrived(bypass, token)["tools"]
 
 
 def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mcp_mirror.digest import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.leash import Leash
 from mcp_mirror.models import FileSpan, Span
-from mcp_mirror.scanner import Scanner
+from mcp_mirror.scanner import OpenedList, Scanner
 from mcp_mirror.spans import Miss
 from mcp_mirror.spool import SpooledFrame, map_file
 
@@ -152,3 +152,37 @@ async def test_a_process_that_dies_costs_one_question(scanner: Scanner, tmp_path
         with pytest.raises(UpstreamError, match="Try again"):
             await scanner.scan(frame, order())
     assert isinstance(await scanner.scan(frame, order()), Digest)
+
+
+async def test_a_list_is_read_item_by_item_up_to_its_bounds(scanner: Scanner, tmp_path: Path) -> None:
+    items = [{"name": "one"}, 2, "three"]
+    frame = frame_of(tmp_path, response(tools=items, nextCursor="next", ttlMs=5, other=1))
+
+    def read(page: OpenedList | Refused) -> list[Any]:
+        assert isinstance(page, OpenedList)
+        places = iter(page.bounds)
+        return [json.loads(bytes(page.whole[start:stop])) for start, stop in zip(places, places, strict=True)]
+
+    page = await scanner.open_list(frame, "tools", 1000)
+    assert read(page) == items
+    assert isinstance(page, OpenedList)
+    assert page.members == {"nextCursor": b'"next"', "ttlMs": b"5"}
+    assert page.cut is None
+    page = await scanner.open_list(frame, "tools", 20)
+    assert read(page) == items[:2]
+    assert isinstance(page, OpenedList)
+    assert page.cut == "`limits.max_listing_bytes` (20)"
+    assert read(await scanner.open_list(frame, "prompts", 20)) == []
+
+
+async def test_a_list_that_cannot_be_read_is_an_error(scanner: Scanner, tmp_path: Path) -> None:
+    frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -5, "message": "no"}})
+    assert await scanner.open_list(frame, "tools", 20) == Refused(-5, "no")
+    frame = frame_of(tmp_path, b'{"jsonrpc":"2.0","id":1,"result":{"tools":[' + b"1," * 4_000_000 + b"1]}}")
+    with pytest.raises(WireError, match="more than 4,000,000"):
+        await scanner.open_list(frame, "tools", 1 << 30)
+    many = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[' + b"1," * 100_000 + b"1]}}"
+    page = await scanner.open_list(frame_of(tmp_path, many), "tools", 1 << 30)
+    assert isinstance(page, OpenedList)
+    assert page.cut is not None
+    assert page.cut.startswith("100,000 items")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page, tool
 
-from mcp_mirror.catalog import CatalogRules, Entry, build_catalog, finish
+from mcp_mirror.catalog import CatalogRules, Entry, build_catalog
+from mcp_mirror.floods import finish
 from mcp_mirror.leash import Leash
 from mcp_mirror.limits import UpstreamBounds
 from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from mcp_mirror.examination import Examined
+
 
 POLICY = UpstreamPolicy("up", StdioEndpoint("x"), deny=("denied",), bounds=UpstreamBounds(max_tools=100))
 PLAIN = tool("plain", {"properties": {"n": {"type": "integer"}}})

@@ -5,7 +5,7 @@ The SDK gets a stub of every answer; what the answer holds goes past it.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -31,6 +31,7 @@ from mcp_mirror.faces.announcements import Announcements
 from mcp_mirror.faces.exchange import Context, RequestExchange, meta_of, passed_on
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.sessions import STDIO, Sessions
+from mcp_mirror.floods import Steps, take_sliced
 from mcp_mirror.gateway import STATUS_URI, Gateway
 from mcp_mirror.memory_resources import TEMPLATE, list_values, read_value
 from mcp_mirror.models import Buffer, Segments
@@ -46,6 +47,8 @@ _logger = logging.getLogger(__name__)
 
 _SDK_WRITES: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of a result that go through the SDK."""
+_PIECE: Final = 1 << 18
+"""Bytes of a list that are sent in one piece."""
 _LARGEST_META: Final = 1 << 16
 """Bytes of a result's `_meta` that clients get."""
 
@@ -107,9 +110,9 @@ class Handlers:
         catalog = self.gateway.catalog_for(caller)
         hints = [hint for one in upstreams.seen_by(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
-        tools = [*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]
+        tools = await take_sliced(_encoded([*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]))
         stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
-        return self.postbox.stub(stub, {"tools": msgspec.json.encode(tools)})
+        return self.postbox.stub(stub, {"tools": tools})
 
     def _own_tools(self) -> list[dict[str, Any]]:
         return [tool.advert for tool in self.gateway.own_tools.values()]
@@ -359,3 +362,17 @@ def _status(upstream: Upstream, caller: Caller, *, shows: bool) -> dict[str, Any
     connections = {"connections": len(upstream.links)} if len(upstream.links) > 1 else {}
     state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}
     return state | said | detail | problems | connections
+
+
+def _encoded(tools: Sequence[Mapping[str, Any]]) -> Steps[Segments]:
+    """A JSON array of tools, in steps of one tool; its pieces are not small."""
+    pieces: list[Buffer] = []
+    held = bytearray(b"[")
+    for tool in tools:
+        yield
+        held += b"," if pieces or len(held) > 1 else b""
+        held += msgspec.json.encode(tool)
+        if len(held) > _PIECE:
+            pieces.append(bytes(held))
+            held.clear()
+    return (*pieces, bytes(held) + b"]")

@@ -4,7 +4,7 @@ What a result means is not known here: a request gives the members of the result
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -18,10 +18,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mcp_mirror.callers import Exchange
+from mcp_mirror.digest import Refused
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.examination import Examined
+from mcp_mirror.floods import Steps, take_sliced
 from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import UpstreamPolicy
+from mcp_mirror.scanner import OpenedList
+from mcp_mirror.spool import SpooledFrame
 from mcp_mirror.upstreams.bypass import Arrival, Bypass
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.hearing import Attendance, Clock, Hearing, Party
@@ -91,6 +95,10 @@ Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[Examined,
 """Examines the tools of an upstream's listing, JSON text."""
 
 
+OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | Refused]]
+"""Reads a page of a list that arrived in a file: the page, the member with the list, the bytes that it may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What an upstream said of itself when it was connected."""
@@ -124,14 +132,15 @@ class Page:
     size: int = 0
     """Bytes of the items."""
 
-    def add(self, items: list[Buffer], most: int) -> None:
-        """One more page, as far as there is room for it."""
+    def add(self, items: Iterable[Buffer], most: int) -> Steps[None]:
+        """One more page, as far as there is room for it, in steps of an item."""
         for item in items:
             self.size += len(item)
             if self.size > most:
                 self.cut = f"`limits.max_listing_bytes` ({most:,})"
                 return
             self.items.append(item)
+            yield
 
 
 class ConnectionLostError(UpstreamError):
@@ -153,6 +162,8 @@ class Connection:
     hearing: Hearing = field(repr=False)
     log_level: str | None = None
     """What a 2025-era server was told to log."""
+    open_list: OpenList | None = field(default=None, repr=False)
+    """Reads what arrived in a file; None: such lists are empty."""
 
     @property
     def name(self) -> str:
@@ -196,14 +207,37 @@ class Connection:
             seen.add(cursor)
             shown = {} if cursor is None else {"cursor": cursor}
             arrival = await self.request(Outgoing(method, {}, shown), exchange)
-            members = arrival if isinstance(arrival, Mapping) else {}
-            page.add(open_array(members.get(member, b"[]")) or [], bounds.max_listing_bytes)
+            members = await self._add(page, arrival, method, member)
             page.hints.append((_scalar(members.get("ttlMs"), int), _scalar(members.get("cacheScope"), str)))
             cursor = _scalar(members.get("nextCursor"), str)
             if cursor is None or page.cut:
                 return page
         page.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
         return page
+
+    async def _add(self, page: Page, arrival: Arrival, method: str, member: str) -> Mapping[str, Buffer]:
+        """Add the items of a page to the others; its other members.
+
+        Raises:
+            UpstreamError: It cannot be read.
+        """
+        most = self.policy.bounds.max_listing_bytes
+        if isinstance(arrival, Mapping):
+            await take_sliced(page.add(open_array(arrival.get(member, b"[]")) or [], most))
+            return arrival
+        with arrival:
+            if self.open_list is None:
+                return {}
+            try:
+                opened = await self.open_list(arrival, member, most)
+            except WireError as error:
+                raise UpstreamError(f"Upstream {self.name!r} answered {method} unreadably. {error}") from None
+            if isinstance(opened, Refused):
+                raise self.refusal(method, opened.code, opened.message)
+            whole, places = memoryview(opened.whole), iter(opened.bounds)
+            await take_sliced(page.add((bytes(whole[start:stop]) for start, stop in zip(places, places)), most))  # noqa: B905
+            page.cut = page.cut or opened.cut
+            return opened.members
 
     async def request(self, order: Outgoing, exchange: Exchange | None = None) -> Arrival:
         """Send a request, and pass on what the server says about it meanwhile.

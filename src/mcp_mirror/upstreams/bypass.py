@@ -22,6 +22,7 @@ from mcp_mirror.models import Buffer, Segments
 from mcp_mirror.policies import WirePolicy
 from mcp_mirror.spool import Frame, SpooledFrame, identity_of
 from mcp_mirror.wire import (
+    HEADER_MARK,
     MOST_VALUES,
     Marked,
     Message,
@@ -49,8 +50,11 @@ RawResult = Mapping[str, Buffer]
 Arrival = RawResult | SpooledFrame
 """A result as it arrived: its members, or the whole response, unread, in a file."""
 
-_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results go on unread: who asked reads them where that holds up nobody."""
+_HEADERS: Final = 4 << 20
+"""Bytes of a list of tools that the SDK may read to learn which arguments go into HTTP headers."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
@@ -207,7 +211,7 @@ class Bypass:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
         passage = None if identity is None else self._awaiting(identity)
-        if identity is not None and passage is not None and passage.method in _UNREAD:
+        if identity is not None and passage is not None and self._goes_unread(passage, frame):
             if passage.arrival is not None:
                 frame.discard()
                 return None
@@ -226,6 +230,11 @@ class Bypass:
                 raise WireError(fault)
             self.hear(Said(method, {}, identity, self._token_of(about), fault, frame.size))
             return None
+
+    def _goes_unread(self, passage: Passage, frame: SpooledFrame) -> bool:
+        if passage.method == "tools/list" and frame.size <= _HEADERS and HEADER_MARK in bytes(frame.view):
+            return False
+        return passage.method in _UNREAD
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:

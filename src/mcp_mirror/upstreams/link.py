@@ -30,6 +30,7 @@ from mcp_mirror.upstreams.base import (
     Examine,
     Listing,
     Mode,
+    OpenList,
     Outgoing,
     Page,
     SessionLostError,
@@ -114,6 +115,7 @@ class Means:
     client_info: types.Implementation
     redactor: Redactor
     examine: Examine
+    open_list: OpenList
     authorizer: Authorizer | None = None
     """Has the tokens that the upstream wants; None where it wants none."""
     doorway: Doorway | None = None
@@ -308,7 +310,8 @@ class Link:
             )
             async with opened as connection:
                 _check_protocol(means.policy.oldest_protocol, connection.client.protocol_version)
-                self.listing = await connection.list_tools(self.means.examine)
+                connection.open_list = means.open_list
+                self.listing = await connection.list_tools(means.examine)
                 scope.deadline = float("inf")
                 yield connection
         if scope.cancelled_caught:

@@ -18,7 +18,7 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.leash import Leash
 from mcp_mirror.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.spool import Spool
-from mcp_mirror.upstreams.base import Examine
+from mcp_mirror.upstreams.base import Examine, OpenList
 from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.link import Means
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
@@ -39,6 +39,7 @@ class Equipment:
     leash: Leash
     client_info: types.Implementation
     examine: Examine
+    open_list: OpenList
     audience: Audience
     residency: Residency
     hold: float
@@ -169,8 +170,8 @@ class Upstreams:
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
             authorizer = Authorizer(policy.name, endpoint, redactor)
         doorway = Doorway(policy.name, policy.bounds)
-        given = (equipment.spool, equipment.leash, equipment.client_info, redactor, equipment.examine)
-        means = Means(policy, *given, authorizer, doorway)
+        given = (equipment.spool, equipment.leash, equipment.client_info, redactor)
+        means = Means(policy, *given, equipment.examine, equipment.open_list, authorizer, doorway)
         return ServerUpstream(means, equipment.audience, equipment.residency, equipment.hold)
 
     def _start(self, upstream: Upstream) -> None:

@@ -23,6 +23,8 @@ FLOODS = {
     "unknown ids": b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
     "requests": b'{"jsonrpc":"2.0","id":"r","method":"ping"}',
     "changes": NOTHING,
+    "empty lines": b"",
+    "batches": b'[{"jsonrpc":"2.0","method":"vendor/unknown"},{"jsonrpc":"2.0","id":1,"method":"ping"}]',
 }
 
 
