@@ -242,9 +242,9 @@ def _has_named_tuple(value: object) -> bool:
 
 def _parts_of(kind: type, values: Iterable[Any]) -> Iterable[Any]:
     """What is in those values that are of one class."""
-    of_kind = [value for value in values if type(value) is kind]
+    of_kind: list[Any] = [value for value in values if type(value) is kind]
     if issubclass(kind, dict):
-        return chain.from_iterable(map(kind.values, of_kind))
+        return chain.from_iterable(value.values() for value in of_kind)
     if issubclass(kind, list | tuple):
         return chain.from_iterable(of_kind)
     if dataclasses.is_dataclass(kind):
