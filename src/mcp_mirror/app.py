@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_bytes
 from typing import Final
 from uuid import uuid4
 
@@ -44,18 +43,18 @@ from mcp_mirror.limits import TrafficPolicy
 from mcp_mirror.lockfile import read_pins
 from mcp_mirror.news import News
 from mcp_mirror.pins import Pins
-from mcp_mirror.policies import AuditPolicy, Config, StorePolicy, WirePolicy
+from mcp_mirror.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.relay import Relay
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema_workers import SchemaWorkers
 from mcp_mirror.sending import Sender
-from mcp_mirror.shorthand import Shorthand
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tally import Tally
+from mcp_mirror.telemetry import shorthand_of
 from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import LABELS as OWN_LABELS
 from mcp_mirror.tools import OwnTool, own_tools
@@ -211,7 +210,7 @@ async def open_application(
         MirrorError: The audit log cannot be written.
     """
     news, pins = News(), read_pins(config.lock)
-    with Leash() as leash, _auditing(config.audit) as audit:
+    with Leash() as leash, _auditing(config) as audit:
         async with (
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(Scanner(leash)) as scanner,
@@ -272,6 +271,7 @@ async def _gateway_of(
         limits=config.limits,
         new_id=uuid4,
         sender=sender,
+        shorthand=shorthand_of(config),
         is_transparent=config.is_transparent,
         pins=pins,
         own_tools=_own_tools(config, keeper.lifetime),
@@ -280,13 +280,12 @@ async def _gateway_of(
 
 
 @contextmanager
-def _auditing(policy: AuditPolicy) -> Iterator[AuditFile | None]:
+def _auditing(config: Config) -> Iterator[AuditFile | None]:
     """The audit log, with all that was said in it when it is closed; None where there is none."""
-    if policy.path is None:
+    if config.audit.path is None:
         yield None
         return
-    key = policy.key.encode() if policy.key else token_bytes(32)
-    file = AuditFile(policy.path, Shorthand(key), time.time)
+    file = AuditFile(config.audit.path, shorthand_of(config), time.time)
     try:
         yield file
     finally:

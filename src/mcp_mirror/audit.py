@@ -111,6 +111,10 @@ class Course:
     labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
     rule: str = ""
     """What it was refused for, in a word or two of ours."""
+    sent: int = 0
+    """Tokens of the answer."""
+    kept_out: int = 0
+    """Tokens that the model did not have to read, since a path stands for the value."""
 
 
 def line_of(record: AuditRecord, time: str, shorthand: Shorthand) -> bytes:

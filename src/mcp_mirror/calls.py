@@ -12,6 +12,7 @@ from mcp_mirror.callers import Exchange
 from mcp_mirror.catalog import Catalog
 from mcp_mirror.conversations import Conversation
 from mcp_mirror.models import Buffer
+from mcp_mirror.shorthand import Shorthand
 from mcp_mirror.upstreams.questions import Round
 
 UNWRITTEN: Final = (
@@ -78,6 +79,21 @@ def _refusal_of(name: str, catalog: Catalog, own_tools: Container[str]) -> str:
     if name in catalog.hidden:
         return "insufficient scope"
     return "" if name in catalog.entries or name in own_tools else _NOBODYS
+
+
+def log_line_of(record: AuditRecord, course: Course, shorthand: Shorthand) -> str:
+    """A call as one line of the log: names, sizes and a path hash; no argument and no value."""
+    members = {
+        "tool": record.tool,
+        "upstream": record.upstream or "-",
+        "ms": f"{record.milliseconds or 0:.0f}",
+        "bytes": record.bytes,
+        "tokens": course.sent,
+        "kept_out": course.kept_out,
+        "path": shorthand.of(record.path) if record.path else "-",
+        "outcome": record.outcome.replace(" ", "_"),
+    }
+    return "call " + " ".join(f"{name}={member}" for name, member in members.items())
 
 
 def outcome_of(reply: Reply, course: Course) -> str:

@@ -93,6 +93,8 @@ class Hold:
     """None: as much as it will."""
     stands_for: int = 0
     """Tokens that the result would have cost that is stored instead of shown."""
+    sent: int = 0
+    """Tokens of the answer that was sent."""
     _book: _Book | None = field(default=None, repr=False)
 
     @property

@@ -30,7 +30,7 @@ from mcp_mirror.arguments import fitted, header_arguments
 from mcp_mirror.audit import SILENT, Audit, AuditRecord
 from mcp_mirror.budget import lowered, wanted_by
 from mcp_mirror.callers import Caller
-from mcp_mirror.calls import UNWRITTEN, ToolCall, outcome_of, record_of
+from mcp_mirror.calls import UNWRITTEN, ToolCall, log_line_of, outcome_of, record_of
 from mcp_mirror.catalog import Catalog, Entry
 from mcp_mirror.consent import Consent, Spent, with_consent
 from mcp_mirror.conversations import Hold
@@ -47,11 +47,12 @@ from mcp_mirror.paths import URI_TEMPLATE, new_base, path_of_uri
 from mcp_mirror.pins import NO_PINS, Pins
 from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.recall import nearest
-from mcp_mirror.resolve import Pointer, Resolved
+from mcp_mirror.resolve import Pointer, Resolved, explain_strings
 from mcp_mirror.rounds import asked_reply
 from mcp_mirror.scanner import Scanner
 from mcp_mirror.schema_workers import SchemaWorkers
 from mcp_mirror.sending import Sender, full
+from mcp_mirror.shorthand import Shorthand
 from mcp_mirror.spool import Spool, SpooledFrame, discarding
 from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import RETRIEVE
@@ -70,6 +71,8 @@ _AT_ONCE_BYTES = 1 << 17
 """Results up to this size are read without leaving the event loop: what that costs goes by their keys too."""
 _TOKEN_BYTES = 64
 """Bytes of a token past which a result is over a budget whatever an estimate says."""
+_EXPLAINED_BYTES = 1 << 20
+"""Arguments up to this size are explained in the log."""
 _TOLD_BYTES = 1 << 10
 """How much of the arguments a notice may tell."""
 
@@ -90,6 +93,8 @@ class Gateway:
     new_id: Callable[[], UUID]
     """UUID version 4."""
     sender: Sender
+    shorthand: Shorthand
+    """Path hashes for the log."""
     is_transparent: bool = False
     """Nothing is stored."""
     pins: Pins = NO_PINS
@@ -125,7 +130,10 @@ class Gateway:
             raise
         finally:
             spent = 1000 * (self.keeper.clock() - began)
-            self.audit.write(replace(self._record(call, outcome), bytes=size_of(reply), milliseconds=max(spent, 0)))
+            record = replace(self._record(call, outcome), bytes=size_of(reply), milliseconds=max(spent, 0))
+            self.audit.write(record)
+            if _logger.isEnabledFor(logging.INFO):
+                _logger.info("%s", log_line_of(record, call.course, self.shorthand))
         return reply
 
     async def _reply(self, call: ToolCall) -> Reply:
@@ -138,7 +146,9 @@ class Gateway:
             if hold.is_spent:
                 call.course.rule = "context is full"
             reply = full(hold) if hold.is_spent else await self._answer(call, hold)
-            return await self.sender.send(call.namespace, call.name, hold, reply)
+            reply = await self.sender.send(call.namespace, call.name, hold, reply)
+            call.course.sent, call.course.kept_out = hold.sent, max(hold.stands_for - hold.sent, 0)
+            return reply
 
     async def _answer(self, call: ToolCall, hold: Hold) -> Reply:
         may_ask = self.flows.policy.on_refusal == "ask"
@@ -179,6 +189,8 @@ class Gateway:
         catalog, crossing = self.catalog_for(call.exchange.caller), self._crossing(call, consent)
         most = self.limits.traffic.max_pointers
         found = await self.scanner.find(call.arguments, catalog.labels, most) if entry.mirrored else ()
+        if entry.mirrored and _logger.isEnabledFor(logging.DEBUG):
+            self._log_strings(entry, call, catalog)
         named = await crossing.look(found)
         given = crossing.border.admit(named, entry.upstream)
         values = await crossing.fetch(found, named)
@@ -206,6 +218,19 @@ class Gateway:
                 except StoreError as error:
                     return await self._unkept(entry, read, error, hold)
         return await self._told(read, order, hold)
+
+    def _log_strings(self, entry: Entry, call: ToolCall, catalog: Catalog) -> None:
+        """Log why strings of the arguments are, or are not, memory paths; it names only arguments of the schema."""
+        if len(call.arguments) > _EXPLAINED_BYTES:
+            _logger.debug("arguments of tool=%s are too large to explain", entry.name)
+            return
+        explained = explain_strings(call.arguments, catalog.labels)
+        for at, path, why in explained:
+            name = at[0] if at and at[0] in entry.schema.get("properties", {}) else "(unnamed)"
+            told = self.shorthand.of(path) if path else "-"
+            _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, told, why)
+        if not explained:
+            _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
 
     def _crossing(self, call: ToolCall, consent: Consent) -> Crossing:
         audit = self.audit.within(call.id)

@@ -30,6 +30,8 @@ _MAX_PASTED: Final = 1 << 14
 """Characters up to which a text may be one of our notices."""
 _MAX_CANDIDATES: Final = 20_000
 """Places of the arguments that are looked at for memory paths."""
+_MAX_EXPLAINED: Final = 50
+"""Strings that a log explains."""
 _MAX_QUOTES: Final = 4096
 """Quotes of the arguments that are looked at for what a text spells: two for a key, two for a text."""
 _QUOTE: Final = re.compile(rb'"')
@@ -97,6 +99,31 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     strings = strings_at(arguments, offsets)
     found = (_classify(arguments, span, at, known) for span, at in strings)
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
+
+
+def explain_strings(arguments: Buffer, known: Container[str]) -> tuple[tuple[Location, str | None, str], ...]:
+    """Why strings that resemble memory paths are, or are not, pointers: location, path and reason of each.
+
+    Args:
+        arguments: A JSON object as text.
+        known: The tool labels whose paths are ours.
+    """
+    strings = islice(strings_at(arguments, candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
+    return tuple((at, *_explain(_classify(arguments, span, at, known))) for span, at in strings)
+
+
+def _explain(found: Pointer | Escaped | None) -> tuple[str | None, str]:
+    if found is None:
+        return None, "it is text: it holds something like a path, but is not one, or names no tool of this gateway"
+    if isinstance(found, Escaped):
+        return None, "it is text: `literal:` stands before it"
+    if found.path is None:
+        return None, "it is refused: it looks like a path, but is not written as one"
+    if found.ours:
+        return str(found.path), "it is a memory path"
+    return str(
+        found.path
+    ), "it is a path of a tool that this gateway does not serve: text, unless a value is stored there"
 
 
 def check_count(found: tuple[Pointer | Escaped, ...], most: int) -> None:

@@ -57,6 +57,7 @@ class Sender:
         if not hold.widen(cost):
             return False
         hold.settle(cost)
+        hold.sent = cost
         self.tally.add(namespace, cost, max(hold.stands_for - cost, 0))
         return True
 

@@ -25,6 +25,7 @@ _OURS: Final = "mcp_mirror"
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 _LONGEST: Final = 4000
 """Bytes of one message."""
+_PROCESS_KEY: Final = token_bytes(32)
 _SHORTEST: Final = 8
 """Characters of a secret that is looked for everywhere: shorter ones are words as well."""
 _CREDENTIALS: Final = (
@@ -103,7 +104,7 @@ def set_up_logging(verbosity: int, config: Config | None = None) -> None:
         config: Says how lines look, and which secrets no log may hold. None: it is not read yet.
     """
     handler = logging.StreamHandler(sys.stderr)
-    net = Net(_shorthand(config), _secrets(config) if config else ())
+    net = Net(shorthand_of(config), _secrets(config) if config else ())
     handler.setFormatter(_Reticent(net, config.server.log_format if config else "text"))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(_OURS).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
@@ -116,9 +117,9 @@ def tell_operator(config: Config, line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 
-def _shorthand(config: Config | None) -> Shorthand:
-    """That of the audit log where it has a key, so that both say a path alike."""
-    return Shorthand(config.audit.key.encode() if config and config.audit.key else token_bytes(32))
+def shorthand_of(config: Config | None) -> Shorthand:
+    """The path hashes of log and audit log, which are the same: by `audit.key`, else by a key of this process."""
+    return Shorthand(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
 
 
 def _secrets(config: Config) -> Iterator[str]:

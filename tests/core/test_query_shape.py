@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import json_held_by, select
+from mcp_mirror.query.select import explain_text, json_held_by, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -114,3 +114,17 @@ def test_an_expression_that_does_not_work_says_why(blob: bytes, expression: str,
 )
 def test_a_text_holds_an_object_or_an_array_or_nothing(blob: bytes, held: bytes | None) -> None:
     assert json_held_by(blob) == held
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "text (CSV, 3 columns)"), ("plain words", "text")],
+)
+def test_an_expression_over_text_is_answered_with_the_kind_of_text(value: str, kind: str) -> None:
+    said = explain_text(json.dumps(value).encode())
+    assert said is not None
+    assert said.startswith(f"The value is {kind}, not JSON: ")
+
+
+def test_only_text_is_explained_as_text() -> None:
+    assert explain_text(b'{"a": 1}') is None

@@ -12,7 +12,7 @@ from mcp_mirror.models import Location, Span
 from mcp_mirror.notice import Excerpt, Stored, write_notice
 from mcp_mirror.paths import MemoryPath, parse_path
 from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.resolve import Escaped, Pointer, find_pointers
+from mcp_mirror.resolve import Escaped, Pointer, explain_strings, find_pointers
 from mcp_mirror.spans import members, trim
 
 ID, OTHER_ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f", "11111111-2222-4333-8444-555555555555"
@@ -237,3 +237,22 @@ def test_one_pointer_in_megabytes_of_literals_is_found(item: Any) -> None:
 def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None:
     ids = [f"order-{UUID(int=n << 70 | 4 << 76 | 8 << 60, version=4)}" for n in range(20_000)]
     assert len(find_pointers(json.dumps({"ids": ids}).encode(), KNOWN)) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "why"),
+    [
+        (f"{BASE}/a", f"{BASE}/a", "it is a memory path"),
+        (FOREIGN, FOREIGN, "it is a path of a tool that this gateway does not serve"),
+        (f"literal:{BASE}", None, "it is text: `literal:` stands before it"),
+        (BASE[:-4], None, "it is refused: it looks like a path, but is not written as one"),
+        (f"see {BASE}", None, "it is text: it holds something like a path, but is not one"),
+    ],
+)
+def test_a_log_says_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:
+    [(at, found, said)] = explain_strings(json.dumps({"x": ["y", text]}).encode(), KNOWN)
+    assert (at, found, said.startswith(why)) == (("x", 1), path, True)
+
+
+def test_strings_that_resemble_no_path_are_not_explained() -> None:
+    assert explain_strings(b'{"x": "plain", "y": 1}', KNOWN) == ()

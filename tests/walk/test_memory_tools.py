@@ -232,11 +232,22 @@ async def test_a_text_that_holds_json_is_queried_as_what_it_holds(
         for held, expression, found in (
             ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
             (' {"a": {"b": "c"}}\n', "a.b", "c"),
-            ("[1, 2", "[0]", "null: the expression finds nothing."),
             ("[1, 2]", "length(@)", "6"),  # of the text itself
         ):
             path = await store(client, {"text": held})
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
+
+
+async def test_a_query_of_text_that_is_not_json_says_what_kind_of_text_it_is(
+    configured: Configured, speak: Speak, raw: Any
+) -> None:
+    async with speak(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store(client, {"text": "id,name,city\n" + "1,Ada,Bonn\n" * 20})
+        for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
+            said = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
+            assert "The value is text (CSV, 3 columns), not JSON" in said
+            assert said.endswith("Use memory_grep or memory_read.")
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(

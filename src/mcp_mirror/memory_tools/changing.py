@@ -15,7 +15,7 @@ from mcp_mirror.memory_tools.storing import Made, keep
 from mcp_mirror.models import Buffer, Span
 from mcp_mirror.preview import human_bytes
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
-from mcp_mirror.query.select import json_held_by, select
+from mcp_mirror.query.select import explain_text, json_held_by, select
 from mcp_mirror.visible import quoted
 
 
@@ -28,15 +28,25 @@ class Select:
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
         """Find the JSON text that the expression selects."""
-        found = select(blob, self.expression)
+        try:
+            found = select(blob, self.expression)
+        except ToolError as error:
+            raise self._explained(blob, error) from None
         if found == b"null" and (held := json_held_by(blob)) is not None:
             found = select(held, self.expression)
+        elif found == b"null" and (reason := explain_text(blob)):
+            raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.most:
             raise ToolError(
                 f"It finds {human_bytes(len(found))}; {human_bytes(self.most)} is the limit "
                 "(`memory_tools.query_bytes`). Select less."
             )
         return found
+
+    def _explained(self, blob: Buffer, error: ToolError) -> ToolError:
+        """The error, and that the value is text, if it is and holds no JSON."""
+        reason = explain_text(blob) if json_held_by(blob) is None else None
+        return ToolError(f"{error} {reason}") if reason else error
 
 
 async def query(call: Call) -> Content:

@@ -9,6 +9,7 @@ from jmespath.exceptions import JMESPathError
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.models import Buffer
+from mcp_mirror.text_format import guess_format
 
 
 class _Whole(int):
@@ -48,6 +49,10 @@ def _as_written(number: Any) -> msgspec.Raw:
 _OPTIONS: Final = jmespath.Options()
 
 
+_HEAD: Final = 4000
+"""Characters from which the kind of a text is guessed."""
+
+
 def json_held_by(blob: Buffer) -> bytes | None:
     """The object or array that a JSON text holds as its text; None for any other value."""
     try:
@@ -56,6 +61,22 @@ def json_held_by(blob: Buffer) -> bytes | None:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     return held if held[:1] in (b"{", b"[") else None
+
+
+def explain_text(blob: Buffer) -> str | None:
+    """Why an expression finds nothing in a value that is text, and what to use instead; None for any other value.
+
+    Args:
+        blob: The value, JSON text.
+    """
+    try:
+        text = msgspec.json.decode(blob, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    head = text[:_HEAD]
+    form = guess_format(head, is_whole=len(head) == len(text))
+    kind = f"text ({form})" if form else "text"
+    return f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Use memory_grep or memory_read."
 
 
 def select(blob: Buffer, expression: str) -> bytes:
