@@ -1,6 +1,15 @@
 """What errors carry beside their words."""
 
-from mcp_mirror.errors import EndpointError, FlowError, MirrorError, RefusedError, ToolError, UpstreamError, frames_of
+from mcp_mirror.errors import (
+    EndpointError,
+    FlowError,
+    MirrorError,
+    RefusedError,
+    ToolError,
+    UpstreamError,
+    causes_of,
+    frames_of,
+)
 
 
 def test_an_endpoint_says_when_to_ask_again_and_whether_the_conversation_is_too_long() -> None:
@@ -45,3 +54,11 @@ def test_a_refused_flow_is_an_error_of_a_tool_that_says_what_its_user_is_asked()
         "crm -> mail in send",
         "May it go there?",
     )
+
+
+def test_the_causes_of_an_error_are_listed_once_each() -> None:
+    first, second = OSError("first"), ValueError("second")
+    second.__cause__ = first
+    first.__context__ = second
+    assert list(causes_of(second)) == [second, first]
+    assert list(causes_of(KeyError())) != []
