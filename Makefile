@@ -13,10 +13,11 @@ TRUE   := .venv-calibrate
 EVAL   := .venv-eval
 # pandas, polars and pyarrow: 430 MB that no other test needs.
 FRAMES := .venv-dataframes
+DAILY  := .venv-everyday
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit bench calibrate chats conformance dataframes eval examples faults fuzz hostile soak replicas node lock clean
+.PHONY: help run test check format audit bench calibrate chats conformance dataframes eval everyday examples faults fuzz hostile soak replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -48,6 +49,10 @@ bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one ru
 
 eval: $(VENV)/.installed $(EVAL)/.installed ## let a small model, fetched and served here, work on cases; prints a table
 	$(BIN)/python evals/model/run.py --python $(EVAL)/bin/python $(EVAL_ARGS)
+
+everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare real servers with and without the gateway; prints a table. EVERYDAY_WRITE_DOCS=1: update the README
+	@test -x /usr/bin/chromium || echo "chromium was not found: install it (Debian: apt-get install chromium) to test the browser server."
+	EVERYDAY_FULL=1 $(BIN)/pytest -q -n 0 tests/everyday
 
 chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against what OpenAI, Anthropic and Vercel publish; prints counts
 	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations
@@ -104,9 +109,11 @@ lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: ve
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --extra redis --group dev --constraint requirements.lock \
 		--output-file tests/dataframes/requirements.lock pyproject.toml tests/dataframes/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file tests/everyday/requirements.lock tests/everyday/requirements.in
 
 clean: ## remove all that make made
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -122,6 +129,11 @@ $(BENCH)/.installed: tests/bench/requirements.lock
 $(EVAL)/.installed: evals/model/requirements.lock
 	test -x $(EVAL)/bin/python || $(PYTHON) -m venv $(EVAL)
 	$(EVAL)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement evals/model/requirements.lock
+	touch $@
+
+$(DAILY)/.installed: tests/everyday/requirements.lock
+	test -x $(DAILY)/bin/python || $(PYTHON) -m venv $(DAILY)
+	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/everyday/requirements.lock
 	touch $@
 
 $(AGENTS)/.installed: pyproject.toml examples/frameworks.lock

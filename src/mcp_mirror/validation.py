@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from mcp_mirror.references import References, Schema, applied_by
+from mcp_mirror.references import References, Schema, applied_by, map_below
 
 Check = Callable[[Any], str | None]
 """Returns what is wrong with arguments; None if they are valid or cannot be judged."""
@@ -126,7 +126,8 @@ def _patterns(part: Schema) -> list[str]:
 def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     """A function that validates arguments.
 
-    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked.
+    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked. A required member that
+    has a `default` may be absent: some generators list such members as required, and their servers fill them in.
 
     Args:
         schema: The tool's input schema.
@@ -139,15 +140,19 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
         raise ValueError("its input schema does not describe an object")
     options = jsonschema_rs.FancyRegexOptions(_BACKTRACKING, _SMALL_PATTERN if is_small else None)
     try:
-        validator = jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=options)
+        lenient = _without_defaulted(schema)
+        variants = [schema] if lenient == schema else [schema, lenient]
+        validators = [
+            jsonschema_rs.validator_for(one, retriever=lambda _: {}, pattern_options=options) for one in variants
+        ]
     except (ValueError, RecursionError) as error:
         said = _bounded(str(error).partition("\n")[0])
         raise ValueError(f"its input schema is not valid: {said}") from None
-    explanation = _Explanation(schema, options)
+    explanation = _Explanation(lenient, options)
 
     def check(arguments: Any) -> str | None:
         try:
-            if validator.is_valid(arguments):
+            if any(validator.is_valid(arguments) for validator in validators):
                 return None
             json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
             return explanation.of(arguments)
@@ -155,6 +160,22 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
             return None
 
     return check
+
+
+def _without_defaulted(schema: Any, depth: int = 0) -> Any:
+    """The schema, where members that have a default are not required."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    lenient = map_below(schema, lambda part: _without_defaulted(part, depth + 1))
+    required, properties = schema.get("required"), schema.get("properties")
+    if isinstance(required, list) and isinstance(properties, dict):
+        lenient["required"] = [name for name in required if not _has_default(properties, name)]
+    return lenient
+
+
+def _has_default(properties: Schema, name: Any) -> bool:
+    member = properties.get(name) if isinstance(name, str) else None
+    return isinstance(member, dict) and "default" in member
 
 
 def types_of(schema: Schema) -> list[str]:

@@ -13,7 +13,7 @@ PYTHON_LOCKS = (
     "requirements.lock", "calibration/ctok.lock", "calibration/requirements.lock", "docker/requirements.lock",
     "evals/model/requirements.lock", "evals/model/weights.lock", "examples/beeai.lock", "examples/frameworks.lock",
     "tests/audit/requirements.lock", "tests/bench/requirements.lock", "tests/chats/requirements.lock",
-    "tests/dataframes/requirements.lock",
+    "tests/dataframes/requirements.lock", "tests/everyday/requirements.lock",
 )  # fmt: skip
 NODE_LOCKS = ("calibration/package-lock.json", "tests/node/package-lock.json")
 UNREACHABLE = ("ConnectionError", "ServiceError", "could not be audited", "audit endpoint returned an error")

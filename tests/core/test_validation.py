@@ -156,3 +156,44 @@ def test_an_error_of_many_values_costs_few_validations() -> None:
     assert check(schema, arguments).startswith('a.5000: "x" is not one of')
     assert time.process_time() - began < 2
     assert json.dumps(arguments).count(",") == 5000
+
+
+DEFAULTED = {
+    "properties": {
+        "scale": {"enum": ["css", "device"], "default": "css"},
+        "edits": {"items": {"properties": {"all": {"type": "boolean", "default": False}}, "required": ["all"]}},
+        "path": {"type": "string"},
+    },
+    "required": ["scale", "path"],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"path": "a"}, ""),
+        ({"path": "a", "edits": [{}]}, ""),
+        ({"path": "a", "scale": "css"}, ""),
+        ({"path": "a", "scale": "other"}, "scale"),
+        ({}, '"path" is a required property'),
+    ],
+)
+def test_a_required_member_with_a_default_may_be_absent(arguments: Any, said: str) -> None:
+    found = check(DEFAULTED, arguments)
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+@pytest.mark.parametrize("required", [[1], "a", ["unknown"]])
+def test_an_odd_list_of_required_members_never_excuses_others(required: Any) -> None:
+    schema = {"properties": {"a": {"default": 1}, "b": {}}, "allOf": [{"properties": {"b": {}}, "required": ["b"]}]}
+    try:
+        found = check(schema | {"required": required}, {})
+    except ValueError as error:
+        found = str(error)
+    assert found
+
+
+def test_one_alternative_is_still_enough_where_a_default_would_fit_two() -> None:
+    member = {"properties": {"kind": {"default": "x"}}, "required": ["kind"]}
+    assert check({"oneOf": [member, {"maxProperties": 0}]}, {}) == ""
