@@ -51,7 +51,8 @@ eval: $(VENV)/.installed $(EVAL)/.installed ## let a small model, fetched and se
 	$(BIN)/python evals/model/run.py --python $(EVAL)/bin/python $(EVAL_ARGS)
 
 everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare real servers with and without the gateway; prints a table. EVERYDAY_WRITE_DOCS=1: update the README
-	@test -x /usr/bin/chromium || echo "chromium was not found: install it (Debian: apt-get install chromium) to test the browser server."
+	@test -x /usr/bin/chromium || { test "$$(id -u)" = 0 && apt-get install -y -qq chromium >/dev/null; } || \
+		echo "chromium was not found and could not be installed: the browser server is skipped."
 	EVERYDAY_FULL=1 $(BIN)/pytest -q -n 0 tests/everyday
 
 chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against what OpenAI, Anthropic and Vercel publish; prints counts

@@ -217,11 +217,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for row in rows:
         for name in Row.__slots__[1:]:
             setattr(total, name, getattr(total, name) + getattr(row, name))
-    lines = [value for key, value in found if key == "everyday line"]
+    definitions = [value for key, value in found if key == "everyday definitions"]
+    lines = [say_definitions("all servers", *(sum(one[at] for one in definitions) for at in (1, 2)))]
+    lines += [value for key, value in found if key == "everyday line"]
     terminalreporter.section("everyday calls, direct and through the gateway (tokens of o200k)")
-    terminalreporter.write_line("\n".join((*table_of((*rows, total)), *lines)))
+    terminalreporter.write_line(
+        "\n".join((*table_of((*rows, total)), *(say_definitions(*one) for one in definitions), *lines))
+    )
     if "EVERYDAY_WRITE_DOCS" in os.environ and not terminalreporter.getreports("failed"):
         _write_docs(total, len(rows), lines)
+
+
+def say_definitions(servers: str, tokens: int, extra: int) -> str:
+    return f"Definitions of {servers}: {tokens:,} tokens, and {extra:,} more as twins ({extra / (tokens or 1):.0%})."
 
 
 def _write_docs(total: Row, servers: int, lines: Iterable[str]) -> None:
