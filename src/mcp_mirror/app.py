@@ -32,7 +32,6 @@ from mcp_mirror.faces.handlers import Handlers
 from mcp_mirror.faces.postbox import Postbox
 from mcp_mirror.faces.server import MirrorServer
 from mcp_mirror.faces.sessions import Sessions
-from mcp_mirror.floods import RepeatFilter
 from mcp_mirror.flows import flows_of
 from mcp_mirror.gateway import Gateway
 from mcp_mirror.handles import PatientListener
@@ -140,9 +139,6 @@ class Application:
             lifespan="on",
             backlog=BACKLOG,
         )
-        uvicorn_log = logging.getLogger("uvicorn.error")
-        repeats = RepeatFilter(uvicorn_log)  # it writes a line for each malformed request
-        uvicorn_log.addFilter(repeats)
         with _listening(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")

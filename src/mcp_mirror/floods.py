@@ -16,7 +16,7 @@ _SLICE: Final = 0.002
 """Seconds of work after which other tasks run."""
 _STEPS: Final = 0.002
 """Seconds of steps after which other tasks run."""
-_REST: Final = 2.0
+REST: Final = 2.0
 """Seconds of rest for each second that unasked messages take: they take a third of the time at most."""
 BURST: Final = 50_000
 """Unasked messages that a connection may send at once."""
@@ -84,7 +84,7 @@ class Flood:
     """Counts the unasked messages of one connection: a token bucket."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.pacer = Pacer(_REST)
+        self.pacer = Pacer(REST)
         self.reason = ""
         """Why the connection is to end, a sentence; empty while it is within the rate."""
         self._clock = clock
@@ -120,18 +120,16 @@ class RepeatedLog:
 
     def warning(self, text: str, *args: object) -> None:
         """Log a warning; its kind is `text`, the format."""
-        if (more := self.take(text)) is not None:
-            self._log.warning(text + more, *args)
-
-    def take(self, text: str) -> str | None:
-        """What to add to a line of this kind; None if the line is to be left out."""
         now = self._clock()
-        since, left_out = self._kinds.get(text, (now - _INTERVAL, 0))
+        since, left_out = self._kinds.get(text, (float("-inf"), 0))
         if now - since < _INTERVAL:
             self._kinds[text] = since, left_out + 1
-            return None
+            return
         self._kinds[text] = now, 0
-        return f" (and {left_out} more like it in {now - since:.0f} s)" if left_out else ""
+        if left_out:
+            self._log.warning(f"{text} (and %d more like it in %.0f s)", *args, left_out, now - since)
+        else:
+            self._log.warning(text, *args)
 
     def close(self) -> None:
         """Log how many were left out last."""
@@ -140,23 +138,3 @@ class RepeatedLog:
                 kind = text.replace("%s", "...").replace("%d", "...")
                 self._log.warning("%s: %d more in %.0f s", kind, left_out, self._clock() - since)
         self._kinds.clear()
-
-
-class RepeatFilter(logging.Filter):
-    """Lets one warning of a kind per interval through, with the number of those that were left out.
-
-    Its kinds are the formats of the messages, of which a program has a bounded number.
-    """
-
-    def __init__(self, log: logging.Logger) -> None:
-        super().__init__()
-        self._repeats = RepeatedLog(log)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write a line; adds the number to it."""
-        if record.levelno != logging.WARNING:
-            return True
-        if (more := self._repeats.take(str(record.msg))) is None:
-            return False
-        record.msg = f"{record.msg}{more}"
-        return True

@@ -78,10 +78,12 @@ class LineReader(Generic[T]):
         *ended, rest = data.split(b"\n")
         lines: list[T] = []
         for piece in ended:
-            self._collector.add(piece)
+            if piece:  # collectors keep pieces, so that empty ones would grow without bound
+                self._collector.add(piece)
             if self._collector.size:
                 lines.append(self._collector.take())
-        self._collector.add(rest)
+        if rest:
+            self._collector.add(rest)
         return lines
 
     def go_on(self, data: Buffer) -> None:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import Final, Self
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from mcp_mirror.floods import REST, Pacer
 from mcp_mirror.frames import LineReader
 from mcp_mirror.models import Segments
 from mcp_mirror.spool import Frame, SpoolCollector
@@ -42,6 +42,7 @@ class LineSource:
         self._unread = memoryview(b"")
         """What was read and is not cut into lines yet."""
         self._ended = False
+        self._pacer = Pacer(REST)
         self._waiting = anyio.CancelScope()
         self._pollable = sys.platform != "win32"
         self._buffer = bytearray(PIPE_BYTES if self._pollable else 0)
@@ -55,9 +56,10 @@ class LineSource:
         """
         while not self._ready:
             if self._unread:
+                self._pacer.begin()
                 self._cut()
-                if not self._ready:
-                    await anyio.lowlevel.checkpoint()
+                if not self._ready:  # a flood of empty lines, or the rest of a message
+                    await self._pacer.end()
             else:
                 await self._read()
         return self._ready.popleft()

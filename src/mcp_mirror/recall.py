@@ -138,7 +138,7 @@ async def _locate(scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens
         return locate(blob, tokens)
     if place and (found := await scanner.locate(place, tokens)):
         return found
-    return await anyio.to_thread.run_sync(locate, blob, tokens)
+    return await scanner.locate_sent(blob, tokens)
 
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:

@@ -37,6 +37,8 @@ _SIZE: Final = PoolSize(processes=2, per_principal=2)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched without leaving the event loop."""
+_LOCATED: Final = 1 << 22
+"""Bytes of a value that a thread searches: it holds the interpreter lock for 40 ms at most."""
 _LIST_VALUES: Final = 4_000_000
 """Members and items in a page of a list."""
 _LIST_ITEMS: Final = 100_000
@@ -68,7 +70,8 @@ class _Find:
 
 @dataclass(frozen=True, slots=True)
 class _Locate:
-    place: FileSpan
+    place: FileSpan | bytes
+    """The value: in a file, or itself."""
     tokens: Location
 
 
@@ -180,6 +183,17 @@ class Scanner:
         found: Span | Miss | None = await self._ask(_Locate(place, tokens))
         return found
 
+    async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
+        """Follow JSON Pointer tokens from a value that is in no file; a large one is sent to the process.
+
+        Raises:
+            UpstreamError: The process died.
+        """
+        if not _LOCATED < len(blob) <= _SENT:
+            return await anyio.to_thread.run_sync(locate, blob, tokens)
+        found: Span | Miss = await self._ask(_Locate(bytes(blob), tokens))
+        return found
+
     async def aclose(self) -> None:
         """End the processes."""
         await self._pool.aclose()
@@ -245,6 +259,8 @@ def _answered(question: _Question) -> object:
 
 
 def _locate(question: _Locate) -> Span | Miss | None:
+    if isinstance(question.place, bytes):
+        return locate(question.place, question.tokens)
     span = question.place.span
     try:
         whole = map_file(question.place.path)

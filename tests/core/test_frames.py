@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.frames import HEAD, Event, EventReader, LineReader, MemoryCollector, Overlong
+from mcp_mirror.models import Buffer
 
 Message = bytes | Overlong
 
@@ -91,3 +92,19 @@ def test_data_past_the_bound_is_told_and_the_next_event_is_whole() -> None:
     first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
     assert first == Event((b"id: 1",), Overlong(b"1234567890", 12))
     assert second.data == b"ok"
+
+
+class Counting(MemoryCollector):
+    added = 0
+
+    def add(self, piece: Buffer) -> None:
+        self.added += 1
+        super().add(piece)
+
+
+def test_empty_lines_are_not_kept() -> None:
+    collector = Counting(100)
+    reader: LineReader[Message] = LineReader(collector)
+    assert reader.feed(b"\n" * 1000) == []
+    assert collector.added == 0
+    assert reader.feed(b"\na\n\nb") == [b"a"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 import pytest
 from tests.hostile.bystander import HttpClient, Waits, bystander
@@ -15,7 +16,7 @@ from tests.walk.conftest import until
 
 if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
-    from tests.walk.conftest import Configured, Serve
+    from tests.walk.conftest import Configured, Serve, Speak
 
 MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "hear_mirrored"
@@ -29,7 +30,7 @@ async def test_a_flood_holds_up_no_other_client(
     configured: Configured, serve: Serve, raw: Any, budget: Budget, kind: str
 ) -> None:
     config = configured({"honest": raw(), "many": {**MANY, "timeout": 20}})
-    async with serve(config, "-v") as served, budget(served, f"flood: {kind}", f"{SECONDS} s", stall=0.3) as row:
+    async with serve(config, "-v") as served, budget(served, f"flood: {kind}", f"{SECONDS} s") as row:
         logged = sum(map(len, served.stderr))
 
         def run() -> tuple[str, Waits]:
@@ -58,3 +59,27 @@ async def test_a_server_that_floods_is_reported_and_served_again(configured: Con
         said, after = await anyio.to_thread.run_sync(run)
     assert "closed the connection during 'flood'" in said
     assert after == "2 characters"
+
+
+CLIENT_FLOODS = {
+    "garbage": b"this is not JSON",
+    "empty lines": b"",
+    "notifications": b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}',
+    "requests": b'{"jsonrpc":"2.0","id":"p","method":"ping"}',
+    "batches": b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+}
+
+
+@pytest.mark.parametrize("kind", CLIENT_FLOODS)
+async def test_a_client_on_standard_input_that_floods_stalls_nothing(
+    configured: Configured, speak: Speak, raw: Any, budget: Budget, kind: str
+) -> None:
+    lines = 1_000_000 if kind == "empty lines" else 10_000
+    async with speak(configured({"honest": raw()}), "-v") as client:
+        await client.greet()
+        assert client.process.stdin is not None
+        async with budget(client, f"flood of a stdio client: {kind}", f"{lines:,} lines") as row:
+            client.process.stdin.write((CLIENT_FLOODS[kind] + b"\n") * lines)
+            assert "memory_path" in await client.text("hear_mirrored")
+            row.outcome = "answered"
+        assert sum(map(len, client.stderr)) < LOG

@@ -186,3 +186,12 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: Scanner, tmp_path
     assert isinstance(page, OpenedList)
     assert page.cut is not None
     assert page.cut.startswith("100,000 items")
+
+
+@pytest.mark.parametrize("size", [10, 5 << 20])
+async def test_a_pointer_is_followed_in_a_value_that_is_in_no_file(scanner: Scanner, size: int) -> None:
+    blob = b'{"a":["%b",12]}' % (b"x" * size)
+    found = await scanner.locate_sent(blob, ("a", 1))
+    assert isinstance(found, Span)
+    assert blob[found.start : found.stop] == b"12"
+    assert isinstance(await scanner.locate_sent(blob, ("b",)), Miss)
