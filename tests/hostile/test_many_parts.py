@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "honest_hear_mirrored"
-STALL = 0.3
 """Seconds that the event loop may stall, on a machine that others use too."""
 
 MEMORY = 1200 << 20
@@ -37,7 +36,7 @@ async def test_a_result_of_a_million_parts_holds_up_no_other_client(
 ) -> None:
     async with (
         serve(config, "-v") as served,
-        budget(served, f"result: {kind}", "10^6", stall=STALL, memory=MEMORY) as row,
+        budget(served, f"result: {kind}", "10^6", memory=MEMORY) as row,
     ):
 
         def run() -> tuple[bytes, bytes | None, Waits]:
@@ -76,7 +75,7 @@ async def test_a_request_of_a_million_parts_holds_up_no_other_client(
     config: Path, serve: Serve, budget: Budget, kind: str
 ) -> None:
     params, said = REQUESTS[kind]
-    async with serve(config, "-v") as served, budget(served, f"request: {kind}", "10^6", stall=STALL) as row:
+    async with serve(config, "-v") as served, budget(served, f"request: {kind}", "10^6") as row:
 
         def run() -> tuple[bytes, Waits]:
             with HttpClient(served.url) as client, bystander(served.url, HONEST) as waits:
