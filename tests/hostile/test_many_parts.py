@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "honest_hear_mirrored"
-"""Seconds that the event loop may stall, on a machine that others use too."""
 
 MEMORY = 1200 << 20
 """Bytes that the gateway and the process that reads large results may take together: a million Python objects."""
