@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_mirror.models import Buffer, Kind, Member
-from mcp_mirror.paths import LABEL_OF_SHOWN, escape_token, position_token, unescape_token
+from mcp_mirror.paths import LABEL_OF_SHOWN, LABEL_OF_TEXT, escape_token, position_token, unescape_token
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.preview import (
     Estimate,
@@ -91,8 +91,8 @@ def _compact(stored: Stored) -> str:
     named = _named_media(stored)
     if stored.shown is not None:
         gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
-        paths = (stored.companion, stored.path) if stored.companion else (stored.path,)
-        return stored.shown + gap + "\n".join((*named, *(f'{LABEL_OF_SHOWN}"{path}"' for path in paths)))
+        text_path = (f'{LABEL_OF_TEXT}"{stored.companion}"',) if stored.companion else ()
+        return stored.shown + gap + "\n".join((f'{LABEL_OF_SHOWN}"{stored.path}"', *text_path, *named))
     also = ("The same result's text:", stored.companion) if stored.companion else ()
     return "\n".join((f'"{stored.path}"', *_told(stored), *named, *also, _use(stored)))
 

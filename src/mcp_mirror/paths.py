@@ -45,8 +45,14 @@ _REPEATS_INPUT = "The function "
 
 LABEL_OF_SHOWN = "memory_path: "
 """What a path begins its line with below a value that is shown."""
-_SHOWN_END = re.compile(rf'(?:\A|\n){LABEL_OF_SHOWN}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"\Z')
-"""How what the model reads of a stored value that is shown whole ends."""
+LABEL_OF_TEXT = "text_path: "
+"""The same for the path of a text that says more than the value."""
+_SHOWN_END = re.compile(
+    rf'(?:\A|\n){LABEL_OF_SHOWN}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
+    rf'(?:\n{LABEL_OF_TEXT}"[A-Za-z0-9_-]+-{_UUID4}")?'
+    r'(?:\n"[A-Za-z0-9_/-]+" [^\n]{1,200}|\nand [0-9,]+ more){0,9}\Z'
+)
+"""How what the model reads of a stored value that is shown whole ends: its path, that of a text, those of media."""
 
 _NOTICE_FRAMES = (
     (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "next tool."),
@@ -57,8 +63,8 @@ _NOTICE_FRAMES = (
 
 MAX_LABEL = 80
 """Characters of a tool's name that a path keeps."""
-_LONGEST_LAST_LINE = MAX_LABEL + 60
-"""Characters of the longest line below a shown value: label, tool, UUID and quotes."""
+_LONGEST_END = 4_000
+"""Characters of the lines below a shown value: ten at most, each with a path and few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def candidate_offsets(text: bytes | memoryview) -> list[int]:
 
 def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends as our notices do: models paste them where a path is wanted."""
-    if _SHOWN_END.search(text, max(len(text) - _LONGEST_LAST_LINE, 0)):
+    if _SHOWN_END.search(text, max(len(text) - _LONGEST_END, 0)):
         return True
     return any(opening.match(text) and text.endswith(ending) for opening, ending in _NOTICE_FRAMES)
 
@@ -139,7 +145,7 @@ def noticed_bases(text: str) -> frozenset[str]:
     A notice that holds more than one is no single value's. Below a value that is shown, the last line has the path of
     that value; what the value itself holds does not count.
     """
-    if shown := _SHOWN_END.search(text, max(len(text) - _LONGEST_LAST_LINE, 0)):
+    if shown := _SHOWN_END.search(text, max(len(text) - _LONGEST_END, 0)):
         return frozenset({shown["base"]})
     if not is_whole_notice(text):
         return frozenset()

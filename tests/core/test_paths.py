@@ -162,8 +162,10 @@ OTHER = f"other-{ID}"
         (f'"{BASE}" is what I give as the argument of the next tool.', set()),
         (f'a value\nwith {OTHER}\nmemory_path: "{BASE}"', {BASE}),
         (f'memory_path: "{BASE}"', {BASE}),
+        (f'a value\nmemory_path: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more', {BASE}),
         (f'a value, memory_path: "{BASE}"', set()),
         (f'memory_path: "{BASE}"\nmore', set()),
+        (f'memory_path: "{BASE}"\nmemory_path: "{OTHER}"\n', set()),
     ],
 )
 def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:

@@ -130,7 +130,7 @@ BAD_SECTIONS = [
         "mirror.provider: wanted one of default, openai, anthropic, anthropic-4.6, google, llama, mistral, got text",
     ),
     ("mirror: {notice: nice}", "mirror.notice: wanted one of compact, paper, json, opaque, got text"),
-    ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, always, never, got a whole number"),
+    ("mirror: {capture: 1}", "mirror.capture: wanted one of auto, large, always, never, got a whole number"),
     ("mirror: {startup_wait: -1}", "mirror.startup_wait: wanted a number of seconds, 0 or more, got a negative number"),
     ("store: {kind: valkey}", "store.kind: wanted one of memory, disk, redis, got text"),
     ("store: {max_bytes: 0}", f"store.max_bytes: {SIZE} zero"),
@@ -142,8 +142,8 @@ BAD_SECTIONS = [
     (
         "server: {prot: 1}",
         (
-            "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, drain, "
-            "allowed_hosts, allowed_origins, log_format"
+            "server.prot: unknown key; wanted one of name, instructions, path, answer_timeout, state_keys, "
+            "session_idle, drain, allowed_hosts, allowed_origins, log_format"
         ),
     ),
     ("server: {drain: -1}", "server.drain: wanted a number of seconds, 0 or more, got a negative number"),

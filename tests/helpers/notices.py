@@ -2,5 +2,5 @@
 
 
 def path_in(notice: str) -> str:
-    """The memory path of a notice in the compact style: its first line, or the last one below a value that is shown."""
+    """The memory path of a notice in the compact style: its first line, or the line below a value that is shown."""
     return notice.rpartition("memory_path: ")[2].splitlines()[0].strip('"')

@@ -59,7 +59,7 @@ async def test_large_results(configured: Configured, serve: Serve, raw: Any, bud
         stage = await staged(stack, serve, attacked(configured, raw))
         async with budget(stage.served, "large results", "4 of 16 MB at once") as row, pinging(stage.greet, row):
             calls = [ask(stage.attacker, "giant_mirrored", size=16_000_000) for _ in range(4)]
-            assert all("16 MB of text" in said for said in await asyncio.gather(*calls))
+            assert all("text, 16 MB" in said for said in await asyncio.gather(*calls))
             row.outcome = "stored"
 
 

@@ -49,6 +49,7 @@ def configured(tmp_path: Path) -> Configured:
         chosen = {key: value for key, value in store.items() if value is not None}
         sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
         path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
+        path.chmod(0o600)
         return path
 
     return write

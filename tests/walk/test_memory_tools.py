@@ -337,7 +337,7 @@ async def test_a_stored_picture_is_written_as_its_bytes(
         data = base64.b64encode(b"\x89PNG" * 300_000).decode()
         said = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
         notice = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(said)})))
-        path = path_in(notice["result"]["content"][0]["text"])
+        path = path_in(notice["result"]["content"][-1]["text"])
         await client.text("memory_export", {"memory_path": path, "file": "picture.png"})
         assert (tmp_path / "out" / "picture.png").read_bytes() == b"\x89PNG" * 300_000
 
