@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,21 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for caches that is not the user's."""
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(_own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache for each test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_own_caches / uuid4().hex))
 
 
 @pytest.hookimpl(trylast=True)

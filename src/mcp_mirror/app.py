@@ -14,7 +14,7 @@ import anyio
 import mcp_types as types
 import uvicorn
 from anyio.abc import TaskGroup
-from platformdirs import user_data_path
+from platformdirs import user_cache_path, user_data_path
 
 from mcp_mirror import __version__
 from mcp_mirror.admission import Admission, Bound, Queue
@@ -49,7 +49,7 @@ from mcp_mirror.schema_workers import SchemaWorkers
 from mcp_mirror.sending import Sender
 from mcp_mirror.spool import Spool
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.disk import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.subscriptions import Subscriptions
 from mcp_mirror.tally import Tally
@@ -58,6 +58,7 @@ from mcp_mirror.tokens import estimator
 from mcp_mirror.tools import LABELS as OWN_LABELS
 from mcp_mirror.tools import OwnTool, own_tools
 from mcp_mirror.upstreams.dedicated import DedicatedConnections
+from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience, Residency
@@ -308,7 +309,16 @@ def _equipment(  # what all upstreams are made with
     residency = Residency(connections, sessions, config.server.session_idle)
     schema_workers, scanner = readers
     reading = (schema_workers.examine, scanner.open_list)
-    return Equipment(spool, leash, client_info, *reading, audience, residency, config.server.answer_timeout)
+    hold, listings = config.server.answer_timeout, _listing_cache(config)
+    return Equipment(spool, leash, client_info, *reading, audience, residency, hold, listings)
+
+
+def _listing_cache(config: Config) -> ListingCache | None:
+    """Where listings are kept; None where nothing may be stored on disk, or not in clear."""
+    if config.is_transparent or config.store.kind == "memory" or config.store.encryption:
+        return None
+    folder = Path(config.store.path) if config.store.path else user_cache_path("mcp-mirror")
+    return ListingCache(folder / LISTINGS)
 
 
 def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:

@@ -318,6 +318,10 @@ class Gateway:
         return self.mirror if hold.tokens is None else lowered(self.mirror, hold.tokens)
 
     async def _route(self, name: str, caller: Caller) -> Entry:
+        if (listed := self._find(name, caller)) is not None:  # its upstream may be starting still
+            await self.upstreams.settle_one(listed.upstream, self.mirror.startup_wait)
+            if self._find(name, caller) is None and (why := self._down(listed.upstream)):
+                raise ToolError(why)
         if self._find(name, caller) is None:  # its upstream may be starting still, or be back
             await self.upstreams.settle(self.mirror.startup_wait, caller)
         if self._find(name, caller) is None:
@@ -329,6 +333,14 @@ class Gateway:
         down = [one.policy.name for one in self.upstreams.seen_by(caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
+
+    def _down(self, upstream: str) -> str | None:
+        """Why an upstream is not connected; None where it is."""
+        status = self.upstreams[upstream].status
+        if status.state == "ready":
+            return None
+        why = f": {status.detail}" if status.detail and self.may_show(upstream) else "."
+        return f"Upstream {upstream!r} is {status.state}{why} Try again in a moment."
 
     def _find(self, name: str, caller: Caller) -> Entry | None:
         """What has this name for a client now.

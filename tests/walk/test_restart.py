@@ -65,7 +65,7 @@ async def test_a_gateway_that_was_killed_has_lost_nothing_that_it_told(
         await client.greet()
         for path in paths:
             assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
-    assert {path.name for path in (tmp_path / "store").iterdir()} == {"blobs", "index.sqlite", "lock"}
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"blobs", "index.sqlite", "listings", "lock"}
 
 
 async def test_in_memory_a_path_of_before_the_restart_is_said_to_be_unknown(
@@ -131,7 +131,7 @@ async def test_over_http_and_for_single_calls_nothing_is_kept_unless_that_is_wan
     config = str(configured(raws))
     said = json.dumps({"content": [], "structuredContent": VALUE})
     assert (await run("call", "--config", config, "raw_say_mirrored", "--arg", f"result={json.dumps(said)}")).code == 0
-    assert not (tmp_path / "store").exists()
+    assert [one.name for one in (tmp_path / "store").iterdir()] == ["listings"]
 
 
 async def test_by_default_values_are_in_the_users_data_folder(

@@ -105,8 +105,8 @@ class Handlers:
         return RequestExchange(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._settled(context)
         caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
+        await upstreams.settle_listings(self.gateway.mirror.startup_wait, caller)
         catalog = self.gateway.catalog_for(caller)
         hints = [hint for one in upstreams.seen_by(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
@@ -358,10 +358,11 @@ def _status(upstream: Upstream, caller: Caller, *, shows: bool) -> dict[str, Any
         said.pop("server", None)
     tells = shows or not upstream.policy.preview  # which has no words of the upstream there
     detail = {"detail": upstream.status.detail} if upstream.status.detail and tells else {}
+    stale = {"stale": True} if listing and listing.is_stale else {}
     problems = {"problems": listing.problems} if listing and listing.problems else {}
     connections = {"connections": len(upstream.links)} if len(upstream.links) > 1 else {}
     state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}
-    return state | said | detail | problems | connections
+    return state | said | stale | detail | problems | connections
 
 
 def _encoded(tools: Sequence[Mapping[str, Any]]) -> Steps[Segments]:

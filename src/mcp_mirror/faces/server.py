@@ -139,7 +139,7 @@ class MirrorServer:
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
-        await gateway.upstreams.settle(min(_GREETING_WAIT, gateway.mirror.startup_wait), caller)
+        await gateway.upstreams.settle_listings(min(_GREETING_WAIT, gateway.mirror.startup_wait), caller)
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK hands on what it has serialised
         greeting = {**result, "capabilities": self._capabilities(caller)}

@@ -41,7 +41,9 @@ _INDEX: Final = "index.sqlite"
 _BLOBS: Final = "blobs"
 _DAMAGED: Final = "damaged"
 """A file that says to the next start that the index cannot be read."""
-OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, *LODGING_NAMES)
+LISTINGS: Final = "listings"
+"""A folder beside the values in which the gateway keeps what upstreams listed."""
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, *LODGING_NAMES)
 """Globs of all names in the folder of a store."""
 
 T = TypeVar("T")

@@ -114,6 +114,10 @@ class Listing:
     """What is wrong with the listing, a sentence each, for an operator."""
     examined: tuple[Examined, ...] = ()
     """What was found out about the tools."""
+    size: int = 0
+    """Bytes of the tools, as they were listed."""
+    is_stale: bool = False
+    """It is of an earlier run: the upstream has not been connected yet."""
 
     @property
     def modern(self) -> bool:
@@ -195,6 +199,7 @@ class Connection:
             capabilities=self.client.server_capabilities.model_dump(by_alias=True, exclude_none=True),
             hints=tuple(page.hints),
             problems=(cut,) if page.cut else (),
+            size=page.size,
         )
 
     async def list_all(self, method: str, member: str, exchange: Exchange | None = None) -> Page:

@@ -41,6 +41,7 @@ from mcp_mirror.upstreams.bypass import Arrival
 from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.hearing import Party
 from mcp_mirror.upstreams.http import HttpTransport, TakesCookies
+from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.network_errors import explain_failed_connection, explain_response, read_marked
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
@@ -120,6 +121,8 @@ class Means:
     """Has the tokens that the upstream wants; None where it wants none."""
     doorway: Doorway | None = None
     """The way in for requests over all connections; None: each connection has one of its own."""
+    listings: ListingCache | None = None
+    """Keeps listings from run to run; None: nothing does."""
 
     def transport(self, output: ServerOutput, takes_cookies: TakesCookies) -> StdioTransport | HttpTransport:
         """A transport, single use."""
@@ -133,7 +136,16 @@ class Means:
 class Link:
     """A connection for one party, kept."""
 
-    def __init__(self, means: Means, party: Party, modes: Modes = ("auto", "legacy")) -> None:
+    def __init__(self, means: Means, party: Party, modes: Modes = ("auto", "legacy"), *, is_kept: bool = False) -> None:
+        """Make a link that is not connected.
+
+        Args:
+            means: What connections are made with.
+            party: Whom it is for.
+            modes: How to connect, in this order.
+            is_kept: Its listings are kept for the next run.
+        """
+        self._is_kept = is_kept
         self.means = means
         self._doorway = means.doorway or Doorway(means.policy.name, means.policy.bounds)
         self.party = replace(party, on_change=self._changed_now)
@@ -144,6 +156,8 @@ class Link:
         self._logged_output: tuple[str, ...] = ()
         self.settled = anyio.Event()
         """Set once the first attempt to connect has ended, well or not."""
+        self.listed = anyio.Event()
+        """Set once there is a listing, of this run or an earlier one, or the first attempt to connect has ended."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first."""
         self.last_used = anyio.current_time()
@@ -244,11 +258,40 @@ class Link:
                 self.failure = error
                 if self._tries_the_other_way(error):
                     continue
+                if self.listing and self.listing.is_stale:
+                    self.listing = None
+                    await self._tell_change("tools")
                 self._set_down(error)
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
             await anyio.sleep(_FIRST_PAUSE)
             with anyio.move_on_after(jittered(pause_after(attempts, _FIRST_PAUSE, _LONGEST_PAUSE))):
                 await self._wanted.wait()
+
+    async def restore(self) -> None:
+        """Serve the listing of an earlier run until the first attempt to connect has ended."""
+        means = self.means
+        kept = await means.listings.load(means.policy, means.redactor) if means.listings else None
+        if kept is None:
+            return
+        examined = await means.examine(means.policy, kept.tools)
+        if self.listing is not None or self.settled.is_set():
+            return
+        self.listing = Listing(
+            tools=tuple(dict(one.raw) for one in examined),
+            instructions=kept.instructions,
+            protocol_version=kept.protocol_version,
+            server=kept.server,
+            capabilities=kept.capabilities,
+            hints=((0, "private"),),  # clients must not keep it
+            examined=examined,
+            is_stale=True,
+        )
+        await self._tell_change("tools")
+        self.listed.set()
+
+    async def _save_listing(self) -> None:
+        if self._is_kept and self.listing and self.means.listings:
+            await self.means.listings.save(self.means.policy, self.means.redactor, self.listing)
 
     def _tries_the_other_way(self, error: UpstreamError) -> bool:
         """Whether to try the next way at once: servers of one era die of a question of the other's, or refuse it."""
@@ -270,6 +313,7 @@ class Link:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._follow_changes, connection)
                     tasks.start_soon(self._relist, connection)
+                    tasks.start_soon(self._save_listing)
                     await connection.bypass.ended.wait()
                     self._settle(None)
                     if reason := connection.bypass.flood.reason:
@@ -336,6 +380,7 @@ class Link:
             self._ready_since = anyio.current_time()
             self.status = Status("ready")
             self.settled.set()
+            self.listed.set()
         self._tell_moved()
 
     async def _tell_change(self, kind: str) -> None:
@@ -400,6 +445,7 @@ class Link:
             try:
                 if "tools" in changed:
                     self.listing = await connection.list_tools(self.means.examine)
+                    await self._save_listing()
             except UpstreamError as error:
                 log.warning("%s", error.logged)
                 changed.discard("tools")
@@ -414,6 +460,7 @@ class Link:
         self._failures = 0 if worked else self._failures + 1
         self.status = Status("down", str(error), self._output)
         self.settled.set()
+        self.listed.set()
         self._tell_moved()
         log.warning("upstream %s is down: %s", self.means.policy.name, error.logged)
         self._log_output()

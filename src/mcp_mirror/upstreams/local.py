@@ -78,6 +78,11 @@ class LocalUpstream:
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     @property
+    def listed(self) -> anyio.Event:
+        """See `Upstream.listed`."""
+        return self.settled
+
+    @property
     def policy(self) -> UpstreamPolicy:
         """How the functions are treated."""
         return self._functions.policy

@@ -21,6 +21,7 @@ from mcp_mirror.spool import Spool
 from mcp_mirror.upstreams.base import Examine, OpenList
 from mcp_mirror.upstreams.doorway import Doorway
 from mcp_mirror.upstreams.link import Means
+from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.redaction import Redactor
@@ -44,6 +45,8 @@ class Equipment:
     residency: Residency
     hold: float
     """Seconds that a call waits for a client's answer."""
+    listings: ListingCache | None = None
+    """Keeps listings from run to run."""
 
 
 class Upstreams:
@@ -164,6 +167,17 @@ class Upstreams:
             for upstream in self if caller is None else self.seen_by(caller):
                 await upstream.settled.wait()
 
+    async def settle_listings(self, seconds: float, caller: Caller) -> None:
+        """The same, but a listing of an earlier run is enough."""
+        with anyio.CancelScope(deadline=self._started + seconds):
+            for upstream in self.seen_by(caller):
+                await upstream.listed.wait()
+
+    async def settle_one(self, name: str, seconds: float) -> None:
+        """Wait until one upstream has been tried once, and no longer than this many seconds after the start."""
+        with anyio.CancelScope(deadline=self._started + seconds):
+            await self[name].settled.wait()
+
     def _make(self, policy: UpstreamPolicy) -> Upstream:
         equipment = self._equipment
         redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
@@ -171,7 +185,7 @@ class Upstreams:
             authorizer = Authorizer(policy.name, endpoint, redactor)
         doorway = Doorway(policy.name, policy.bounds)
         given = (equipment.spool, equipment.leash, equipment.client_info, redactor)
-        means = Means(policy, *given, equipment.examine, equipment.open_list, authorizer, doorway)
+        means = Means(policy, *given, equipment.examine, equipment.open_list, authorizer, doorway, equipment.listings)
         return ServerUpstream(means, equipment.audience, equipment.residency, equipment.hold)
 
     def _start(self, upstream: Upstream) -> None:

@@ -91,6 +91,10 @@ class Upstream(Protocol):
         """Set once the first attempt to connect has ended, well or not."""
 
     @property
+    def listed(self) -> anyio.Event:
+        """Set once there is a listing, of this run or an earlier one, or the first attempt to connect has ended."""
+
+    @property
     def under_way(self) -> int:
         """How many requests to it wait for their answers."""
 
@@ -201,7 +205,7 @@ class ServerUpstream:
         self._audience = audience
         self._hold = hold
         self._solitary = False
-        self._trunk = Link(means, self._party(None))
+        self._trunk = Link(means, self._party(None), is_kept=True)
         self._leases: dict[Key, _Lease] = {}
         self._tasks: TaskGroup | None = None
         self._held: HeldCalls | None = None
@@ -226,6 +230,11 @@ class ServerUpstream:
     def settled(self) -> anyio.Event:
         """Set once the first attempt to connect has ended, well or not."""
         return self._trunk.settled
+
+    @property
+    def listed(self) -> anyio.Event:
+        """See `Upstream.listed`."""
+        return self._trunk.listed
 
     @property
     def under_way(self) -> int:
@@ -254,13 +263,14 @@ class ServerUpstream:
     def present(self, client: Presented) -> None:
         """Told before the start that one client alone is served: every connection is its own."""
         self._solitary = True
-        self._trunk = Link(self._means, self._party(client.exchange), client.modes)
+        self._trunk = Link(self._means, self._party(client.exchange), client.modes, is_kept=True)
 
     async def run(self) -> None:
         """Connect, and keep connected; until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             self._held = HeldCalls(tasks, self._hold)
+            tasks.start_soon(self._trunk.restore)
             tasks.start_soon(self._trunk.run)
             try:
                 while True:
