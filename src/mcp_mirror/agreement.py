@@ -19,6 +19,9 @@ from mcp_mirror.spans import text_pieces, trim
 COMPARED_BYTES: Final = 1 << 20
 """Largest JSON text that is parsed to compare it; equal bytes and equal texts are found at any size."""
 
+_COMPACTED_BYTES: Final = 1 << 24
+"""Largest JSON text that is compared without the white space between its tokens: about 2 ms per MiB."""
+
 _COMPARED_MEMBERS: Final = 1_000
 _MEMBERS: Final = 32
 _STARTS: Final = ("{", "[")
@@ -54,7 +57,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
         if len(texts) == 1 and (_is_same_text(texts[0], value) or _is_same_string(texts[0], value)):
             return SAME
         if len(value) > COMPARED_BYTES or sum(map(len, texts)) > 2 * COMPARED_BYTES:
-            return UNKNOWN
+            return SAME if len(texts) == 1 and _is_same_but_for_space(texts[0], value) else UNKNOWN
         return _compare(_parsed(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return DIFFERS
@@ -109,6 +112,19 @@ def _is_same_text(literal: Buffer, value: Buffer) -> bool:
             return False
         position += len(piece)
     return position == len(value)
+
+
+def _is_same_but_for_space(literal: Buffer, value: Buffer) -> bool:
+    """Whether a text is the JSON text of a value, however both are indented."""
+    if bytes(value[:1]) == b'"' or max(len(literal), len(value)) > _COMPACTED_BYTES:
+        return False
+    text = msgspec.json.decode(literal, type=str)
+    return text[:1] in _STARTS and _compact(text.encode()) == _compact(bytes(value))
+
+
+def _compact(json_text: bytes) -> bytes:
+    """JSON text without the white space between its tokens."""
+    return msgspec.json.format(json_text, indent=-1)
 
 
 def _is_same_string(literal: Buffer, value: Buffer) -> bool:

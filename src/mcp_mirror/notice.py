@@ -15,6 +15,7 @@ from mcp_mirror.models import Buffer, Kind, Member
 from mcp_mirror.paths import LABEL_OF_SHOWN, LABEL_OF_TEXT, escape_token, position_token, unescape_token
 from mcp_mirror.policies import NoticeStyle
 from mcp_mirror.preview import (
+    MOST_TOKENS,
     Estimate,
     Preview,
     human_bytes,
@@ -29,6 +30,8 @@ from mcp_mirror.visible import bare, cut, plain_lines, quoted, visible
 
 _KEYS: Final = 600
 """Bytes that the list of keys may take."""
+_MORE_TOKENS: Final = 20
+"""Tokens of a preview that stay free for how many keys are left out."""
 _PAPER_KEYS: Final = 1000
 _KEY: Final = 120
 """Bytes of a key that is shown; a longer one is left out."""
@@ -103,13 +106,21 @@ def _told(stored: Stored) -> tuple[str, ...]:
         return (f"{_STANDS} an error ({_outline(stored)}).",)
     if stored.error is not None:
         return (f"{_STANDS} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
-    if stored.kind == "object" and (listed := _listed(stored)):
-        rows = preview_rows(stored.blob, stored.members, stored.estimate) if stored.preview else None
-        return (f"{_STANDS} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
+    if stored.kind == "object" and stored.members:
+        return _told_object(stored)
     if not stored.preview or stored.kind == "object":
         return (f"This path ({_outline(stored)}) stands for the result.",)
     shown = _preview(stored)
     return (f"{_STANDS} {shown.summary}{':' if shown.lines else '.'}", *shown.lines)
+
+
+def _told_object(stored: Stored) -> tuple[str, ...]:
+    """The keys of an object and, where it contains a table, the fields of that in the tokens that are left."""
+    has_table = stored.preview and preview_rows(stored.blob, stored.members, stored.estimate) is not None
+    listed = _listed(stored, MOST_TOKENS // 2 if has_table else MOST_TOKENS)
+    room = MOST_TOKENS - stored.estimate(listed.encode())
+    rows = preview_rows(stored.blob, stored.members, stored.estimate, room) if has_table else None
+    return (f"{_STANDS} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
 
 
 def _preview(stored: Stored) -> Preview:
@@ -141,9 +152,16 @@ def _use(stored: Stored) -> str:
     return _USE_BELOW if stored.kind == "object" else _USE
 
 
-def _listed(stored: Stored) -> str:
+def _listed(stored: Stored, room: int) -> str:
     shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{key}', _KEY)} {value}", _KEYS)
-    return ", ".join((*shown, *([f"and {left:,} more keys"] if left else ())))
+    room, fitting = room - _MORE_TOKENS, 0
+    for said in shown:
+        room -= stored.estimate(said.encode()) + 1
+        if room < 0:
+            break
+        fitting += 1
+    left += len(shown) - fitting
+    return ", ".join((*shown[:fitting], *([f"and {left:,} more keys"] if left else ())))
 
 
 def _paper(stored: Stored) -> str:

@@ -96,14 +96,24 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
     return Preview(f"{kind} {bare(str(bytes(blob[span.start : span.stop][:_TINY]), 'utf-8', 'replace'), _TINY)}")
 
 
-def preview_rows(blob: Buffer, known: Sequence[Member], estimate: Estimate) -> Preview | None:
-    """The fields and the first item of the largest array of objects among an object's members, if there is one."""
+def preview_rows(blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MOST_TOKENS) -> Preview | None:
+    """The fields and the first item of the largest array of objects among an object's members, if there is one.
+
+    Args:
+        blob: The object's JSON text.
+        known: Its members.
+        estimate: Expected tokens of a text.
+        room: Tokens that fields and item may cost.
+    """
     arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
     largest = max(arrays, key=lambda member: member.span.length, default=None)
     if largest is None or not _is_table(blob, largest.span):
         return None
-    fields, first = _rows(blob, largest.span, _Room(estimate))
-    return Preview(f'fields of "/{bare(escape_token(largest.key), _FIELD)}": {fields}', first)
+    named = f'fields of "/{bare(escape_token(largest.key), _FIELD)}": '
+    left = _Room(estimate, room)
+    left.takes(named)
+    fields, first = _rows(blob, largest.span, left)
+    return Preview(f"{named}{fields}", first)
 
 
 def describe_media(media: Media) -> str:

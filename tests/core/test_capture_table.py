@@ -304,10 +304,11 @@ def test_text_that_only_repeats_is_dropped_and_text_that_says_more_is_named(
 
 
 def test_beyond_the_bound_of_comparison_a_text_is_kept_and_not_named() -> None:
-    value = {"a": "x" * (1 << 20)}
-    captured = taken(result([text(json.dumps(value, indent=1))], value))
+    value = {"a": "x" * (1 << 20), "b": 1}
+    captured = taken(result([text(json.dumps(value).replace("1", "1.0"))], value))
     assert captured.companion is not None
     assert not captured.named
+    assert taken(result([text(json.dumps(value, indent=1))], value)).companion is None
     assert taken(result([text(json.dumps(value))], value)).companion is None
 
 

@@ -68,3 +68,23 @@ def test_a_path_alone_costs_a_third_of_a_notice_in_the_papers_manner_at_most(
     name: str, cost: Callable[[str, NoticeStyle], float]
 ) -> None:
     assert cost(name, "opaque") <= 0.34 * cost(name, "paper")
+
+
+_FIELDS = {f"field_{number}": f"value {number}" for number in range(25)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {f"some_long_key_{number}": "v" * 100 for number in range(25)} | {"rows": [_FIELDS] * 400},
+        {f"漢字キー{number}名": "漢" * 300 for number in range(60)},
+        {"rows": [_FIELDS] * 400, "total": 3},
+    ],
+    ids=["keys and a table", "keys of ideographs", "table"],
+)
+def test_keys_and_a_table_share_the_tokens_of_one_preview(value: Any, count_tokens: Callable[[str], int]) -> None:
+    blob = json.dumps(value, ensure_ascii=False).encode()
+    stored = Stored("PATH", "t", b"{}", blob, "object", expecter("openai"), members(blob, trim(blob)))
+    notice = write_notice(stored, "compact")
+    assert ("fields of" in notice) == ("rows" in value)
+    assert count_tokens(notice) <= 1.1 * MOST_TOKENS + 30  # the estimate is within a tenth of the tokenizer
