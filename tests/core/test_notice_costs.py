@@ -14,7 +14,7 @@ import pytest
 from mcp_mirror.models import Kind
 from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.preview import MOST_TOKENS
+from mcp_mirror.preview import MOST_TOKENS, preview_value
 from mcp_mirror.spans import members, trim
 from mcp_mirror.tokens import expecter
 
@@ -88,3 +88,11 @@ def test_keys_and_a_table_share_the_tokens_of_one_preview(value: Any, count_toke
     notice = write_notice(stored, "compact")
     assert ("fields of" in notice) == ("rows" in value)
     assert count_tokens(notice) <= 1.1 * MOST_TOKENS + 30  # the estimate is within a tenth of the tokenizer
+
+
+def test_a_preview_leaves_out_the_lines_that_no_longer_fit(count_tokens: Callable[[str], int]) -> None:
+    blob = json.dumps("".join(f"{number:060}\n" for number in range(400))).encode()
+    lines = preview_value(blob, "text", lambda text: len(text) // 2).lines
+    assert 2 < len(lines) < 7
+    assert all(len(line) == 60 for line in lines if not line.startswith("..."))
+    assert count_tokens("\n".join(lines)) < MOST_TOKENS
