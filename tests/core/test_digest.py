@@ -44,7 +44,7 @@ def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     digest = digest_result(members(content=blocks), order(), estimate_tokens)
     shown = json.loads(b"".join(map(bytes, reply_of(digest, None)["content"])))
     assert shown[:3] == blocks
-    assert shown[3]["text"].endswith(f'memory_path: "{BASE}"')
+    assert shown[3]["text"].startswith(f'memory_path: "{BASE}"\n"{BASE}/1" image/png')
     paper = digest_result(members(content=blocks), order(style="paper"), estimate_tokens)
     assert [block["type"] for block in json.loads(b"".join(map(bytes, reply_of(paper, None)["content"])))] == [
         "text",
