@@ -79,7 +79,7 @@ class Seen:
 
 
 GONE = r"'bad' closed the connection during '{tool}'"
-FAILED = r"'bad' (refused|closed|failed|answered)[^']* '{tool}'"
+FAILED = r"'bad' (refused|closed|failed|answered|did not answer)[^']* '{tool}'"
 OVER = r"over `limits\.max_message_bytes`"
 LATE = r"'bad' did not answer '{tool}' within 0\.5 s"
 

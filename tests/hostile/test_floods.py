@@ -43,7 +43,8 @@ async def test_a_flood_holds_up_no_other_client(
         row.waited = waits.longest
         row.outcome = "ended" if "closed the connection" in said else "slowed"
         assert waits.p99 < 1.0 * slowness()
-        assert sum(map(len, served.stderr)) - logged < LOG
+        ours = [line for line in served.stderr if b" call tool=" not in line]  # one line for each call at -v
+        assert sum(map(len, ours)) - logged < LOG
         if kind == "garbage" and row.outcome == "ended":  # on a busy machine a flood may be too slow for that
             await until(lambda: b"nobody asked for" in b"".join(served.stderr))
 

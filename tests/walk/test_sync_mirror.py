@@ -32,6 +32,11 @@ def with_functions(**options: Any) -> SyncMirror:
     return mirror
 
 
+def portals() -> set[threading.Thread]:
+    """Threads with an event loop of their own; other tests in this process may have some."""
+    return {thread for thread in threading.enumerate() if "portal" in thread.name}
+
+
 def test_a_script_calls_tools_without_await(chemist: Any) -> None:
     with with_functions(upstreams={"maker": chemist}) as mirror:
         names = [tool["name"] for tool in mirror.tools("mcp")]
@@ -94,6 +99,7 @@ def test_plain_tools_call_it_and_async_tools_are_refused() -> None:
 
 
 def test_it_is_opened_again_after_it_was_closed_and_says_when_it_is_not_open(tmp_path: Any) -> None:
+    before = portals()
     mirror = with_functions(store={"kind": "disk", "path": str(tmp_path / "store")})
     closed = r"This SyncMirror is not open: use it within `with mirror:`\."
     with pytest.raises(MirrorError, match=closed):
@@ -107,10 +113,11 @@ def test_it_is_opened_again_after_it_was_closed_and_says_when_it_is_not_open(tmp
         mirror.tools()
     with mirror:
         assert mirror.read(path) == "kept"
-    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
+    assert portals() == before
 
 
 def test_errors_of_the_script_and_of_the_start_are_raised(tmp_path: Any) -> None:
+    before = portals()
     with pytest.raises(ZeroDivisionError), with_functions() as mirror:
         raise ZeroDivisionError
     with pytest.raises(MirrorError):
@@ -119,7 +126,7 @@ def test_errors_of_the_script_and_of_the_start_are_raised(tmp_path: Any) -> None
     mirror = SyncMirror(store={"kind": "disk", "path": str(tmp_path / "file")})
     with pytest.raises(StoreError, match=r"The store in .* failed"), mirror:
         pytest.fail("it was opened")
-    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
+    assert portals() == before
 
 
 def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:

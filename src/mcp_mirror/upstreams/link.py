@@ -270,7 +270,9 @@ class Link:
     async def restore(self) -> None:
         """Serve the listing of an earlier run until the first attempt to connect has ended."""
         means = self.means
-        kept = await means.listings.load(means.policy, means.redactor) if means.listings else None
+        if means.listings is None:
+            return
+        kept = await means.listings.load(means.policy, means.redactor, self.party.capabilities)
         if kept is None:
             return
         examined = await means.examine(means.policy, kept.tools)
@@ -291,7 +293,8 @@ class Link:
 
     async def _save_listing(self) -> None:
         if self._is_kept and self.listing and self.means.listings:
-            await self.means.listings.save(self.means.policy, self.means.redactor, self.listing)
+            means, capabilities = self.means, self.party.capabilities
+            await self.means.listings.save(means.policy, means.redactor, capabilities, self.listing)
 
     def _tries_the_other_way(self, error: UpstreamError) -> bool:
         """Whether to try the next way at once: servers of one era die of a question of the other's, or refuse it."""

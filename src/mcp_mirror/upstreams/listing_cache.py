@@ -47,9 +47,11 @@ class ListingCache:
         self._folder = folder
         self._written: dict[str, bytes] = {}
 
-    async def load(self, policy: UpstreamPolicy, redactor: Redactor) -> KeptListing | None:
-        """The last listing of an upstream with this configuration; None where there is none."""
-        name = _name_of(policy, redactor)
+    async def load(
+        self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]
+    ) -> KeptListing | None:
+        """The last listing of an upstream with this configuration, for a client with these capabilities, if any."""
+        name = _name_of(policy, redactor, capabilities)
         try:
             raw = await anyio.to_thread.run_sync(_read, self._folder / name)
             kept = msgspec.json.decode(raw, type=KeptListing)
@@ -61,9 +63,11 @@ class ListingCache:
         self._written[name] = raw
         return kept if kept.version == _VERSION else None
 
-    async def save(self, policy: UpstreamPolicy, redactor: Redactor, listing: Listing) -> None:
+    async def save(
+        self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any], listing: Listing
+    ) -> None:
         """Keep a listing, unless it is too large or kept already."""
-        name = _name_of(policy, redactor)
+        name = _name_of(policy, redactor, capabilities)
         if listing.size > _LARGEST:
             return
         try:
@@ -97,8 +101,10 @@ def _write(folder: Path, name: str, raw: bytes) -> None:
         path.unlink(missing_ok=True)
 
 
-def _name_of(policy: UpstreamPolicy, redactor: Redactor) -> str:
-    identity = {"name": policy.name, "scope": policy.scope, **_identity_of(policy, redactor)}
+def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]) -> str:
+    """Some servers list other tools for clients with other capabilities, such as roots."""
+    client = sorted(capabilities)
+    identity = {"name": policy.name, "scope": policy.scope, "client": client, **_identity_of(policy, redactor)}
     return f"{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()[:40]}.json"
 
 

@@ -37,7 +37,7 @@ _LAST_OUTPUT: Final = 0.2
 """Seconds that a child's last output is waited for once it has ended; a process of another group may keep the pipe."""
 _STDERR_SLICE: Final = 1 << 16
 """Bytes of standard error after which other tasks run."""
-_STDERR_RATE: Final = 8 << 20
+_STDERR_RATE: Final = 32 << 20
 """Bytes of standard error that are read in a second; a child that writes more waits."""
 
 _COURTESY: Final = 0.2
