@@ -229,7 +229,7 @@ async def open_desk(
         config.write_text(json.dumps({"upstreams": {"up": {**upstream, "overrides": overrides}}, **sections}))
         async with (
             _transport(combination.face, config) as transport,
-            Client(_listening(transport, heard), mode=mode, input_required_max_rounds=30, **keys) as client,
+            Client(_listening(transport, heard), mode=mode, **keys) as client,
         ):
             await asyncio.wait_for(client.list_tools(), BOUND)
             yield Desk(combination, client, person, heard)

@@ -211,6 +211,9 @@ async def test_a_cancelled_call_whose_question_is_open_is_cancelled_at_the_upstr
 
 
 async def test_a_server_that_asks_without_end_ends_its_own_call_only(desk: Desk) -> None:
+    if desk.combination.client == NEW:  # calls that it left open are not counted for the one that asks
+        for _ in range(3):
+            await first_round(desk, rounds="form")
     for _ in range(2):
         result = await desk.call("interview", rounds=";".join(["form"] * 20))
         assert result.is_error

@@ -277,8 +277,12 @@ class Hearing:
         attended = list(self._attended.values())
         if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
             return None
-        waited_for = [attendance for attendance in attended if attendance.courier.exchange.is_waiting]
+        waited_for = self._waited_for()
         return waited_for[0] if waited_for else attended[-1]
+
+    def _waited_for(self) -> list[Attendance]:
+        """The requests under way that their clients wait for, oldest first."""
+        return [attendance for attendance in self._attended.values() if attendance.courier.exchange.is_waiting]
 
     def _courier_for(self, said: Said) -> Courier | None:
         attendance = self._attendance_for(said)
@@ -351,9 +355,11 @@ class Hearing:
             return await exchange.ask(said.method, said.params)
 
     async def _count(self, said: Said, attendance: Attendance | None) -> None:
-        """Count a request to the client; where it is not known about which call, against that with the fewest.
+        """Count a request to the client against its call.
 
-        One that is too many is refused after the cancellation of its call, or the server would go on asking.
+        Where the server does not say which call it is about, the call with the fewest requests is charged, of those
+        that a client waits for if there are any: calls that clients left open lend no requests to others.
+        A request over the limit is refused after its call was cancelled, or the server would continue to ask.
 
         Raises:
             RefusedError: There are too many: the call ends.
@@ -365,7 +371,7 @@ class Hearing:
                 raise _refused(types.INVALID_REQUEST, str(error)) from None
             return
         if said.about is None:
-            attendance = min(self._attended.values(), key=lambda one: one.asked)
+            attendance = min(self._waited_for() or self._attended.values(), key=lambda one: one.asked)
         attendance.asked += 1
         most = self._bounds.max_questions_per_call
         if attendance.asked > most:
