@@ -177,9 +177,14 @@ $(NODE)/.installed: tests/node/package-lock.json
 
 comma := ,
 # The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
-PURE  := errors models paths labels flows policies access limits callers shorthand visible audit wire frames spans references canonical directory naming pins schema validation examination resolve capture agreement media text_format preview notice budget digest \
-         tokens/__init__ tokens/pieces tokens/lexicon tokens/costs tokens/estimate tokens/messages \
-         prune/__init__ prune/formats prune/stubs prune/phases prune/placing prune/ledger prune/pruning prune/restoring \
-         signatures results result_types dataframes definitions replies \
-         query/__init__ query/texts query/windows query/lines query/grep query/shape query/select query/trees query/edits \
+PURE  := errors types paths callers observability/audit \
+         $(addprefix settings/,policies labels access limits) \
+         $(addprefix payload/,json_rpc framing json_spans canonical_json) \
+         $(addprefix security/,flows pins path_hash sanitize) \
+         $(addprefix core/,__init__ agreement budgets capture definitions directory examination media naming notice preview \
+           resolve result_processing schema schema_references text_format validation) \
+         $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
+         $(addprefix prune/,__init__ formats stubs phases placing ledger pruning restoring) \
+         $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
+         $(addprefix query/,__init__ texts windows lines grep shape select trees edits) \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge samples matrix report)

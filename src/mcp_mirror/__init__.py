@@ -5,8 +5,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcp_mirror.mirror import Mirror, Reply
-    from mcp_mirror.sync_mirror import SyncMirror
+    from mcp_mirror.library.mirror import Mirror, Reply
+    from mcp_mirror.library.sync_mirror import SyncMirror
 
 __all__ = ["Mirror", "Reply", "SyncMirror", "__version__"]
 
@@ -16,6 +16,6 @@ __version__ = version("mcp-mirror")
 def __getattr__(name: str) -> Any:
     """Load the library's face when a program asks for it: the gateway's own processes need little of it."""
     if name in __all__:
-        module = "mcp_mirror.sync_mirror" if name == "SyncMirror" else "mcp_mirror.mirror"
+        module = "mcp_mirror.library.sync_mirror" if name == "SyncMirror" else "mcp_mirror.library.mirror"
         return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ def main() -> None:
     comes in takes an eighth of the start; later, each look through it would hold up every call for some 50 ms.
     """
     gc.disable()
-    from mcp_mirror.cli import app  # noqa: PLC0415  # after the collector is off
+    from mcp_mirror.cli.main import app  # noqa: PLC0415  # after the collector is off
 
     gc.freeze()
     gc.enable()

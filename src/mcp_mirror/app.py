@@ -17,51 +17,51 @@ from anyio.abc import TaskGroup
 from platformdirs import user_cache_path, user_data_path
 
 from mcp_mirror import __version__
-from mcp_mirror.admission import Admission, Bound, Queue
-from mcp_mirror.audit import Audit
-from mcp_mirror.audit_file import AuditFile
-from mcp_mirror.catalog import Catalog
-from mcp_mirror.contents import LABELS, ContentCapture
-from mcp_mirror.conversations import Conversations
+from mcp_mirror.config.lock_file import read_pins
+from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
-from mcp_mirror.faces.announcements import Announcements
-from mcp_mirror.faces.auth.gate import check_address
-from mcp_mirror.faces.connections import BACKLOG, Connections
-from mcp_mirror.faces.farewell import Farewell
-from mcp_mirror.faces.handlers import Handlers
-from mcp_mirror.faces.postbox import Postbox
-from mcp_mirror.faces.server import MirrorServer
-from mcp_mirror.faces.sessions import Sessions
-from mcp_mirror.flows import flows_of
-from mcp_mirror.gateway import Gateway
-from mcp_mirror.handles import PatientListener
-from mcp_mirror.inquiries import Inquirer
-from mcp_mirror.keeper import Keeper
-from mcp_mirror.leash import Leash
-from mcp_mirror.limits import TrafficPolicy
-from mcp_mirror.lockfile import read_pins
-from mcp_mirror.news import News
-from mcp_mirror.pins import Pins
-from mcp_mirror.policies import Config, StorePolicy, WirePolicy
-from mcp_mirror.relay import Relay
-from mcp_mirror.scanner import Scanner
-from mcp_mirror.schema_workers import SchemaWorkers
-from mcp_mirror.sending import Sender
-from mcp_mirror.spool import Spool
+from mcp_mirror.gateway.contents import LABELS, ContentCapture
+from mcp_mirror.gateway.context_budgets import Conversations
+from mcp_mirror.gateway.gateway import Gateway
+from mcp_mirror.gateway.relay import Relay
+from mcp_mirror.gateway.reply_budget import Sender
+from mcp_mirror.gateway.subscriptions import Subscriptions
+from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
+from mcp_mirror.memory.tools.table import OwnTool, own_tools
+from mcp_mirror.memory.usage import Tally
+from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.observability.audit import Audit
+from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.logging import shorthand_of
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import flows_of
+from mcp_mirror.security.pins import Pins
+from mcp_mirror.security.rate_limits import Admission, Bound, Queue
+from mcp_mirror.server.announcements import Announcements
+from mcp_mirror.server.auth.gate import check_address
+from mcp_mirror.server.change_notifier import News
+from mcp_mirror.server.connections import BACKLOG, Connections
+from mcp_mirror.server.graceful_shutdown import Farewell
+from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.settings.limits import TrafficPolicy
+from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.disk import LISTINGS, DiskStore
+from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.subscriptions import Subscriptions
-from mcp_mirror.tally import Tally
-from mcp_mirror.telemetry import shorthand_of
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.file_handles import PatientListener
 from mcp_mirror.tokens import estimator
-from mcp_mirror.tools import LABELS as OWN_LABELS
-from mcp_mirror.tools import OwnTool, own_tools
 from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
-from mcp_mirror.upstreams.supervisor import Equipment, Upstreams
+from mcp_mirror.upstreams.registry import Equipment, Upstreams
 from mcp_mirror.upstreams.upstream import Audience, Residency
+from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.workers.schemas import SchemaWorkers
 
 _logger = logging.getLogger(__name__)
 
@@ -408,7 +408,7 @@ def _open_disk(policy: StorePolicy, _: Callable[[], Path]) -> Store:
 
 def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
     try:
-        from mcp_mirror.stores.redis import RedisStore  # noqa: PLC0415  # an extra
+        from mcp_mirror.stores.redis.store import RedisStore  # noqa: PLC0415  # an extra
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 from uuid import UUID
 
-from mcp_mirror.models import JsonToken
+from mcp_mirror.types import JsonToken
 
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)

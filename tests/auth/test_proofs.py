@@ -20,10 +20,10 @@ from tests.walk.conftest import BOUND
 from tests.walk.test_faces import HEADERS, HELLO
 
 from mcp_mirror.config import load_config
-from mcp_mirror.faces.auth import proofs
-from mcp_mirror.faces.auth.principals import Principal
-from mcp_mirror.faces.auth.proofs import Proofs, thumbprint_of
-from mcp_mirror.pins import Pins
+from mcp_mirror.security.pins import Pins
+from mcp_mirror.server.auth import proofs
+from mcp_mirror.server.auth.principals import Principal
+from mcp_mirror.server.auth.proofs import Proofs, thumbprint_of
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured

@@ -23,14 +23,14 @@ from tests.walk.conftest import BOUND
 from tests.walk.test_faces import HEADERS
 
 from mcp_mirror.callers import Caller, Exchange, Silent
+from mcp_mirror.cli.reload import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.faces.announcements import Change
-from mcp_mirror.reloading import Reloading
-from mcp_mirror.rounds import asked_reply, checked, read_round
-from mcp_mirror.upstreams.passing import scoped as scoped_way
-from mcp_mirror.upstreams.questions import Asked
-from mcp_mirror.wire import join, object_of
+from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
+from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.server.announcements import Change
+from mcp_mirror.upstreams.channel_proxy import scoped as scoped_way
+from mcp_mirror.upstreams.elicitation import Asked
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Run

@@ -19,11 +19,11 @@ from tests.walk.conftest import COMMAND
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, Silent
-from mcp_mirror.calls import ToolCall
+from mcp_mirror.cli.login import sign_in
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.login import sign_in
-from mcp_mirror.wire import join
+from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.payload.json_rpc import join
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run

@@ -13,9 +13,9 @@ import jwt
 import pytest
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 
-from mcp_mirror.access import IssuerPolicy
-from mcp_mirror.faces.auth.jwts import Issuers
-from mcp_mirror.faces.auth.keys import KeysUnavailableError
+from mcp_mirror.server.auth.jwts import Issuers
+from mcp_mirror.server.auth.keys import KeysUnavailableError
+from mcp_mirror.settings.access import IssuerPolicy
 
 ISSUER = "https://login.example.com/"
 OTHER = "https://other.example.com/"

@@ -35,10 +35,10 @@ from setups import (
 
 from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, Silent
-from mcp_mirror.calls import ToolCall
 from mcp_mirror.config import load_config
-from mcp_mirror.spans import locate, members, trim
-from mcp_mirror.wire import join, line_of, open_message
+from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.payload.json_rpc import join, line_of, open_message
+from mcp_mirror.payload.json_spans import locate, members, trim
 
 MB = 1_000_000
 

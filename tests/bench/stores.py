@@ -12,11 +12,11 @@ from measures import MB, show
 from redis_process import COMMAND, RedisProcess
 from rich.console import Console
 
-from mcp_mirror.models import Descriptor, Provenance, Span
-from mcp_mirror.policies import EncryptionPolicy, StoreKind, StorePolicy
+from mcp_mirror.settings.policies import EncryptionPolicy, StoreKind, StorePolicy
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.disk import DiskStore
-from mcp_mirror.stores.redis import RedisStore
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, Provenance, Span
 
 _SIZES = (("1 KB", 1000, 40), ("1 MB", MB, 10), ("100 MB", 100 * MB, 1))
 """Name, bytes, and how many of each a run measures."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.access import (
+from mcp_mirror.settings.access import (
     AuthPolicy,
     IssuerPolicy,
     TokenPolicy,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.audit import SILENT, Audit, AuditRecord, line_of
-from mcp_mirror.policies import AuditPolicy
-from mcp_mirror.shorthand import Shorthand
+from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, line_of
+from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 SHORT = Shorthand(b"k" * 32)

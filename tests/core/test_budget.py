@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.budget import (
+from mcp_mirror.core.budgets import (
     LEAST,
     NOTICE,
     SHARE,
@@ -20,8 +20,8 @@ from mcp_mirror.budget import (
     media_cost,
     wanted_by,
 )
-from mcp_mirror.models import Buffer, Traffic
-from mcp_mirror.policies import ContextPolicy, MirrorPolicy
+from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
+from mcp_mirror.types import Buffer, Traffic
 
 TOKENS = st.integers(0, 300_000)
 STEPS = st.lists(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture
-from mcp_mirror.models import Buffer, Draft
+from mcp_mirror.core.capture import PARTS, Captured, CaptureRules, capture
+from mcp_mirror.types import Buffer, Draft
 
 VALUES = st.recursive(
     st.sampled_from(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.capture import PARTS, Captured, CaptureRules, capture, unwrapped_key
-from mcp_mirror.models import Buffer
-from mcp_mirror.notice import Excerpt
-from mcp_mirror.policies import CaptureMode
+from mcp_mirror.core.capture import PARTS, Captured, CaptureRules, capture, unwrapped_key
+from mcp_mirror.core.notice import Excerpt
+from mcp_mirror.settings.policies import CaptureMode
+from mcp_mirror.types import Buffer
 
 SMALL, LARGE = "short", "long " * 100
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog
-from mcp_mirror.floods import finish
-from mcp_mirror.naming import Origin
-from mcp_mirror.pins import Lock, Pins, pin_upstream
-from mcp_mirror.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.schema import fit_name
-from mcp_mirror.tools import TOOLS
+from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
+from mcp_mirror.core.naming import Origin
+from mcp_mirror.core.schema import fit_name
+from mcp_mirror.memory.tools.table import TOOLS
+from mcp_mirror.payload.floods import finish
+from mcp_mirror.security.pins import Lock, Pins, pin_upstream
+from mcp_mirror.settings.policies import LockMode, MirrorPolicy, StdioEndpoint, UpstreamPolicy
 
 UPSTREAMS = ("a", "A", "b", "a_b", "mem\u00f6ry", "b.c")
 PLAIN = (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mcp_mirror.dataframes import form_of, is_scalar, scalar_of
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.results import result_of
+from mcp_mirror.functions.dataframes import form_of, is_scalar, scalar_of
+from mcp_mirror.functions.results import result_of
 
 
 def members(value: object) -> dict[str, Any]:

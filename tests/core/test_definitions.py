@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.definitions import define
+from mcp_mirror.core.definitions import define
 from mcp_mirror.errors import MirrorError
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.answers import reply_of
-from mcp_mirror.capture import CaptureRules
-from mcp_mirror.digest import INDEXED, Digest, Order, Refused, digest_frame, digest_result, members_of
+from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.replies import reply_of
+from mcp_mirror.core.result_processing import INDEXED, Digest, Order, Refused, digest_frame, digest_result, members_of
 from mcp_mirror.errors import WireError
-from mcp_mirror.policies import CaptureMode
+from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
 
 BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"

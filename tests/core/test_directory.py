@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.directory import KINDS, Kind, Merged, Place, alias, merge, name_at, scheme_of
-from mcp_mirror.wire import join
+from mcp_mirror.core.directory import KINDS, Kind, Merged, Place, alias, merge, name_at, scheme_of
+from mcp_mirror.payload.json_rpc import join
 
 ALL_KINDS: Sequence[Kind] = ("resources", "templates", "prompts")
 UPSTREAMS = ["a", "b", "a_b", "x y", "x-y", "7"]

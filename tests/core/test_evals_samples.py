@@ -10,7 +10,7 @@ from mcp_mirror.evals.conversation import Reply, Result, User
 from mcp_mirror.evals.matrix import STYLES
 from mcp_mirror.evals.samples import tell_example, with_paths
 from mcp_mirror.paths import bases_in, parse_path
-from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.settings.policies import NoticeStyle
 
 SPOKEN = (
     Spoken(user="Count."),

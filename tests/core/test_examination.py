@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.hostile.schemas import page
 
-from mcp_mirror.examination import Examined, compiled, examine, look_through, with_check
-from mcp_mirror.limits import UpstreamBounds
+from mcp_mirror.core.examination import Examined, compiled, examine, look_through, with_check
+from mcp_mirror.settings.limits import UpstreamBounds
 
 BOUNDS = UpstreamBounds(max_tool_bytes=10_000)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.digest import read_ifc
-from mcp_mirror.flows import EVERYBODY, Flows, flows_of, key_of, read_rule, told, written
-from mcp_mirror.labels import (
+from mcp_mirror.core.result_processing import read_ifc
+from mcp_mirror.security.flows import EVERYBODY, Flows, flows_of, key_of, read_rule, told, written
+from mcp_mirror.settings.labels import (
     FILES,
     FUNCTIONS,
     LEVELS,
@@ -26,8 +26,8 @@ from mcp_mirror.labels import (
     PlacePolicy,
     Rule,
 )
-from mcp_mirror.models import Descriptor, Provenance
-from mcp_mirror.policies import Config, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.types import Descriptor, Provenance
 
 INTEGRITIES: tuple[Integrity, ...] = get_args(Integrity)
 NAMES = ("a", "b", "c")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.frames import HEAD, Event, EventReader, LineReader, MemoryCollector, Overlong
-from mcp_mirror.models import Buffer
+from mcp_mirror.payload.framing import HEAD, Event, EventReader, LineReader, MemoryCollector, Overlong
+from mcp_mirror.types import Buffer
 
 Message = bytes | Overlong
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.capture import CaptureRules
-from mcp_mirror.definitions import excess_of
-from mcp_mirror.digest import Order, digest_frame
+from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.definitions import excess_of
+from mcp_mirror.core.resolve import check_count, find_pointers
+from mcp_mirror.core.result_processing import Order, digest_frame
 from mcp_mirror.errors import BusyError, ToolError, WireError
-from mcp_mirror.limits import TrafficPolicy, UpstreamBounds
-from mcp_mirror.resolve import check_count, find_pointers
+from mcp_mirror.payload.json_rpc import check_envelope, is_deeper, open_message
+from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.wire import check_envelope, is_deeper, open_message
 
 LEAVES = st.text(alphabet='[]{}"\\a\u00e9') | st.integers() | st.booleans() | st.none()
 TREES = st.recursive(

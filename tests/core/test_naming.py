@@ -1,6 +1,6 @@
 """Names that are one tool's alone."""
 
-from mcp_mirror.naming import Names
+from mcp_mirror.core.naming import Names
 
 OWN = ("memory_read",)
 

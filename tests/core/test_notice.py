@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.models import Kind
-from mcp_mirror.notice import Excerpt, Stored, write_notice
+from mcp_mirror.core.notice import Excerpt, Stored, write_notice
+from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
-from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.preview import human_bytes
-from mcp_mirror.spans import kind_at, members, trim
-from mcp_mirror.visible import quoted
+from mcp_mirror.payload.json_spans import kind_at, members, trim
+from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.settings.policies import NoticeStyle
+from mcp_mirror.types import Kind
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"

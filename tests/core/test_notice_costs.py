@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from mcp_mirror.models import Kind
-from mcp_mirror.notice import Stored, write_notice
-from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.preview import MOST_TOKENS, preview_value
-from mcp_mirror.spans import members, trim
+from mcp_mirror.core.notice import Stored, write_notice
+from mcp_mirror.core.preview import MOST_TOKENS, preview_value
+from mcp_mirror.payload.json_spans import members, trim
+from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.tokens import expecter
+from mcp_mirror.types import Kind
 
 PATHS = 60
 PAPER = 213

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.policies import MemoryToolsPolicy
-from mcp_mirror.tools import LABELS, RETRIEVE, TOOLS, own_tools
+from mcp_mirror.memory.tools.table import LABELS, RETRIEVE, TOOLS, own_tools
+from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
 ROOTED = MemoryToolsPolicy(roots=("/exchange",))

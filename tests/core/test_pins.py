@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.pins import (
+from mcp_mirror.security.pins import (
     NO_LOCK,
     NO_PINS,
     Change,
@@ -21,7 +21,7 @@ from mcp_mirror.pins import (
     read_lock,
     write_lock,
 )
-from mcp_mirror.policies import LockMode, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import LockMode, StdioEndpoint, UpstreamPolicy
 
 TOOL: Mapping[str, Any] = {
     "name": "add",

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.answers import LONGEST_ERROR, error_reply
-from mcp_mirror.capture import CaptureRules
-from mcp_mirror.catalog import CatalogRules, build_catalog
-from mcp_mirror.digest import Digest, Order, digest_result
-from mcp_mirror.floods import finish
-from mcp_mirror.models import Span
+from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.catalog import CatalogRules, build_catalog
+from mcp_mirror.core.replies import LONGEST_ERROR, error_reply
+from mcp_mirror.core.result_processing import Digest, Order, digest_result
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
-from mcp_mirror.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy
-from mcp_mirror.spans import Miss, locate
+from mcp_mirror.payload.floods import finish
+from mcp_mirror.payload.json_spans import Miss, locate
+from mcp_mirror.security.sanitize import visible_ends, visible_lines
+from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.visible import visible_ends, visible_lines
+from mcp_mirror.types import Span
 
 STYLES = get_args(NoticeStyle)
 BASE = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.schema import Schema, admit_paths, fit_name, twin_of
-from mcp_mirror.tools import TOOLS
+from mcp_mirror.core.schema import Schema, admit_paths, fit_name, twin_of
+from mcp_mirror.memory.tools.table import TOOLS
 
 Rule = Callable[[Schema], bool]
 """Whether a tool obeys."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Span
 from mcp_mirror.query.edits import Merge, Patch, Replace, joined
+from mcp_mirror.types import Span
 
 
 def never() -> bool:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.texts import Piece, count_characters, find_text, pieces_of
 from mcp_mirror.query.windows import Budget, Unit, Window, count_lines
-from mcp_mirror.spans import trim
 from mcp_mirror.tokens import estimate_tokens
 
 WIDE = Budget(1_000_000, 10_000, estimate_tokens)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.replies import read_reply
+from mcp_mirror.functions.reply import read_reply
 
 SAID = {"type": "text", "text": "said"}
 LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.models import Location, Span
-from mcp_mirror.notice import Excerpt, Stored, write_notice
+from mcp_mirror.core.notice import Excerpt, Stored, write_notice
+from mcp_mirror.core.resolve import Escaped, Pointer, explain_strings, find_pointers
 from mcp_mirror.paths import MemoryPath, parse_path
-from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.resolve import Escaped, Pointer, explain_strings, find_pointers
-from mcp_mirror.spans import members, trim
+from mcp_mirror.payload.json_spans import members, trim
+from mcp_mirror.settings.policies import NoticeStyle
+from mcp_mirror.types import Location, Span
 
 ID, OTHER_ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f", "11111111-2222-4333-8444-555555555555"
 BASE, OTHER = f"make_grid-{ID}", f"make_grid-{OTHER_ID}"

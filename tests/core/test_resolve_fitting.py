@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_mirror.core.resolve import Pointer, Resolved, Spelled, find_pointers, find_spelled, fit, substitute
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Kind, Location
-from mcp_mirror.resolve import Pointer, Resolved, Spelled, find_pointers, find_spelled, fit, substitute
-from mcp_mirror.wire import join
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.types import Kind, Location
 
 BASE = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 KNOWN = frozenset({"make_grid"})

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from pydantic import BaseModel, ConfigDict
 
-from mcp_mirror.result_types import unwritable_result
+from mcp_mirror.functions.result_types import unwritable_result
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from PIL import Image as Pillow
 from pydantic import BaseModel, Field
 from pydantic_core import core_schema
 
-from mcp_mirror.capture import CaptureRules, capture
+from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.results import failure_of, is_small, media_of, media_type_of, result_of, write_json
+from mcp_mirror.functions.results import failure_of, is_small, media_of, media_type_of, result_of, write_json
 
 RULES = CaptureRules("always", 100, 100, wrapped=True)
 

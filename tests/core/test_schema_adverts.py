@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.schema import Schema, admit_paths, fit_name, twin_of
+from mcp_mirror.core.schema import Schema, admit_paths, fit_name, twin_of
 
 TEXT = {"type": "string"}
 TOOL = {

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.models import Location
-from mcp_mirror.schema import Schema, header_locations, types_at
-from mcp_mirror.validation import compile_check
+from mcp_mirror.core.schema import Schema, header_locations, types_at
+from mcp_mirror.core.validation import compile_check
+from mcp_mirror.types import Location
 
 SCHEMA: Schema = {
     "type": "object",

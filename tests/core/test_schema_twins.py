@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.schema import Schema, admit_paths
+from mcp_mirror.core.schema import Schema, admit_paths
 
 PATH = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f/raw_grid"
 TEXT = {"type": "string"}

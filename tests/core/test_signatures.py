@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.policies import ToolPolicy
-from mcp_mirror.signatures import Function, ToolOptions, read_function, read_policy
+from mcp_mirror.functions.signatures import Function, ToolOptions, read_function, read_policy
+from mcp_mirror.settings.policies import ToolPolicy
 
 
 class Order(BaseModel):

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror import spans
-from mcp_mirror.models import Member, Span
 from mcp_mirror.paths import parse_path
-from mcp_mirror.spans import (
+from mcp_mirror.payload import json_spans as spans
+from mcp_mirror.payload.json_spans import (
     Miss,
     count_items,
     item,
@@ -25,6 +24,7 @@ from mcp_mirror.spans import (
     trim,
     value_stop,
 )
+from mcp_mirror.types import Member, Span
 
 SPACE = st.sampled_from([b"", b"", b" ", b"\n\t \r"])
 SCALARS = st.sampled_from(

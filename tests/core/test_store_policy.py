@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 
 
 def test_one_principal_of_several_gets_a_quarter_by_default() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.text_format import guess_format
+from mcp_mirror.core.text_format import guess_format
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))
 STAMPED = "".join(f"2026-11-21 10:00:{n:02} worker-{n} took the job\n" for n in range(30))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page
 
-from mcp_mirror.validation import Cost, compile_check, cost_of
+from mcp_mirror.core.validation import Cost, compile_check, cost_of
 
 
 def check(schema: Any, arguments: Any) -> str:

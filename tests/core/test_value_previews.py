@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.models import Buffer, Kind
-from mcp_mirror.preview import MOST_TOKENS, Preview, outline_value, preview_rows, preview_value
-from mcp_mirror.spans import kind_at, members, trim
+from mcp_mirror.core.preview import MOST_TOKENS, Preview, outline_value, preview_rows, preview_value
+from mcp_mirror.payload.json_spans import kind_at, members, trim
+from mcp_mirror.types import Buffer, Kind
 
 
 def words(text: Buffer) -> int:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.digest import read_ifc
+from mcp_mirror.core.resolve import find_pointers
+from mcp_mirror.core.result_processing import read_ifc
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.resolve import find_pointers
-from mcp_mirror.wire import (
+from mcp_mirror.payload.json_rpc import (
     MOST_VALUES,
     REST,
     bound_error,
@@ -46,7 +46,7 @@ def commas(value: Any) -> int:
 @given(JSON, st.integers(1, 20), st.integers(1, 9))
 def test_values_are_counted_however_a_text_is_cut(value: Any, most: int, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mcp_mirror.wire._COUNTED", cut)
+        patched.setattr("mcp_mirror.payload.json_rpc._COUNTED", cut)
         assert has_more_values(json.dumps(value).encode(), most) is (commas(value) >= most)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.wire import (
+from mcp_mirror.payload.json_rpc import (
     MARK,
     array_of,
     empty_result,

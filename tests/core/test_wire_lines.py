@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.frames import LineReader, MemoryCollector, Overlong
-from mcp_mirror.wire import line_of
+from mcp_mirror.payload.framing import LineReader, MemoryCollector, Overlong
+from mcp_mirror.payload.json_rpc import line_of
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"abcdefghij" * 3]), max_size=30).map(
     b"".join

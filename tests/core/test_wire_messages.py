@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.wire import Message, open_array, open_message, open_object, recover_id, recover_method
+from mcp_mirror.payload.json_rpc import Message, open_array, open_message, open_object, recover_id, recover_method
 
 PIECES = [
     *(

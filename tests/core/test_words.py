@@ -3,8 +3,7 @@
 import pytest
 
 from mcp_mirror import errors
-from mcp_mirror.models import Kind, Span, media_type_of
-from mcp_mirror.policies import (
+from mcp_mirror.settings.policies import (
     Config,
     HttpEndpoint,
     LocalEndpoint,
@@ -14,6 +13,7 @@ from mcp_mirror.policies import (
     ToolPolicy,
     UpstreamPolicy,
 )
+from mcp_mirror.types import Kind, Span, media_type_of
 
 ENDPOINT = StdioEndpoint("server", ("--token", "canary"), {"KEY": "canary"})
 

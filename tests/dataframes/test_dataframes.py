@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mcp_mirror import Mirror
-from mcp_mirror.results import result_of
+from mcp_mirror.functions.results import result_of
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

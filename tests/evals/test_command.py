@@ -11,7 +11,7 @@ import pytest
 from scripted import scripted_server
 from typer.testing import CliRunner, Result
 
-from mcp_mirror.cli import app
+from mcp_mirror.cli.main import app
 
 COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
 PLAIN = """---

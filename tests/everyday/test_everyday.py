@@ -12,7 +12,7 @@ from tests.everyday.conftest import Gateway, NewPlace, Record, Row
 from tests.everyday.servers import INSTALLED, Place, Server
 from tests.real.conftest import Connection
 
-from mcp_mirror.preview import MOST_TOKENS
+from mcp_mirror.core.preview import MOST_TOKENS
 
 pytestmark = pytest.mark.xdist_group("everyday")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.config.loading import load_config
-from mcp_mirror.policies import Config
+from mcp_mirror.settings.policies import Config
 
 NO_VARIABLES: Mapping[str, str] = {}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.config import config_json_schema, find_config, load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.policies import (
+from mcp_mirror.settings.policies import (
     Config,
     ContextPolicy,
     EncryptionPolicy,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.faces.conftest import Load
 
-from mcp_mirror.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.policies import HttpEndpoint
+from mcp_mirror.settings.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy
+from mcp_mirror.settings.policies import HttpEndpoint
 
 HASH = "ab" * 32
 OTHER = "cd" * 32

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.policies import (
+from mcp_mirror.settings.policies import (
     Config,
     HttpEndpoint,
     StdioEndpoint,

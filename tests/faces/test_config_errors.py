@@ -10,7 +10,7 @@ import pytest
 
 from mcp_mirror.config.loading import load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.policies import Config
+from mcp_mirror.settings.policies import Config
 
 CANARY = "c4n4ry-5ecret"
 NO_VARIABLES: Mapping[str, str] = {}

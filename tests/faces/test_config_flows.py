@@ -6,8 +6,8 @@ import pytest
 from tests.faces.conftest import Load
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.flows import flows_of
-from mcp_mirror.labels import WORDS, Accepts, FlowsPolicy, PlacePolicy, Rule
+from mcp_mirror.security.flows import flows_of
+from mcp_mirror.settings.labels import WORDS, Accepts, FlowsPolicy, PlacePolicy, Rule
 
 WHOLE = """
 upstreams:

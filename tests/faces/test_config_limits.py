@@ -8,8 +8,8 @@ import pytest
 
 from mcp_mirror.config.limits import LimitsSection
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.limits import TrafficPolicy, UpstreamBounds
-from mcp_mirror.policies import Config, WirePolicy
+from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
+from mcp_mirror.settings.policies import Config, WirePolicy
 
 DOCS = Path(__file__).parents[2] / "docs" / "limits.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

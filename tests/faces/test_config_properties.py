@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.config.loading import load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.policies import Config
+from mcp_mirror.settings.policies import Config
 
 
 def loads_or_tells(path: Path, text: str) -> None:

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from mcp_mirror.cli import app
+from mcp_mirror.cli.install.changes import carry_out_install, carry_out_uninstall, plan_install, plan_uninstall
+from mcp_mirror.cli.install.clients import KEPT_AS, find_client, known_clients
+from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.installing.changes import carry_out_install, carry_out_uninstall, plan_install, plan_uninstall
-from mcp_mirror.installing.clients import KEPT_AS, find_client, known_clients
-from mcp_mirror.policies import HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint
 
 FILES = {"command": "npx", "args": ["-y", "server-files", "/home/you"], "env": {"KEY": "a: b # c"}}
 SEARCH = {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "k"}}
@@ -112,7 +112,7 @@ def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkey
         path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_mirror.installing.changes.write_file", write_some)
+        patch.setattr("mcp_mirror.cli.install.changes.write_file", write_some)
         assert invoke("install", "claude-desktop").exit_code == 2
     assert file.read_bytes() == before
     assert invoke("install", "claude-desktop").exit_code == 0

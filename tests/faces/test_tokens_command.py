@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mcp_mirror.cli import app
+from mcp_mirror.cli.main import app
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.exact import count_tokens
-from mcp_mirror.policies import TokenProvider
+from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.tokens.exact import count_tokens
 
 TEXT = "The gateway keeps large results out of the model's context.\n" * 40
 

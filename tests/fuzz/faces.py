@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 import anyio
 from tests.load import slowness
 
-from mcp_mirror.answers import Reply
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, Silent
-from mcp_mirror.calls import ToolCall
 from mcp_mirror.config import load_config
+from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.wire import join
+from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.payload.json_rpc import join
 
 HERE = Path(__file__).parent
 PARROT = str(HERE / "parrot.py")

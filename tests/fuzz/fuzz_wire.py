@@ -11,15 +11,12 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports():
-    from mcp_mirror.capture import CaptureRules
-    from mcp_mirror.digest import Digest, Order, digest_frame
+    from mcp_mirror.core.capture import CaptureRules
+    from mcp_mirror.core.resolve import find_pointers
+    from mcp_mirror.core.result_processing import Digest, Order, digest_frame
     from mcp_mirror.errors import WireError
-    from mcp_mirror.frames import EventReader, LineReader, MemoryCollector
-    from mcp_mirror.models import Buffer
-    from mcp_mirror.resolve import find_pointers
-    from mcp_mirror.spans import Miss, locate, members, trim
-    from mcp_mirror.tokens import estimate_tokens
-    from mcp_mirror.wire import (
+    from mcp_mirror.payload.framing import EventReader, LineReader, MemoryCollector
+    from mcp_mirror.payload.json_rpc import (
         Message,
         find_mark,
         join,
@@ -31,6 +28,9 @@ with atheris.instrument_imports():
         recover_method,
         splice,
     )
+    from mcp_mirror.payload.json_spans import Miss, locate, members, trim
+    from mcp_mirror.tokens import estimate_tokens
+    from mcp_mirror.types import Buffer
 
 BOUND = 64
 ORDER = Order(CaptureRules("auto", 10, 10, wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)

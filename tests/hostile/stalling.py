@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from mcp_mirror import Mirror
-from mcp_mirror.event_loop import new_event_loop
+from mcp_mirror.system.event_loop import new_event_loop
 
 mirror = Mirror()
 

@@ -10,9 +10,9 @@ import pytest
 from tests.auth.test_two_principals import mann_whitney
 from tests.hostile.conftest import full_size
 
-from mcp_mirror.models import Descriptor, Provenance
-from mcp_mirror.policies import StorePolicy
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor, Provenance
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import visiting
 
-from mcp_mirror.faces.auth.keys import Keys
+from mcp_mirror.server.auth.keys import Keys
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured

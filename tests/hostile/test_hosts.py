@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from mcp_mirror.faces.hosts import AddressCheck
-from mcp_mirror.policies import ServerPolicy
+from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.settings.policies import ServerPolicy
 
 POLICY = ServerPolicy(
     allowed_hosts=("tools.example.com", "10.0.0.5:*", "pinned.example.com:8443", "[2001:db8::5]:*"),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 import httpx2
 
-from mcp_mirror.upstreams.reach import GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import GuardedTransport, Reach
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Listening, Serve

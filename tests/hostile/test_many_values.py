@@ -12,13 +12,13 @@ from tests.hostile.conftest import FULL
 from tests.load import slowness
 from tests.shells.conftest import memory_over
 
-from mcp_mirror.memory_resources import list_values
-from mcp_mirror.models import Descriptor, Member, Provenance, Span
-from mcp_mirror.policies import StoreKind, StorePolicy
-from mcp_mirror.recall import unknown_path
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.memory.resources import list_values
+from mcp_mirror.memory.value_lookup import unknown_path
+from mcp_mirror.settings.policies import StoreKind, StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.stores.redis import RedisStore
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, Member, Provenance, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcp_mirror.audit_file import AuditFile
 from mcp_mirror.config import load_config
+from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError
-from mcp_mirror.limits import TrafficPolicy
-from mcp_mirror.lockfile import read_file, write_file
-from mcp_mirror.pins import NO_LOCK
-from mcp_mirror.policies import StorePolicy, WirePolicy
-from mcp_mirror.private_files import UnsafePathError
-from mcp_mirror.shorthand import Shorthand
-from mcp_mirror.spool import Spool
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.pins import NO_LOCK
+from mcp_mirror.settings.limits import TrafficPolicy
+from mcp_mirror.settings.policies import StorePolicy, WirePolicy
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.system.private_files import UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ import anyio
 from tests.load import slowness
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.inquiries import Inquirer
-from mcp_mirror.leash import Leash
-from mcp_mirror.memory_tools.changing import Select
+from mcp_mirror.memory.tools.edit import Select
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.workers.queries import Inquirer
 
 NUMBERS = b"[" + b",".join(b"%d" % (7919 * n % 1_000_003) for n in range(400_000)) + b"]"
 BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)

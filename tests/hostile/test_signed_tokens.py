@@ -11,8 +11,8 @@ import jwt
 import pytest
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 
-from mcp_mirror.access import IssuerPolicy
-from mcp_mirror.faces.auth.jwts import Issuers
+from mcp_mirror.server.auth.jwts import Issuers
+from mcp_mirror.settings.access import IssuerPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

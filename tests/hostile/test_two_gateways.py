@@ -26,11 +26,11 @@ from redis_process import free_port
 from tests.shells.conftest import audit
 from tests.walk.conftest import COMMAND, Configured, configured, raw
 
-from mcp_mirror.models import Descriptor
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.quotas import NAMESPACE_TOMBSTONES
+from mcp_mirror.types import Descriptor
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

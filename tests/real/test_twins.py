@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 from mcp_types import Tool
 
-from mcp_mirror.policies import MemoryToolsPolicy
-from mcp_mirror.tools import own_tools
+from mcp_mirror.memory.tools.table import own_tools
+from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 if TYPE_CHECKING:
     from tests.real.conftest import Connect, Connection

@@ -11,17 +11,17 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_mirror.inquiries import Inquirer
-from mcp_mirror.keeper import Keeper
-from mcp_mirror.leash import Leash
-from mcp_mirror.memory_tools.own_tool import Memory
-from mcp_mirror.policies import MemoryToolsPolicy, MirrorPolicy, StorePolicy, WirePolicy
-from mcp_mirror.scanner import Scanner
-from mcp_mirror.spool import Spool
+from mcp_mirror.memory.tools.tool import Memory
+from mcp_mirror.memory.usage import Tally
+from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.sealing import MAGIC, sealed_size
-from mcp_mirror.tally import Tally
+from mcp_mirror.stores.encryption import MAGIC, sealed_size
+from mcp_mirror.system.child_watchdog import Leash
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.queries import Inquirer
 
 MemoryOver = Callable[..., Memory]
 

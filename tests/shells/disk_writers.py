@@ -22,9 +22,9 @@ from pathlib import Path
 
 import anyio
 
-from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.policies import EncryptionPolicy, StorePolicy
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 KEYS = EncryptionPolicy(("an example of a secret of 32 characters",), enabled="SEALED" in os.environ)
 ROOMY = StorePolicy(kind="disk", max_values=10_000, encryption=KEYS)

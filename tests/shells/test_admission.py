@@ -6,8 +6,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mcp_mirror.admission import Admission, Bound, Door, Meter, Queue
 from mcp_mirror.errors import BusyError
+from mcp_mirror.security.rate_limits import Admission, Bound, Door, Meter, Queue
 
 BOUND = 60.0
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from mcp_mirror.faces.announcements import Announcements
-from mcp_mirror.faces.exchange import Session
-from mcp_mirror.faces.sessions import Sessions
+from mcp_mirror.server.announcements import Announcements
+from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.sessions import Sessions
 
 
 class Slow:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.audit import AuditRecord
-from mcp_mirror.audit_file import AuditFile
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.shorthand import Shorthand
+from mcp_mirror.observability.audit import AuditRecord
+from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.security.path_hash import Shorthand
 
 if sys.platform == "win32":
     pytest.skip("these are files of POSIX systems", allow_module_level=True)
@@ -98,9 +98,9 @@ async def test_a_line_that_was_cut_ends_before_the_next(
     path = tmp_path / "audit.jsonl"
     write = os.write
     with writing(path) as file:
-        monkeypatch.setattr("mcp_mirror.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
+        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
         assert not await file.keep(RECORD)
-        monkeypatch.setattr("mcp_mirror.audit_file.os.write", write)
+        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
         assert await file.keep(AuditRecord("call", "local", "then", "ok"))
     torn, whole = path.read_text().splitlines()
     assert (len(torn), json.loads(whole)["tool"]) == (20, "then")
@@ -117,8 +117,8 @@ def test_records_that_come_faster_than_they_are_written_are_lost_and_nobody_wait
         gate.wait(20)
         return write(descriptor, data)
 
-    monkeypatch.setattr("mcp_mirror.audit_file.os.write", wait_and_write)
-    monkeypatch.setattr("mcp_mirror.audit_file._WAITING", 50)
+    monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", wait_and_write)
+    monkeypatch.setattr("mcp_mirror.observability.audit_file._WAITING", 50)
     with writing(tmp_path / "audit.jsonl") as file:
         for _ in range(100):
             file.put(RECORD)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
-from mcp_mirror.floods import finish
-from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
+from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
+from mcp_mirror.payload.floods import finish
+from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, ToolPolicy, UpstreamPolicy
 
 OWN = ("retrieve_final_answer_from_memory",)
 

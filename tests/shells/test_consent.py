@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcp_mirror.callers import Caller, Silent
-from mcp_mirror.calls import ToolCall
-from mcp_mirror.consent import Consent, Spent, ask_consent, read_consent, with_consent
 from mcp_mirror.errors import FlowError, RefusedError
-from mcp_mirror.rounds import read_round
-from mcp_mirror.upstreams.questions import Asked, Round
-from mcp_mirror.wire import join, object_of
+from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.gateway.consent import Consent, Spent, ask_consent, read_consent, with_consent
+from mcp_mirror.gateway.input_required import read_round
+from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.upstreams.elicitation import Asked, Round
 
 if TYPE_CHECKING:
-    from mcp_mirror.answers import Reply
+    from mcp_mirror.core.replies import Reply
 
 REFUSED = FlowError("No.", "f10w", "May it?")
 FORMS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}

@@ -10,16 +10,16 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_mirror.contents import ContentCapture
-from mcp_mirror.directory import Place
+from mcp_mirror.core.directory import Place
 from mcp_mirror.errors import ToolError
-from mcp_mirror.flows import Flows
-from mcp_mirror.keeper import Keeper
-from mcp_mirror.labels import Accepts, FlowsPolicy, PlacePolicy
-from mcp_mirror.models import Buffer, Descriptor, Provenance, Segments
-from mcp_mirror.policies import MirrorPolicy, StorePolicy, WirePolicy
+from mcp_mirror.gateway.contents import ContentCapture
+from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.payload.json_rpc import array_of, join, open_array
+from mcp_mirror.security.flows import Flows
+from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
+from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.wire import array_of, join, open_array
+from mcp_mirror.types import Buffer, Descriptor, Provenance, Segments
 
 PLACE = Place("docs", "file:///a.txt")
 LARGE = "many words " * 2000

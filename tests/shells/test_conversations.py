@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.budget import LEAST
-from mcp_mirror.conversations import CONVERSATION, Conversation, Conversations, Hold, read_conversation
+from mcp_mirror.core.budgets import LEAST
 from mcp_mirror.errors import ToolError
-from mcp_mirror.policies import ContextPolicy
+from mcp_mirror.gateway.context_budgets import CONVERSATION, Conversation, Conversations, Hold, read_conversation
+from mcp_mirror.settings.policies import ContextPolicy
 
 POLICY = ContextPolicy(10_000, 0.2)
 CHAT = Conversation(("harness", "chat"))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcp_mirror.models import Descriptor
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor
 
 if TYPE_CHECKING:
     from tests.shells.conftest import Audit

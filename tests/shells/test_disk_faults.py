@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.policies import EncryptionPolicy, StorePolicy
-from mcp_mirror.stores.blobs import SYSTEM, SystemCalls
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.stores.disk.blobs import SYSTEM, SystemCalls
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.blobs import SYSTEM
-from mcp_mirror.stores.disk import DiskStore
-from mcp_mirror.stores.formats import STEPS
-from mcp_mirror.stores.lodging import alone_in
+from mcp_mirror.stores.disk.blobs import SYSTEM
+from mcp_mirror.stores.disk.formats import STEPS
+from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.stores.process_dir import alone_in
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
     from tests.shells.conftest import Audit
@@ -373,7 +373,7 @@ async def test_an_index_that_proves_damaged_later_is_set_aside_at_the_next_start
 async def test_tombstones_are_bounded_in_number_and_time(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.index.MAX_TOMBSTONES", 5)
+    monkeypatch.setattr("mcp_mirror.stores.disk.index.MAX_TOMBSTONES", 5)
     async with opened(folder, clock, max_values=1) as store:
         for number in range(12):
             clock.now += 1
@@ -388,7 +388,7 @@ async def test_tombstones_are_bounded_in_number_and_time(
 async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_keeps_nobody_from_reading(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.index._PATIENCE", 50)
+    monkeypatch.setattr("mcp_mirror.stores.disk.index._PATIENCE", 50)
     async with opened(folder, clock) as store:
         await put(store, clock, "t-1", SMALL)
         with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
@@ -404,7 +404,7 @@ async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_
 async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.lodging._PATIENCE", 0.05)
+    monkeypatch.setattr("mcp_mirror.stores.process_dir._PATIENCE", 0.05)
     folder.mkdir(parents=True)
     with alone_in(folder), pytest.raises(StoreError, match="does not let go of it"):
         await opened(folder, clock).__aenter__()

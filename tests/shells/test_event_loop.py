@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_mirror.event_loop import MeasuredLoop, new_event_loop, read_stalls
+from mcp_mirror.system.event_loop import MeasuredLoop, new_event_loop, read_stalls
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
 
@@ -85,7 +85,7 @@ def test_the_log_names_the_functions_of_a_stall_and_no_value(caplog: pytest.LogC
         time.sleep(1.2)
         del secret
 
-    with caplog.at_level(logging.INFO, "mcp_mirror.event_loop"):
+    with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"):
         run(lambda: hesitate("c4nary"))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING

@@ -12,7 +12,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LEVELS, Caller
-from mcp_mirror.faces.exchange import Context, is_wanted, read_caller
+from mcp_mirror.server.client_channel import Context, is_wanted, read_caller
 
 BOUND = 60
 LOG = "notifications/message"

@@ -5,7 +5,7 @@ import logging
 import anyio
 import pytest
 
-from mcp_mirror.floods import BURST, RATE, Flood, Pacer, RepeatedLog
+from mcp_mirror.payload.floods import BURST, RATE, Flood, Pacer, RepeatedLog
 
 
 class Clock:

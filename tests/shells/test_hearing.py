@@ -13,10 +13,10 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.limits import UpstreamBounds
-from mcp_mirror.pipes import MessageSink
-from mcp_mirror.upstreams.bypass import Said
-from mcp_mirror.upstreams.hearing import CHANGES, Clock, Courier, Hearing, Party
+from mcp_mirror.payload.pipes import MessageSink
+from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.upstreams.notifications import CHANGES, Clock, Courier, Hearing, Party
+from mcp_mirror.upstreams.transports.payloads import Said
 
 BOUND = 60
 LOG = "notifications/message"
@@ -157,7 +157,7 @@ async def test_a_courier_passes_on_in_order_however_slow_its_client_is() -> None
 
 
 async def test_a_client_that_does_not_take_a_notification_gets_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.hearing._DELIVERY", 0.05)
+    monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY", 0.05)
     client = Client()
     async with anyio.create_task_group() as tasks:
         courier = Courier(client, tasks)

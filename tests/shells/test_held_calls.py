@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from mcp_mirror.callers import Caller, Exchange, Silent
-from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round
+from mcp_mirror.upstreams.elicitation import Asked, HeldCalls, Round
+from mcp_mirror.upstreams.transports.payloads import Arrival
 
 CLIENT = Silent(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}

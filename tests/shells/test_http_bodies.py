@@ -6,8 +6,8 @@ import zlib
 import httpx2
 import pytest
 
-from mcp_mirror.upstreams.encodings import Inflating
-from mcp_mirror.upstreams.http import event_of
+from mcp_mirror.payload.content_encodings import Inflating
+from mcp_mirror.upstreams.transports.http import event_of
 
 
 def inflate(data: bytes, size: int) -> bytes:

@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.event_loop import MeasuredLoop
-from mcp_mirror.inquiries import Inquirer
-from mcp_mirror.leash import Leash
-from mcp_mirror.models import FileSpan, Span
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.windows import Budget
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.event_loop import MeasuredLoop
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import FileSpan, Span
+from mcp_mirror.workers.queries import Inquirer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.leash import Leash
+from mcp_mirror.system.child_watchdog import Leash
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 BOUND = 60

@@ -15,17 +15,17 @@ import mcp_types as types
 import pytest
 from tests.load import slowness
 
+from mcp_mirror.core.examination import Examined, examine
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.examination import Examined, examine
-from mcp_mirror.leash import Leash
-from mcp_mirror.models import Buffer
-from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
-from mcp_mirror.scanner import Scanner
-from mcp_mirror.spool import Spool
-from mcp_mirror.upstreams.base import Outgoing
-from mcp_mirror.upstreams.hearing import Party
-from mcp_mirror.upstreams.link import Link, Means, Modes, jittered, pause_after
-from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.connection import Link, Means, Modes, jittered, pause_after
+from mcp_mirror.upstreams.notifications import Party
+from mcp_mirror.upstreams.session import Outgoing
+from mcp_mirror.workers.frames import Scanner
 
 BOUND = 60
 PROGRAM = """

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_mirror.config.lock_file import read_file, read_pins, write_file
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.lockfile import read_file, read_pins, write_file
-from mcp_mirror.pins import NO_PINS, Lock, Pinned, Pins
-from mcp_mirror.policies import LockMode, LockPolicy
+from mcp_mirror.security.pins import NO_PINS, Lock, Pinned, Pins
+from mcp_mirror.settings.policies import LockMode, LockPolicy
 
 LOCK = Lock(1, {"up": Pinned("Hi.", {})})
 

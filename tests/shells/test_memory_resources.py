@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory_resources import PAGE, TEMPLATE, list_values, read_value
-from mcp_mirror.models import Descriptor, Kind, Provenance
+from mcp_mirror.memory.resources import PAGE, TEMPLATE, list_values, read_value
+from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
 from mcp_mirror.paths import new_base
-from mcp_mirror.policies import MirrorPolicy, StorePolicy
+from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.tools import RETRIEVE, TOOLS, Memory
-from mcp_mirror.wire import join, object_of
+from mcp_mirror.types import Descriptor, Kind, Provenance
 
 if TYPE_CHECKING:
     from tests.shells.conftest import MemoryOver

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, Exchange
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.upstreams.muting import Muted, check_questions, unsaid
+from mcp_mirror.upstreams.content_filter import Muted, check_questions, unsaid
 
 CANARY = "c4nary"
 

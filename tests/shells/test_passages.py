@@ -10,12 +10,12 @@ import mcp_types as types
 import pytest
 
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.faces.postbox import Postbox
-from mcp_mirror.frames import Overlong
-from mcp_mirror.spool import SpooledFrame
-from mcp_mirror.telemetry import set_up_logging
-from mcp_mirror.upstreams.bypass import Bypass, Outbound, Said
-from mcp_mirror.wire import MARK, join
+from mcp_mirror.observability.logging import set_up_logging
+from mcp_mirror.payload.framing import Overlong
+from mcp_mirror.payload.json_rpc import MARK, join
+from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.upstreams.transports.payloads import Bypass, Outbound, Said
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'
 CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}
@@ -360,7 +360,7 @@ def test_what_did_not_come_as_a_letter_is_taken_as_it_was_parsed() -> None:
 
 def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("mcp_mirror.faces.postbox.time.monotonic", lambda: now)
+    monkeypatch.setattr("mcp_mirror.server.pending_payloads.time.monotonic", lambda: now)
     postbox = Postbox()
     waiting, _ = letter(postbox)
     working, _ = letter(postbox)

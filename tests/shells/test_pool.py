@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from mcp_mirror.leash import Leash
-from mcp_mirror.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.keeper import Keeper
-from mcp_mirror.models import Buffer, Provenance
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.memory.value_writer import Keeper
 from mcp_mirror.prune import Pruned, prune_messages, pruned_paths, restore_messages
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import Buffer, Provenance
 
 PROVENANCE = Provenance("mcp-mirror", "prune", "")
 ROWS = json.dumps({"rows": list(range(2000)), "total": 2000}, indent=1)

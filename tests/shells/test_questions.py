@@ -13,11 +13,11 @@ import pytest
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.models import Buffer
-from mcp_mirror.spool import SpooledFrame
-from mcp_mirror.upstreams.base import Outgoing
-from mcp_mirror.upstreams.bypass import Arrival
-from mcp_mirror.upstreams.questions import Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.elicitation import Asked, HeldCalls, Round, ask_live, read_asked
+from mcp_mirror.upstreams.session import Outgoing
+from mcp_mirror.upstreams.transports.payloads import Arrival
 
 MOST = 10
 """Times that a server may ask."""
@@ -372,7 +372,7 @@ async def test_answers_that_cannot_be_read_are_refused_and_the_call_goes_on(answ
 
 
 async def test_no_more_calls_are_held_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.questions._MAX_HELD", 2)
+    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 2)
     async with holding() as held:
         asked = [await held.begin(modern(), asker("?")[0]) for _ in range(2)]
         with pytest.raises(UpstreamError, match="2 calls wait for answers of users already"):
@@ -384,7 +384,7 @@ async def test_no_more_calls_are_held_than_are_allowed(monkeypatch: pytest.Monke
 
 
 async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.questions._MAX_HELD", 1)
+    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 1)
     began, left = anyio.Event(), anyio.Event()
 
     async def send(_: Exchange) -> Arrival:

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from mcp_mirror.leash import Leash
-from mcp_mirror.memory_tools.finding import read_path
-from mcp_mirror.models import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.memory.tools.lookup import read_path
+from mcp_mirror.memory.tools.table import RETRIEVE
+from mcp_mirror.memory.value_lookup import nearest, nearest_first, recall, unknown_path
 from mcp_mirror.paths import MemoryPath, new_base
-from mcp_mirror.policies import StorePolicy
-from mcp_mirror.recall import nearest, nearest_first, recall, unknown_path
-from mcp_mirror.scanner import Scanner
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.tools import RETRIEVE
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.workers.frames import Scanner
 
 GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 SHEET = "tika-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

@@ -20,13 +20,13 @@ from redis_process import RedisProcess, free_port
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, Provenance, Span
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.redis import RedisStore
-from mcp_mirror.stores.redis_link import Read
-from mcp_mirror.stores.redis_records import CHUNK, Entry
-from mcp_mirror.stores.redis_room import Room, Usher
+from mcp_mirror.stores.redis.connection import Read
+from mcp_mirror.stores.redis.eviction import Room, Usher
+from mcp_mirror.stores.redis.records import CHUNK, Entry
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, Provenance, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -309,7 +309,7 @@ async def test_accounts_that_the_server_has_lost_a_part_of_are_told_of(
 async def test_tombstones_are_bounded(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.redis_room.MAX_TOMBSTONES", 5)
+    monkeypatch.setattr("mcp_mirror.stores.redis.eviction.MAX_TOMBSTONES", 5)
     async with opened(redis_server, tmp_path, max_values=1) as store:
         for index in range(20):
             await put(store, f"t-{index}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory_tools import roots as module
-from mcp_mirror.memory_tools.roots import Roots
+from mcp_mirror.memory.tools import roots as module
+from mcp_mirror.memory.tools.roots import Roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.rounds import asked_reply, checked, read_round
-from mcp_mirror.upstreams.questions import Asked, Round
-from mcp_mirror.wire import join, object_of
+from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
+from mcp_mirror.payload.json_rpc import join, object_of
+from mcp_mirror.upstreams.elicitation import Asked, Round
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 REQUESTS = {"a": {"method": "roots/list"}}

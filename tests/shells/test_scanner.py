@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_mirror.capture import CaptureRules
-from mcp_mirror.digest import Digest, Order, Refused, digest_frame
+from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.result_processing import Digest, Order, Refused, digest_frame
 from mcp_mirror.errors import UpstreamError, WireError
-from mcp_mirror.leash import Leash
-from mcp_mirror.models import FileSpan, Span
-from mcp_mirror.scanner import OpenedList, Scanner
-from mcp_mirror.spans import Miss
-from mcp_mirror.spool import SpooledFrame, map_file
+from mcp_mirror.payload.json_spans import Miss
+from mcp_mirror.payload.spool import SpooledFrame, map_file
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.types import FileSpan, Span
+from mcp_mirror.workers.frames import OpenedList, Scanner
 
 RULES = CaptureRules("auto", inline_budget=20, error_budget=50, wrapped=False)
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page, tool
 
-from mcp_mirror.catalog import CatalogRules, Entry, build_catalog
-from mcp_mirror.floods import finish
-from mcp_mirror.leash import Leash
-from mcp_mirror.limits import UpstreamBounds
-from mcp_mirror.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.schema_workers import SchemaWorkers
+from mcp_mirror.core.catalog import CatalogRules, Entry, build_catalog
+from mcp_mirror.payload.floods import finish
+from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.workers.schemas import SchemaWorkers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mcp_mirror.examination import Examined
+    from mcp_mirror.core.examination import Examined
 
 
 POLICY = UpstreamPolicy("up", StdioEndpoint("x"), deny=("denied",), bounds=UpstreamBounds(max_tools=100))

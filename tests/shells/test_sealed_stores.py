@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, FileSpan, Member, Provenance, Span
-from mcp_mirror.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
-from mcp_mirror.stores.disk import INLINE_BYTES, DiskStore
-from mcp_mirror.stores.redis import RedisStore
-from mcp_mirror.stores.sealing import SEALED_CHUNK
+from mcp_mirror.stores.disk.store import INLINE_BYTES, DiskStore
+from mcp_mirror.stores.encryption import SEALED_CHUNK
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, FileSpan, Member, Provenance, Span
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess

@@ -9,9 +9,8 @@ from random import Random
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Buffer, Span
-from mcp_mirror.policies import EncryptionPolicy
-from mcp_mirror.stores.sealing import (
+from mcp_mirror.settings.policies import EncryptionPolicy
+from mcp_mirror.stores.encryption import (
     CHUNK,
     HEAD,
     SEALED_CHUNK,
@@ -23,6 +22,7 @@ from mcp_mirror.stores.sealing import (
     sealed_span,
     within,
 )
+from mcp_mirror.types import Buffer, Span
 
 SECRET, OTHER = "an example of a secret of 32 characters", "another example of a secret of 32 characters"
 SIZES = (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 7, 30 * CHUNK + 5)

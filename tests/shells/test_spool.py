@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.frames import LineReader, Overlong
-from mcp_mirror.policies import WirePolicy
-from mcp_mirror.spool import Frame, Spool, SpooledFrame
+from mcp_mirror.payload.framing import LineReader, Overlong
+from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame
+from mcp_mirror.settings.policies import WirePolicy
 
 POLICY = WirePolicy(max_message_bytes=1000, spool_bytes=100)
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor, FileSpan, Member, Provenance, Span, StoreStats, Traffic
-from mcp_mirror.policies import EncryptionPolicy, StorePolicy
-from mcp_mirror.spool import map_file
+from mcp_mirror.payload.spool import map_file
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store, Tombstone
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.stores.redis import RedisStore
+from mcp_mirror.stores.redis.store import RedisStore
+from mcp_mirror.types import Descriptor, FileSpan, Member, Provenance, Span, StoreStats, Traffic
 
 TTL = 100.0
 ROOM = 1000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.subscriptions import _covers
+from mcp_mirror.gateway.subscriptions import _covers
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Traffic
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.memory.usage import Tally
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.tally import Tally
+from mcp_mirror.types import Traffic
 
 
 class Fickle(MemoryStore):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.config import load_config
-from mcp_mirror.policies import Config
-from mcp_mirror.shorthand import Shorthand
-from mcp_mirror.telemetry import Net, set_up_logging, tell_operator
+from mcp_mirror.observability.logging import Net, set_up_logging, tell_operator
+from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.settings.policies import Config
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 KEYS = {name: f"c4nary-{name}-{'x' * 32}" for name in ("state", "store", "audit", "redis", "env", "head", "query")}

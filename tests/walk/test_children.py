@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 SOON = 10.0
 """Seconds after which nothing may be left."""
-SCANNER = "mcp_mirror.pool"
+SCANNER = "mcp_mirror.workers.pool"
 WATCHDOG = "/bin/sh"
 
 

@@ -24,8 +24,8 @@ GONE = 5.0
 """Seconds after which no child may be left."""
 NOISY = """
 import os, sys
-from mcp_mirror import cli
-from mcp_mirror.faces.handlers import Handlers
+from mcp_mirror.cli import main as cli
+from mcp_mirror.server.handlers import Handlers
 listing = Handlers._list_tools
 async def noisy(self, *given):
     print("noise by print", flush=True)

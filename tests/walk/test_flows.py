@@ -27,12 +27,12 @@ from typer.testing import CliRunner
 from mcp_mirror import Mirror
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, Silent
-from mcp_mirror.calls import ToolCall
-from mcp_mirror.cli import app
+from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
-from mcp_mirror.models import Descriptor, Provenance
-from mcp_mirror.replies import Reply, read_reply
+from mcp_mirror.functions.reply import Reply, read_reply
+from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import Descriptor, Provenance
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.walk.conftest import BOUND, until
 
-from mcp_mirror.pins import Lock, pin_upstream, write_lock
-from mcp_mirror.policies import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.security.pins import Lock, pin_upstream, write_lock
+from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

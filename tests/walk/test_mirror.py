@@ -25,9 +25,9 @@ from tests.walk.conftest import BOUND
 from mcp_mirror import Mirror, Reply
 from mcp_mirror.app import open_application
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
-from mcp_mirror.pins import Pins
-from mcp_mirror.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
-from mcp_mirror.signatures import read_function
+from mcp_mirror.functions.signatures import read_function
+from mcp_mirror.security.pins import Pins
+from mcp_mirror.settings.policies import Config, MirrorPolicy, StorePolicy, ToolPolicy
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.upstreams.local import LocalFunctions
 
@@ -587,6 +587,6 @@ def test_the_readme_is_true(tmp_path: Path, chemist: Any) -> None:
 
 
 def test_the_package_itself_loads_little() -> None:
-    seen = "import sys, mcp_mirror.worker; print('mcp_mirror.app' in sys.modules)"
+    seen = "import sys, mcp_mirror.workers.process; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
     assert ran.stdout == "False\n"

@@ -10,12 +10,12 @@ import pytest
 
 from mcp_mirror import Mirror
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.keeper import Keeper
-from mcp_mirror.models import Provenance
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.memory.value_writer import Keeper
 from mcp_mirror.prune import prune_messages
-from mcp_mirror.stores.disk import DiskStore
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
     from pathlib import Path

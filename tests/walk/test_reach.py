@@ -14,8 +14,8 @@ import httpx2
 import pytest
 from tests.walk.test_children import offspring
 
-from mcp_mirror.faces.auth.keys import Keys, KeysUnavailableError
-from mcp_mirror.upstreams.reach import PRIVATE, GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import PRIVATE, GuardedTransport, Reach
+from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Listening, Run, Speak

@@ -14,7 +14,7 @@ import pytest
 from tests.walk.conftest import BOUND, COMMAND
 
 from mcp_mirror import __version__
-from mcp_mirror.tools import TOOLS
+from mcp_mirror.memory.tools.table import TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
-from mcp_mirror.access import AuthPolicy, IssuerPolicy, OAuthPolicy
 from mcp_mirror.config.fields import (
     Algorithms,
     Flag,
@@ -20,6 +19,7 @@ from mcp_mirror.config.fields import (
 )
 from mcp_mirror.config.source import Scalar
 from mcp_mirror.config.trust import Section
+from mcp_mirror.settings.access import AuthPolicy, IssuerPolicy, OAuthPolicy
 
 _AUTH: Final = AuthPolicy()
 _ISSUER: Final = IssuerPolicy("", (), "")

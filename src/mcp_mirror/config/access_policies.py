@@ -5,10 +5,10 @@ from typing import Final
 
 from platformdirs import user_data_path
 
-from mcp_mirror.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy, is_private_to_us
 from mcp_mirror.config.access import AuthSection, IssuerSection, OAuthSection
 from mcp_mirror.config.models import ConfigFile, UpstreamSection
 from mcp_mirror.config.source import Findings, Node, Table
+from mcp_mirror.settings.access import AuthPolicy, IssuerPolicy, OAuthPolicy, TokenPolicy, is_private_to_us
 
 _HASH: Final = "sha256:"
 _REMOTE: Final = ("https://", "http://")

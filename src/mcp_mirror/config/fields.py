@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from mcp_mirror.access import Algorithm, Grant
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
-from mcp_mirror.flows import RULE
-from mcp_mirror.labels import Across, Integrity, Lowering, OnRefusal
-from mcp_mirror.limits import MAX_DEPTH
-from mcp_mirror.policies import (
+from mcp_mirror.security.flows import RULE
+from mcp_mirror.settings.access import Algorithm, Grant
+from mcp_mirror.settings.labels import Across, Integrity, Lowering, OnRefusal
+from mcp_mirror.settings.limits import MAX_DEPTH
+from mcp_mirror.settings.policies import (
     CaptureMode,
     ClearMode,
     LockMode,

@@ -6,8 +6,8 @@ from typing import Final
 from mcp_mirror.config.flows import FilesPlaceSection, FlowsSection, ModelPlaceSection, UpstreamPlaceSection
 from mcp_mirror.config.models import ConfigFile
 from mcp_mirror.config.source import Findings, Items, Node, Table
-from mcp_mirror.flows import EVERYBODY, read_rule
-from mcp_mirror.labels import WORDS, ZONE, Accepts, FlowsPolicy, PlacePolicy, Rule
+from mcp_mirror.security.flows import EVERYBODY, read_rule
+from mcp_mirror.settings.labels import WORDS, ZONE, Accepts, FlowsPolicy, PlacePolicy, Rule
 
 _GLOB: Final = frozenset("*?[")
 

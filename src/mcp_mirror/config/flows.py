@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from mcp_mirror.config.fields import Answers, Flow, Globs, Integrities, Level, Listed, Lowerings, OrNothing, Zonal, Zone
 from mcp_mirror.config.trust import Section
-from mcp_mirror.labels import Accepts, FlowsPolicy, PlacePolicy
+from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 
 _FLOWS: Final = FlowsPolicy()
 _PLACE: Final = PlacePolicy()

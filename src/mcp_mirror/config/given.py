@@ -9,7 +9,7 @@ from typing import Any
 from mcp_mirror.config.clients import CLIENT_BLOCKS
 from mcp_mirror.config.loading import load_config, read_config
 from mcp_mirror.config.models import ConfigFile
-from mcp_mirror.policies import Config, StorePolicy
+from mcp_mirror.settings.policies import Config, StorePolicy
 
 GivenUpstreams = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 """A configuration's file, or what it would hold, or its upstreams alone; None: no upstreams."""

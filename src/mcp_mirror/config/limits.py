@@ -8,8 +8,8 @@ from pydantic import Field
 
 from mcp_mirror.config.fields import NO_RATE, Bytes, Count, Depth, Rate, Seconds, Whole
 from mcp_mirror.config.trust import Section
-from mcp_mirror.limits import SHOWN_RATE, TrafficPolicy, UpstreamBounds
-from mcp_mirror.policies import WirePolicy
+from mcp_mirror.settings.limits import SHOWN_RATE, TrafficPolicy, UpstreamBounds
+from mcp_mirror.settings.policies import WirePolicy
 
 _LIMITS: Final = WirePolicy()
 _TRAFFIC: Final = TrafficPolicy()

@@ -19,7 +19,6 @@ from platformdirs import user_config_path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mcp_mirror.access import TOKEN_PREFIX
 from mcp_mirror.config.access_policies import check_access, read_auth, read_oauth
 from mcp_mirror.config.clients import CLIENT_BLOCKS, HTTP_KEYS, RENAMED, STDIO_KEYS, gather_upstreams
 from mcp_mirror.config.exposure import warn_of_exposure
@@ -31,7 +30,8 @@ from mcp_mirror.config.shape import keys_at, plain
 from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table, expand, read_yaml
 from mcp_mirror.config.store_policies import check_store, read_store
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.policies import (
+from mcp_mirror.settings.access import TOKEN_PREFIX
+from mcp_mirror.settings.policies import (
     AuditPolicy,
     Config,
     ContextPolicy,

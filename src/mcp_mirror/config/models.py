@@ -46,7 +46,7 @@ from mcp_mirror.config.fields import (
 from mcp_mirror.config.flows import Flowing, FlowsSection, UpstreamPlaceSection
 from mcp_mirror.config.limits import LimitsSection
 from mcp_mirror.config.trust import AuditSection, EncryptionSection, LockSection, Section
-from mcp_mirror.policies import (
+from mcp_mirror.settings.policies import (
     ContextPolicy,
     MemoryToolsPolicy,
     MirrorPolicy,

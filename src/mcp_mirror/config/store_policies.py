@@ -2,7 +2,7 @@
 
 from mcp_mirror.config.models import StoreSection
 from mcp_mirror.config.source import Findings, Node, Scalar, Table
-from mcp_mirror.policies import EncryptionPolicy, StorePolicy
+from mcp_mirror.settings.policies import EncryptionPolicy, StorePolicy
 
 
 def check_store(store: Node | None, findings: Findings) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_mirror.config.fields import Clear, Flag, Keys, Locking, Secret, Text
-from mcp_mirror.policies import AuditPolicy, EncryptionPolicy, LockPolicy
+from mcp_mirror.settings.policies import AuditPolicy, EncryptionPolicy, LockPolicy
 
 _AUDIT: Final = AuditPolicy()
 _ENCRYPTION: Final = EncryptionPolicy()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
+from mcp_mirror.core.schema_references import map_below
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, User
-from mcp_mirror.references import map_below
 
 ToolsMode = Literal["native", "json_schema", "json_text"]
 

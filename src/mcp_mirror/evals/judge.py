@@ -15,9 +15,9 @@ from typing import Any, Final
 from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
 from mcp_mirror.evals.conversation import Made, Transcript
 from mcp_mirror.evals.pointers import Written, given_by, judge_pointer, value_at
+from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.paths import bases_in, label_of
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.tools import TOOLS
 
 _SHOWN: Final = 160
 _SPACE: Final = re.compile(r"\s+")

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.dialects import ToolsMode
-from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.settings.policies import NoticeStyle
 
 STYLES: Final[tuple[NoticeStyle, ...]] = get_args(NoticeStyle)
 PLAIN: Final = "-"

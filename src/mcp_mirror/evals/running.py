@@ -19,7 +19,7 @@ from mcp_mirror.evals.matrix import Model, Setting
 from mcp_mirror.evals.pointers import given_by
 from mcp_mirror.evals.samples import tell_example, with_paths
 from mcp_mirror.evals.stage import Place, Stage, open_stage
-from mcp_mirror.policies import NoticeStyle
+from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.tokens import estimate_tokens
 
 SYSTEM: Final = (

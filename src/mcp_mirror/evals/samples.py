@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+from mcp_mirror.core.notice import Stored, write_notice
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Spoken
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, User
 from mcp_mirror.evals.pointers import value_at
-from mcp_mirror.notice import Stored, write_notice
 from mcp_mirror.paths import new_base, parse_path
-from mcp_mirror.policies import NoticeStyle
-from mcp_mirror.spans import kind_at, members, trim
+from mcp_mirror.payload.json_spans import kind_at, members, trim
+from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.tokens import expecter
 
 _PLACE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")

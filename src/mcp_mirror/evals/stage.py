@@ -24,7 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.evals.conversation import Call, Made, Result, Tool, Witnessed
-from mcp_mirror.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 WITNESS: Final = "EVAL_WITNESS"
 """The environment variable that names the file to which a server writes each call that reached it, a JSON line each:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mcp_mirror.models import Location
 from mcp_mirror.prune.stubs import Blocks, Form, Json, JsonText, Text
+from mcp_mirror.types import Location
 
 ChatFormat = Literal["openai", "openai-responses", "anthropic", "vercel"]
 """Chat Completions messages; Responses input items; Messages; the AI SDK's `ModelMessage`s."""

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from mcp_mirror.models import Location
 from mcp_mirror.prune.formats import Message, Slot
 from mcp_mirror.prune.placing import with_changes
+from mcp_mirror.types import Location
 
 Estimate = Callable[[Message], int]
 """Tells the tokens of one message."""

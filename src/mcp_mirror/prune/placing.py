@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from mcp_mirror.models import Buffer, Location
 from mcp_mirror.paths import new_base
 from mcp_mirror.prune.formats import Slot
 from mcp_mirror.prune.stubs import LABEL, Domain
+from mcp_mirror.types import Buffer, Location
 
 
 def path_of(slot: Slot, domain: Domain, blob: Buffer) -> str:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from mcp_mirror.models import Location
-from mcp_mirror.policies import TokenProvider
 from mcp_mirror.prune.formats import LABELS, ChatFormat, Message, Slot, check_messages, slots_of
 from mcp_mirror.prune.ledger import Estimate, Ledger
 from mcp_mirror.prune.phases import Phase, in_order
 from mcp_mirror.prune.placing import path_of
 from mcp_mirror.prune.stubs import Stub
+from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import estimate_tokens
+from mcp_mirror.types import Location
 
 
 class Memory(Protocol):

@@ -7,9 +7,9 @@ a path is made of the part and of its owner, so what is kept under it says wheth
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mcp_mirror.models import Buffer, Location
 from mcp_mirror.prune.formats import ChatFormat, Slot, check_messages, slots_of
 from mcp_mirror.prune.placing import path_of, with_changes
+from mcp_mirror.types import Buffer, Location
 
 
 def restore_messages(messages: list[Any], read: Callable[[str], Buffer | None], provider: ChatFormat) -> list[Any]:

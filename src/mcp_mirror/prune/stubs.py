@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_mirror.models import Buffer
 from mcp_mirror.paths import noticed_bases
-from mcp_mirror.wire import open_array, open_object
+from mcp_mirror.payload.json_rpc import open_array, open_object
+from mcp_mirror.types import Buffer
 
 LABEL: Final = "pruned"
 """What the paths of pruned parts begin with."""

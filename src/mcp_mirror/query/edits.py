@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Span
 from mcp_mirror.paths import unescape_token
+from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text
 from mcp_mirror.query.trees import Array, Holder, Leaf, Node, Object, copy_of, leaf_of, opened, render, text_of
-from mcp_mirror.spans import members, trim
-from mcp_mirror.visible import quoted
+from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.types import Buffer, Span
 
 Pieces = tuple[Span | bytes, ...]
 """A new value: spans of the old one, and what is new."""

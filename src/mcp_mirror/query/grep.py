@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Final
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Span
 from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_spans import strings_at, trim
 from mcp_mirror.query.lines import Line, Matcher, matching_lines
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, pieces_of, spelled
 from mcp_mirror.query.windows import Budget
-from mcp_mirror.spans import strings_at, trim
+from mcp_mirror.types import Buffer, Span
 
 _LONG: Final = 240
 """Characters of a line that is shown whole; of a longer one, the hit with what is around it."""

@@ -7,9 +7,9 @@ import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError
 
+from mcp_mirror.core.text_format import guess_format
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer
-from mcp_mirror.text_format import guess_format
+from mcp_mirror.types import Buffer
 
 
 class _Whole(int):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from mcp_mirror.models import Buffer, Member, Span
+from mcp_mirror.core.preview import outline_value
 from mcp_mirror.paths import escape_token
-from mcp_mirror.preview import outline_value
+from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, text_start, trim
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
 from mcp_mirror.query.windows import Budget
-from mcp_mirror.spans import count_items, items, kind_at, members, text_start, trim
-from mcp_mirror.visible import quoted
+from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.types import Buffer, Member, Span
 
 _SAMPLE: Final = 100
 """Items of an array that are looked into."""

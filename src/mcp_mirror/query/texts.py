@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Span
-from mcp_mirror.spans import kind_at, text_parts
+from mcp_mirror.payload.json_spans import kind_at, text_parts
+from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]
 """Whether the time for a task is over."""

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.models import Buffer, Kind, Span
-from mcp_mirror.spans import item, items, kind_at, placed_members, trim
+from mcp_mirror.payload.json_spans import item, items, kind_at, placed_members, trim
+from mcp_mirror.types import Buffer, Kind, Span
 
 _SPACE: Final = b" \t\r\n"
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, get_args
 
+from mcp_mirror.core.preview import outline_value
 from mcp_mirror.errors import ToolError
-from mcp_mirror.models import Buffer, Kind, Span
 from mcp_mirror.paths import escape_token
-from mcp_mirror.preview import outline_value
+from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, trim
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
-from mcp_mirror.spans import count_items, item, items, kind_at, members, trim
-from mcp_mirror.visible import quoted
+from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.types import Buffer, Kind, Span
 
 Unit = Literal["chars", "lines", "items", "keys"]
 

@@ -1,1 +1,4 @@
-"""Where values are kept."""
+"""Storage backends for values behind one interface (`base`): memory, disk, Redis; encryption wraps them.
+
+A store knows namespaces, blobs and descriptors. It must not know tools, protocols or policies of flow.
+"""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 Reason = Literal["expired", "evicted"]
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 from mcp_mirror.paths import label_of
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
-from mcp_mirror.stores.failures import told
+from mcp_mirror.stores.disk.failures import told
 from mcp_mirror.stores.quotas import (
     EXPIRED_AT_ONCE,
     MAX_TOMBSTONES,
@@ -26,6 +25,7 @@ from mcp_mirror.stores.quotas import (
     buried,
     refuse_oversized,
 )
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
 """Part of a message from which on a value in it is kept as a view of it."""

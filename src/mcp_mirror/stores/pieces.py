@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from mcp_mirror.models import Buffer, Segments
+from mcp_mirror.types import Buffer, Segments
 
 
 def cut(blob: Segments, size: int) -> Iterator[Buffer]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.models import Descriptor
-from mcp_mirror.policies import StorePolicy
+from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.types import Descriptor
 
 NAMESPACE_TOMBSTONES: Final = 2_000
 """Tombstones of one namespace, so that one principal's do not push out another's."""

@@ -10,11 +10,11 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from mcp_mirror.models import Buffer
-from mcp_mirror.policies import TokenProvider
+from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import table
 from mcp_mirror.tokens.estimate import estimate_text, expect_text
 from mcp_mirror.tokens.messages import Message, read_message
+from mcp_mirror.types import Buffer
 
 __all__ = ["PROVIDERS", "TokenProvider", "estimate_tokens", "estimator", "expecter"]
 

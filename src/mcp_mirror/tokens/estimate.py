@@ -15,9 +15,9 @@ from itertools import compress, pairwise
 from operator import mul, not_
 from typing import Final
 
-from mcp_mirror.models import Buffer
 from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, table
 from mcp_mirror.tokens.pieces import count_joints, split
+from mcp_mirror.types import Buffer
 
 _WHOLE: Final = 1 << 15
 """Bytes, or characters of a `str`, of the largest text that is looked at whole."""

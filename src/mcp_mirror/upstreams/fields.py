@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_mirror.callers import CAPABILITY_OF
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.visible import visible_lines
+from mcp_mirror.security.sanitize import visible_lines
 
 MOST_BYTES: Final = 1 << 16
 """Of a notification, of an error's data and of a form."""

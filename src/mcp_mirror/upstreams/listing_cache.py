@@ -14,10 +14,10 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.private_files import open_folder, open_secret, replace_file
-from mcp_mirror.upstreams.base import Listing
-from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.private_files import open_folder, open_secret, replace_file
+from mcp_mirror.upstreams.session import Listing
 
 _VERSION: Final = 1
 _LARGEST: Final = 1 << 22

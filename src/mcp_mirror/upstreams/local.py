@@ -15,15 +15,15 @@ import anyio.to_thread
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
-from mcp_mirror.labels import FUNCTIONS
-from mcp_mirror.policies import LocalEndpoint, UpstreamPolicy
-from mcp_mirror.results import OUTPUT_SCHEMA, Result, failure_of, is_small, result_of
-from mcp_mirror.signatures import Function
-from mcp_mirror.upstreams.base import Listing, Outgoing
-from mcp_mirror.upstreams.link import Link, Status
-from mcp_mirror.upstreams.questions import Round
+from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, failure_of, is_small, result_of
+from mcp_mirror.functions.signatures import Function
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.settings.labels import FUNCTIONS
+from mcp_mirror.settings.policies import LocalEndpoint, UpstreamPolicy
+from mcp_mirror.upstreams.connection import Link, Status
+from mcp_mirror.upstreams.elicitation import Round
+from mcp_mirror.upstreams.session import Listing, Outgoing
 from mcp_mirror.upstreams.upstream import Audience, Presented
-from mcp_mirror.wire import join
 
 T = TypeVar("T")
 

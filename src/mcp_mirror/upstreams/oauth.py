@@ -24,12 +24,12 @@ from mcp.client.auth.utils import extract_field_from_www_auth, union_scopes
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
 from pydantic import AnyUrl
 
-from mcp_mirror.access import is_private_to_us
 from mcp_mirror.errors import MirrorError, UpstreamError
-from mcp_mirror.policies import HttpEndpoint
-from mcp_mirror.upstreams.encodings import beginning_of
-from mcp_mirror.upstreams.reach import PRIVATE, GuardedTransport, Reach
-from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.payload.content_encodings import beginning_of
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.security.ssrf_guard import PRIVATE, GuardedTransport, Reach
+from mcp_mirror.settings.access import is_private_to_us
+from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToke
 from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.private_files import UnsafePathError, open_secret, replace_file
-from mcp_mirror.upstreams.redaction import Redactor
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.system.private_files import UnsafePathError, open_secret, replace_file
 
 _LARGEST: Final = 1 << 20
 """Bytes."""

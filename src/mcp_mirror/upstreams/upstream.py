@@ -13,15 +13,12 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import Exchange
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.policies import UpstreamPolicy
-from mcp_mirror.upstreams.base import Listing, Outgoing
-from mcp_mirror.upstreams.bypass import Arrival
+from mcp_mirror.settings.policies import UpstreamPolicy
+from mcp_mirror.upstreams.channel_proxy import scoped
+from mcp_mirror.upstreams.connection import Link, Means, Modes, Status
+from mcp_mirror.upstreams.content_filter import Muted, check_questions, is_muted, muted, refused, unsaid
 from mcp_mirror.upstreams.dedicated import DedicatedConnections, Sessions, Slot
-from mcp_mirror.upstreams.hearing import Party
-from mcp_mirror.upstreams.link import Link, Means, Modes, Status
-from mcp_mirror.upstreams.muting import Muted, check_questions, is_muted, muted, refused, unsaid
-from mcp_mirror.upstreams.passing import scoped
-from mcp_mirror.upstreams.questions import (
+from mcp_mirror.upstreams.elicitation import (
     Asked,
     HeldCalls,
     Round,
@@ -32,6 +29,9 @@ from mcp_mirror.upstreams.questions import (
     unveiled,
     veiled,
 )
+from mcp_mirror.upstreams.notifications import Party
+from mcp_mirror.upstreams.session import Listing, Outgoing
+from mcp_mirror.upstreams.transports.payloads import Arrival
 
 _LONGEST_SWEEP: Final = 15.0
 """Seconds between two looks for dedicated connections that are not used any more."""

@@ -1,0 +1,67 @@
+"""The command `mcp-mirror tokens`: what files cost a model."""
+
+import mmap
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.settings.policies import TokenProvider
+from mcp_mirror.tokens import PROVIDERS, estimate_tokens
+from mcp_mirror.tokens.exact import count_tokens
+
+
+def count_files(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Texts; standard input if none.", show_default=False)
+    ] = None,
+    provider: Annotated[str, typer.Option(help=f"Whose tokens: {', '.join(PROVIDERS)}.", metavar="NAME")] = "default",
+    exact: Annotated[  # noqa: FBT002  # a flag of the command line
+        bool, typer.Option("--exact", help="Count with the provider's tokenizer, which must be installed.")
+    ] = False,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer.json to count with, for --exact.", show_default=False)
+    ] = None,
+) -> None:
+    """Print how many tokens each text costs a model at most, or exactly, and the total of several.
+
+    Example: mcp-mirror tokens --provider anthropic README.md
+    """
+    try:
+        whose = _provider(provider)
+        counts = [(str(path), _count(_read(path), whose, tokenizer, exact=exact)) for path in files or ()]
+        if not files:
+            counts.append(("", _count(sys.stdin.buffer.read(), whose, tokenizer, exact=exact)))
+    except ConfigError as error:
+        Console(stderr=True, soft_wrap=True).print(str(error), style="red", highlight=False, markup=False)
+        raise typer.Exit(2) from None
+    if len(counts) > 1:
+        counts.append(("total", sum(count for _, count in counts)))
+    width = max(len(f"{count:,}") for _, count in counts)
+    for name, count in counts:
+        print(f"{count:>{width},}  {name}".rstrip())  # noqa: T201  # the output
+
+
+def _provider(name: str) -> TokenProvider:
+    found = next((provider for provider in PROVIDERS if provider == name), None)
+    if found is None:
+        raise ConfigError(f"There is no provider {name!r}. Take one of {', '.join(PROVIDERS)}.")
+    return found
+
+
+def _count(text: memoryview | bytes, provider: TokenProvider, tokenizer: Path | None, *, exact: bool) -> int:
+    if not exact and tokenizer is None:
+        return estimate_tokens(text, provider)
+    return count_tokens(bytes(text).decode(errors="replace"), provider, tokenizer)
+
+
+def _read(path: Path) -> memoryview | bytes:
+    """A file mapped, since only parts of a large one are read."""
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if path.stat().st_size else b""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a file of text.") from None

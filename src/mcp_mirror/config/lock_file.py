@@ -1,0 +1,60 @@
+"""The file that holds the pins: read once at each start and reload, written by `mcp-mirror lock` alone."""
+
+from pathlib import Path
+
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.security.pins import NO_PINS, Lock, Pins, read_lock, write_lock
+from mcp_mirror.settings.policies import LockPolicy
+from mcp_mirror.system.private_files import UnsafePathError, check_shared, replace_file
+
+
+def read_pins(policy: LockPolicy) -> Pins:
+    """What tools are held to: by default to what the lock file says, if there is one.
+
+    Raises:
+        ConfigError: It cannot be read, or is wanted and not there.
+    """
+    if policy.mode == "off" or (policy.mode is None and policy.file is None):
+        return NO_PINS
+    lock = read_file(Path(policy.file)) if policy.file else None
+    if lock is not None:
+        return Pins(lock, policy.mode or "block")
+    if policy.mode is None:
+        return NO_PINS
+    raise ConfigError(
+        f"There is no lock file {policy.file or '(`lock.file`)'}, and `lock.mode` is {policy.mode}. Write it with "
+        "`mcp-mirror lock`."
+    )
+
+
+def read_file(path: Path) -> Lock | None:
+    """What is locked; None where there is no such file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        check_shared(path)
+        return read_lock(path.read_text("utf-8"))
+    except UnsafePathError as error:
+        raise ConfigError(f"The lock file cannot be used: {error}") from None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError(f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and lock anew.")
+
+
+def write_file(path: Path, lock: Lock) -> None:
+    """Write it whole or not at all.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        replace_file(path, write_lock(lock).encode(), 0o644)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"The lock file {path} cannot be written: {reason}. Choose another (`lock.file`).") from None

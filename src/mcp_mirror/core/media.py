@@ -1,0 +1,120 @@
+"""Images, recordings and files inside a tool result: what they are, how large, and where their base64 stands.
+
+A media block is a content block of the protocol (MCP 2026-07-28, `ImageContent`, `AudioContent`, and `EmbeddedResource`
+with a `blob`). Nothing here decides what a model is shown.
+"""
+
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_mirror.payload.json_rpc import open_object
+from mcp_mirror.types import Buffer
+
+_SHOWN: Final = (b'"image"', b'"audio"')
+_ANY: Final = (*_SHOWN, b'"resource"')
+_EDGE: Final = 1 << 12
+"""Bytes at either end of a block in which its type stands: only the base64 of a block is long."""
+_HEAD: Final = 1 << 16
+"""Characters of base64 that are decoded to find the pixel size: a JPEG may have a thumbnail before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One media block."""
+
+    media_type: str | None
+    encoded: Buffer
+    """Its base64, without quotes."""
+    is_file: bool
+    """It is an embedded resource: models are not shown its base64."""
+
+    @property
+    def size(self) -> int:
+        """Decoded bytes."""
+        padding = bytes(self.encoded[-2:]).count(b"=")
+        return max(len(self.encoded) * 3 // 4 - padding, 0)
+
+    @property
+    def pixels(self) -> tuple[int, int] | None:
+        """Width and height of a PNG, JPEG, GIF or WebP image; None for anything else."""
+        head = bytes(self.encoded[: min(_HEAD, len(self.encoded)) & ~3])
+        try:
+            return _pixels_in(binascii.a2b_base64(head))
+        except (ValueError, IndexError):
+            return None
+
+
+def read_media(block: Buffer) -> Media | None:
+    """The media of a content block, JSON text; None for a block of another kind."""
+    edges = bytes(block[:_EDGE]) + bytes(block[-_EDGE:])
+    if not any(kind in edges for kind in _ANY):
+        return None
+    return media_in(open_object(block) or {})
+
+
+def media_in(members: Mapping[str, Buffer]) -> Media | None:
+    """As `read_media`, for a block that is already opened."""
+    kind = bytes(members.get("type", b"")[:16])
+    if kind in _SHOWN:
+        holder, encoded = members, members.get("data", b"")
+    elif kind == b'"resource"':
+        holder = open_object(members.get("resource", b"null")) or {}
+        encoded = holder.get("blob", b"")
+    else:
+        return None
+    if bytes(encoded[:1]) != b'"':
+        return None
+    return Media(_string(holder.get("mimeType", b"null")), encoded[1:-1], is_file=kind == b'"resource"')
+
+
+def _string(raw: Buffer) -> str | None:
+    return json.loads(bytes(raw)) if bytes(raw[:1]) == b'"' else None
+
+
+def _pixels_in(data: bytes) -> tuple[int, int] | None:
+    """The pixel size in an image's header.
+
+    Sources: PNG (RFC 2083, 11.2.2), GIF89a (section 18), JPEG (ITU T.81, B.2.2), WebP (RFC 9649, 2.5 to 2.7).
+    """
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _big(data[16:20]), _big(data[20:24])
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return _little(data[6:8]), _little(data[8:10])
+    if data.startswith(b"\xff\xd8"):
+        return _jpeg_pixels(data)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _webp_pixels(data)
+    return None
+
+
+def _jpeg_pixels(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:  # noqa: PLR2004  # every marker begins with it
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # noqa: PLR2004  # the start-of-frame markers
+            return _big(data[at + 7 : at + 9]), _big(data[at + 5 : at + 7])
+        at += 2 + _big(data[at + 2 : at + 4])
+    return None
+
+
+def _webp_pixels(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8 ":
+            return _little(data[26:28]) & 0x3FFF, _little(data[28:30]) & 0x3FFF
+        case b"VP8L":
+            bits = _little(data[21:25])
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            return _little(data[24:27]) + 1, _little(data[27:30]) + 1
+    return None
+
+
+def _big(data: bytes) -> int:
+    return int.from_bytes(data, "big")
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")

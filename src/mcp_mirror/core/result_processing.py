@@ -1,0 +1,217 @@
+"""A result read once: what of it is stored, what the model sees, and the notice, in one pure step.
+
+The step is the same for a result in memory and for a whole frame in a file, which a process of its own reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
+from mcp_mirror.core.notice import Stored, write_notice
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.json_rpc import asks, bound_error, open_message
+from mcp_mirror.settings.limits import MAX_DEPTH
+from mcp_mirror.settings.policies import CaptureMode, NoticeStyle, TokenProvider
+from mcp_mirror.tokens import estimator, expecter
+from mcp_mirror.types import Buffer, Draft
+
+INDEXED: Final = 10_000
+"""Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How one call's result is to be read."""
+
+    rules: CaptureRules
+    style: NoticeStyle
+    tool: str
+    arguments: bytes
+    """As the model gave them, a JSON object."""
+    base: str
+    """Of the value, should there be one to store."""
+    companion_base: str
+    """Of what else the result says."""
+    max_key_bytes: int
+    provider: TokenProvider = "default"
+    """Whose tokens the budgets are."""
+    max_depth: int = MAX_DEPTH
+    """Levels of nesting that the message may have."""
+    is_veiled: bool = False
+    """The upstream's words are hidden."""
+    is_bounded: bool = False
+    """The budgets are bounds of what a conversation has room for, and not what a model is expected to read."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """Tokens of a text, as the budgets mean them."""
+        return (estimator if self.is_bounded else expecter)(self.provider)
+
+    def unshown(self) -> "Order":
+        """The same for a result of which the model may be shown nothing."""
+        return replace(self, rules=replace(self.rules, preview=False))
+
+    def hidden(self) -> "Order":
+        """The same for a result that the model may not see: it is stored, and its path alone is told."""
+        rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
+        return replace(self, rules=rules, style="opaque")
+
+    def tightened(self) -> "Order":
+        """The same for a result of which nothing may be shown: its path alone, unless it must not be stored."""
+        mode: CaptureMode = "never" if self.rules.mode == "never" else "always"
+        rules = replace(self.rules, mode=mode, inline_budget=0, error_budget=0, passes=False)
+        return replace(self, rules=rules, style="opaque")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a result came to."""
+
+    members: Mapping[str, Buffer]
+    """The result as it came."""
+    captured: Captured
+    notice: str = ""
+
+    @property
+    def ifc(self) -> object:
+        """What `_meta.ifc` of the result says of its labels, as JSON read; None where it says nothing."""
+        return read_ifc(self.members.get("_meta") or _ENVELOPE.decode(self.captured.envelope).meta)
+
+
+class _Envelope(msgspec.Struct):
+    meta: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="_meta")
+
+
+class _Meta(msgspec.Struct):
+    ifc: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_META: Final = msgspec.json.Decoder(_Meta)
+_LARGEST_IFC: Final = 1 << 16
+"""Bytes of labels that are read."""
+
+
+def read_ifc(meta: Buffer | msgspec.Raw) -> object:
+    """`ifc` of a result's `_meta`, as JSON read; None where it says nothing, and a text where it cannot be read."""
+    try:
+        ifc = _META.decode(meta).ifc
+        return msgspec.json.decode(ifc) if len(memoryview(ifc)) <= _LARGEST_IFC else "unreadable"
+    except msgspec.ValidationError:  # no object
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The upstream answered with a JSON-RPC error."""
+
+    code: int
+    message: str
+
+
+def digest_result(
+    members: Mapping[str, Buffer], order: Order, estimate: Estimate, decode: Decode = decode_text
+) -> Digest:
+    """Read a result.
+
+    Raises:
+        WireError: It is none, or a key of the value is past its bound.
+    """
+    if not _is_result(members):
+        raise WireError("It is no tool result: `content` must be an array and `isError` true or false.")
+    captured = capture(members, order.rules, estimate, decode)
+    if not order.rules.preview:
+        members = _unshown(captured)
+    if (value := captured.value) is None:
+        return Digest(members, captured)
+    if captured.in_order and order.style == "compact":  # a text may speak of the picture above it
+        captured = replace(captured, shown="", passed=captured.in_order)
+    _check_keys(value, order.max_key_bytes)
+    notice = _write_notice(value, captured, order, estimate)
+    indexed = replace(value, members=value.members[:INDEXED])
+    return Digest(members, replace(captured, value=indexed), notice)
+
+
+def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode = decode_text) -> Digest | Refused:
+    """Read a whole response that was not looked at yet.
+
+    Raises:
+        WireError: It is no JSON-RPC response, or past a bound.
+    """
+    members = members_of(frame, order.max_depth)
+    return members if isinstance(members, Refused) else digest_result(members, order, estimate, decode)
+
+
+def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | Refused:
+    """The members of the result in a whole response that was not looked at yet.
+
+    Raises:
+        WireError: It is no JSON-RPC response.
+    """
+    message = open_message(frame, max_depth)
+    if not isinstance(message.error, msgspec.UnsetType):
+        try:
+            error = msgspec.json.decode(message.error, type=_Error)
+        except msgspec.ValidationError:
+            raise WireError("Its error is not of JSON-RPC's form: a code and a message.") from None
+        return Refused(error.code, bound_error(error.message))
+    if isinstance(message.result, msgspec.UnsetType):
+        raise WireError("The message is no response: it has neither a result nor an error.")
+    if asks(message.result):
+        raise WireError("It asks for input in a message that is too large for a question.")
+    return {key: memoryview(raw) for key, raw in message.result.items()}
+
+
+class _Error(msgspec.Struct):
+    code: int
+    message: str
+
+
+def _unshown(captured: Captured) -> Mapping[str, Buffer]:
+    """What stands for a result of which nothing may be shown, where its notice does not: it is empty, or not stored."""
+    if captured.value is None:
+        return {"content": b"[]", "isError": b"true" if captured.is_error else b"false"}
+    block = {"type": "text", "text": _LOST}
+    return {"content": msgspec.json.encode([block]), "isError": b"true"}
+
+
+_LOST: Final = (
+    "The tool was called. Its result could not be stored, and may not be shown (`preview: false`). Try again later."
+)
+
+
+def _is_result(members: Mapping[str, Buffer]) -> bool:
+    """Whether clients can read it: the SDK has seen no more than a stub of it."""
+    is_error = bytes(members.get("isError", b"false")[:6])
+    return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")
+
+
+def _check_keys(value: Draft, max_key_bytes: int) -> None:
+    longest = max((len(member.key) for member in value.members), default=0)
+    if longest > max_key_bytes:
+        raise WireError(f"A key of {longest:,} characters is over `limits.max_key_bytes` ({max_key_bytes:,}).")
+
+
+def _write_notice(value: Draft, captured: Captured, order: Order, estimate: Estimate) -> str:
+    content_base = order.companion_base if captured.companion else order.base
+    stored = Stored(
+        path=order.base,
+        tool=order.tool,
+        arguments=order.arguments,
+        blob=value.blob,
+        kind=value.kind,
+        estimate=estimate,
+        members=value.members,
+        shown=captured.shown,
+        companion=order.companion_base if captured.named else None,
+        media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
+        error=captured.error,
+        preview=value.preview,
+        is_error=captured.is_error,
+    )
+    return write_notice(stored, order.style)

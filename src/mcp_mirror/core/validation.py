@@ -1,0 +1,332 @@
+"""Validates arguments against a tool's schema, and bounds beforehand how much work that is.
+
+A recursive or nested schema can cost exponential time, so only a schema with a small bound may be used on the event
+loop. An error text never costs more than a few validations. Pure.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import jsonschema_rs
+
+from mcp_mirror.core.schema_references import References, Schema, applied_by, map_below
+
+Check = Callable[[Any], str | None]
+"""Returns what is wrong with arguments; None if they are valid or cannot be judged."""
+
+MOST_WORK: Final = 200_000
+"""Units of work that validation may take on the event loop: about 20 ms."""
+_ERROR_WORK: Final = 5_000
+"""Units up to which all errors are collected; each costs far more than a verdict."""
+_MOST_SUBSCHEMAS: Final = 10_000
+_MAX_DEPTH: Final = 64
+_PATTERN: Final = 20
+"""Units of work per byte of the arguments for each pattern."""
+_STEPS: Final = 300
+"""Steps that an error text follows into the schema."""
+_MAX_TEXT: Final = 300
+"""Characters of an error text."""
+_MAX_NAMED: Final = 8
+_UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
+_FANCY: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
+"""Look-around, back references, atomic groups: patterns with these are matched by backtracking."""
+_DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
+_BACKTRACKING: Final = 100_000
+"""Steps after which a pattern is not judged: 100 ms."""
+_SMALL_PATTERN: Final = 1 << 15
+"""Bytes that a compiled pattern may have on the event loop."""
+_OWN: Final = frozenset(
+    ("type", "required", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+)  # fmt: skip
+"""Keywords that apply to a value itself and cost little."""
+
+
+class _UnboundedError(Exception):
+    """Validation may take exponential time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A bound on the work of validation."""
+
+    subschemas: int
+    """That are evaluated for one value of the arguments, references followed."""
+    patterns: int
+
+    def work(self, arguments: bytes) -> int:
+        """Units of work for arguments, at most; a unit is about 0.1 µs."""
+        values = 1 + sum(map(arguments.count, (b",", b"[", b"{")))
+        return self.subschemas * values + _PATTERN * self.patterns * len(arguments)
+
+
+def cost_of(schema: Schema) -> Cost | None:
+    """The cost of a schema; None if it is recursive, larger than a bound, or not understood.
+
+    References are followed as often as validation follows them, so nested alternatives multiply. Each subschema is
+    visited once.
+    """
+    try:
+        return _Costs(References(schema)).of(schema, 0)
+    except _UnboundedError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Costs:
+    references: References
+    counts_patterns: bool = True
+    """False: only subschemas, which decide how many errors there can be."""
+    _known: dict[int, Cost | None] = field(default_factory=dict)
+    """By identity; None while a schema is being looked at."""
+
+    def of(self, part: Any, depth: int) -> Cost:
+        if not isinstance(part, dict):
+            return Cost(1, 0)
+        if id(part) not in self._known:
+            self._known[id(part)] = None
+            self._known[id(part)] = self._sum(part, depth)
+        if (known := self._known[id(part)]) is None:
+            raise _UnboundedError
+        return known
+
+    def _sum(self, part: Schema, depth: int) -> Cost:
+        if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
+            raise _UnboundedError
+        texts = _patterns(part) if self.counts_patterns else []
+        if any(map(_FANCY.search, texts)):
+            raise _UnboundedError
+        lists = sum(len(part[word]) for word in ("enum", "required") if isinstance(part.get(word), list))
+        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *applied_by(part))]
+        cost = Cost(
+            1 + lists + sum(one.subschemas for one in below),
+            len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
+        )
+        if cost.subschemas > _MOST_SUBSCHEMAS:
+            raise _UnboundedError
+        return cost
+
+
+def _is_understood(part: Schema, *, is_root: bool) -> bool:
+    dialect = part.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    embedded = not is_root and ("$id" in part or "id" in part)
+    known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
+    return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
+
+
+def _patterns(part: Schema) -> list[str]:
+    named = part.get("patternProperties")
+    return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
+
+
+def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
+    """A function that validates arguments.
+
+    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked. A required member that
+    has a `default` may be absent: some generators list such members as required, and their servers fill them in.
+
+    Args:
+        schema: The tool's input schema.
+        is_small: Refuse patterns that are large once they are compiled.
+
+    Raises:
+        ValueError: The schema is not a JSON Schema for an object.
+    """
+    if "object" not in (types_of(schema) or ("object",)):
+        raise ValueError("its input schema does not describe an object")
+    options = jsonschema_rs.FancyRegexOptions(_BACKTRACKING, _SMALL_PATTERN if is_small else None)
+    try:
+        lenient = _without_defaulted(schema)
+        variants = [schema] if lenient == schema else [schema, lenient]
+        validators = [
+            jsonschema_rs.validator_for(one, retriever=lambda _: {}, pattern_options=options) for one in variants
+        ]
+    except (ValueError, RecursionError) as error:
+        said = _bounded(str(error).partition("\n")[0])
+        raise ValueError(f"its input schema is not valid: {said}") from None
+    explanation = _Explanation(lenient, options)
+
+    def check(arguments: Any) -> str | None:
+        try:
+            if any(validator.is_valid(arguments) for validator in validators):
+                return None
+            json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
+            return explanation.of(arguments)
+        except (ValueError, RecursionError):
+            return None
+
+    return check
+
+
+def _without_defaulted(schema: Any, depth: int = 0) -> Any:
+    """The schema, where members that have a default are not required."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    lenient = map_below(schema, lambda part: _without_defaulted(part, depth + 1))
+    required, properties = schema.get("required"), schema.get("properties")
+    if isinstance(required, list) and isinstance(properties, dict):
+        lenient["required"] = [name for name in required if not _has_default(properties, name)]
+    return lenient
+
+
+def _has_default(properties: Schema, name: Any) -> bool:
+    member = properties.get(name) if isinstance(name, str) else None
+    return isinstance(member, dict) and "default" in member
+
+
+def types_of(schema: Schema) -> list[str]:
+    """The types that a schema's `type` names."""
+    named = schema.get("type")
+    named = named if isinstance(named, list) else [named]
+    return [name for name in named if isinstance(name, str)]
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A place in invalid arguments, and the subschema that it violates."""
+
+    part: Any
+    pointer: str
+    """Of the subschema."""
+    value: Any
+    at: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Explanation:
+    """Finds what is wrong with invalid arguments: follows the schema down by verdicts, which are cheap."""
+
+    schema: Schema
+    options: jsonschema_rs.FancyRegexOptions
+
+    def of(self, arguments: Any) -> str | None:
+        """What is wrong; None if it cannot be judged."""
+        fault = _Fault(self.schema, "#", arguments)
+        if not self._is_cheap(fault):
+            for _ in range(_STEPS):
+                if (narrower := next(self._narrower(fault), None)) is None or self._is_cheap(fault):
+                    break
+                fault = narrower
+        return self._text(fault)
+
+    @cached_property
+    def _references(self) -> References:
+        return References(self.schema)
+
+    @cached_property
+    def _validators(self) -> jsonschema_rs.ValidatorMap:
+        return jsonschema_rs.validator_map_for(self.schema, retriever=lambda _: {}, pattern_options=self.options)
+
+    def _is_cheap(self, fault: _Fault) -> bool:
+        try:
+            cost = _Costs(self._references, counts_patterns=False).of(fault.part, 0)
+        except _UnboundedError:
+            return False
+        return Cost(cost.subschemas, 0).work(json.dumps(fault.value).encode()) <= _ERROR_WORK
+
+    def _is_wrong(self, fault: _Fault) -> bool:
+        validator = self._validators.get(fault.pointer)
+        return validator is not None and not validator.is_valid(fault.value)
+
+    def _narrower(self, fault: _Fault) -> Iterator[_Fault]:
+        """The places below that are wrong too, or another subschema for the same place."""
+        if isinstance(fault.part, dict):
+            yield from filter(self._is_wrong, self._members(fault, fault.part))
+            yield from filter(self._is_wrong, self._at_place(fault, fault.part))
+
+    def _members(self, fault: _Fault, part: Schema) -> Iterator[_Fault]:
+        properties, items = part.get("properties"), part.get("items")
+        if isinstance(fault.value, dict) and isinstance(properties, dict):
+            for name in (name for name in fault.value if name in properties):
+                pointer = f"{fault.pointer}/properties/{_escaped(name)}"
+                yield _Fault(properties[name], pointer, fault.value[name], (*fault.at, name))
+        if isinstance(fault.value, list) and isinstance(items, dict):
+            for index, value in enumerate(fault.value):
+                yield _Fault(items, f"{fault.pointer}/items", value, (*fault.at, str(index)))
+
+    def _at_place(self, fault: _Fault, part: Schema) -> Iterator[_Fault]:
+        if (target := self._references.pointer(part.get("$ref"))) is not None:
+            pointer = "#" + "".join(f"/{_escaped(token)}" for token in target)
+            yield _Fault(self._references.at(target), pointer, fault.value, fault.at)
+        for index, below in enumerate(_sequence(part.get("allOf"))):
+            yield _Fault(below, f"{fault.pointer}/allOf/{index}", fault.value, fault.at)
+        for word in ("anyOf", "oneOf"):
+            meant = [
+                _Fault(below, f"{fault.pointer}/{word}/{index}", fault.value, fault.at)
+                for index, below in enumerate(_sequence(part.get(word)))
+                if self._is_meant(below, fault.value)
+            ]
+            yield from meant if len(meant) == 1 else ()
+
+    def _is_meant(self, part: Any, value: Any) -> bool:
+        """Whether the members of a value that name its kind are those of one alternative."""
+        kinds = self._kinds(part) if isinstance(value, dict) else {}
+        return bool(kinds) and all(value.get(name) in allowed for name, allowed in kinds.items())
+
+    def _kinds(self, part: Any) -> Mapping[str, list[Any]]:
+        """The constants that an alternative requires, by member."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(part, dict) or "$ref" not in part:
+                break
+            part = next(self._references.targets(part))
+        properties = part.get("properties") if isinstance(part, dict) else None
+        found = properties.items() if isinstance(properties, dict) else ()
+        constants = {name: _constants(below) for name, below in found}
+        return {name: values for name, values in constants.items() if values}
+
+    def _text(self, fault: _Fault) -> str | None:
+        at = ".".join(fault.at)
+        validator = self._validators.get(fault.pointer) if self._is_cheap(fault) else None
+        error = next(iter(validator.iter_errors(fault.value)), None) if validator else None
+        if error is not None:
+            is_undecided = isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded)
+            where = ".".join([*fault.at, *map(str, error.instance_path)])
+            return None if is_undecided else _located(where, error.message)
+        part = fault.part if isinstance(fault.part, dict) else {}
+        own = {key: value for key, value in part.items() if key in _OWN}
+        if error := next(jsonschema_rs.iter_errors(own, fault.value), None):
+            return _located(at, error.message)
+        if named := self._unknown_kind(part, fault.value):
+            return _located(at, named)
+        return _located(at, "the value does not fit the schema of this argument")
+
+    def _unknown_kind(self, part: Schema, value: Any) -> str | None:
+        """What is wrong with the member that names a value's kind, if no alternative has such a kind."""
+        alternatives = [self._kinds(one) for word in ("anyOf", "oneOf") for one in _sequence(part.get(word))]
+        for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
+            allowed = [kind for one in alternatives for kind in one.get(name, ())]
+            if value.get(name) not in allowed:
+                named = ", ".join(map(_short, allowed[:_MAX_NAMED]))
+                return f"{name!r} is {_short(value.get(name))}; the schema has alternatives for {named}"
+        return None
+
+
+def _constants(part: Any) -> list[Any]:
+    if not isinstance(part, dict):
+        return []
+    return [part["const"]] if "const" in part else _sequence(part.get("enum"))
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value)[:40]
+
+
+def _escaped(token: str) -> str:
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def _sequence(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _located(at: str, message: str) -> str:
+    return _bounded(f"{at}: {message}" if at else message)
+
+
+def _bounded(message: str) -> str:
+    half = _MAX_TEXT // 2 - 3
+    return message if len(message) <= _MAX_TEXT else f"{message[:half]} ... {message[-half:]}"

@@ -1,1 +1,0 @@
-"""Our own faces: how clients reach the gateway."""

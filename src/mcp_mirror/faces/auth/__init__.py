@@ -1,1 +1,0 @@
-"""Who asks over HTTP: tokens are verified before a byte of a request is read."""

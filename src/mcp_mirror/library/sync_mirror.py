@@ -1,0 +1,136 @@
+"""`Mirror` for scripts and notebooks: the same methods without `await`.
+
+One event loop runs in a thread of its own, so that it works where another loop runs already.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from mcp_mirror.callers import LOCAL
+from mcp_mirror.config.given import GivenStore, GivenUpstreams
+from mcp_mirror.core.definitions import Definition, Format
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.functions.reply import Reply
+from mcp_mirror.library.mirror import Mirror
+from mcp_mirror.prune import ChatFormat, Estimate, Pruned
+from mcp_mirror.settings.policies import TokenProvider
+
+T = TypeVar("T")
+
+
+class SyncMirror:
+    """A `Mirror` whose methods block until they are done; it works within `with mirror:`.
+
+    Several threads may call it at once. A tool that is not `async` may call it too; an `async` tool may not, because it
+    runs in the event loop that would have to do the work.
+    """
+
+    def __init__(self, store: GivenStore = None, upstreams: GivenUpstreams = None) -> None:
+        """Read the configuration; nothing is started. The arguments are those of `Mirror`.
+
+        Raises:
+            ConfigError: The configuration cannot be used.
+        """
+        self._mirror = Mirror(store, upstreams)
+        self._portal: BlockingPortal | None = None
+        self._closing = ExitStack()
+        self.tool = self._mirror.tool
+        """Make a function a tool: see `Mirror.tool`."""
+
+    def __enter__(self) -> Self:
+        """Start the event loop and open the mirror.
+
+        Raises:
+            MirrorError: It is open already, or cannot be opened.
+        """
+        with ExitStack() as opening:
+            portal = opening.enter_context(start_blocking_portal("asyncio"))
+            opening.enter_context(portal.wrap_async_context_manager(self._mirror))
+            self._portal, self._closing = portal, opening.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the mirror and end the event loop."""
+        self._portal = None
+        self._closing.close()
+
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str | bytes | None = None,
+        *,
+        namespace: str = LOCAL,
+        conversation: str | Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """Call a tool: see `Mirror.call`."""
+        return self._run(partial(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation))
+
+    def read(self, path: str, *, namespace: str = LOCAL) -> Any:
+        """Return the value under a memory path: see `Mirror.read`."""
+        return self._run(partial(self._mirror.read, path, namespace=namespace))
+
+    def put(self, value: object, *, namespace: str = LOCAL) -> str:
+        """Store a value and return its memory path: see `Mirror.put`."""
+        return self._run(partial(self._mirror.put, value, namespace=namespace))
+
+    def prune(
+        self,
+        messages: list[Any],
+        budget: int,
+        provider: ChatFormat,
+        *,
+        namespace: str = LOCAL,
+        estimate: Estimate | TokenProvider | None = None,
+    ) -> Pruned:
+        """Bring a conversation under a budget of tokens: see `Mirror.prune`."""
+        return self._run(
+            partial(self._mirror.prune, messages, budget, provider, namespace=namespace, estimate=estimate)
+        )
+
+    def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
+        """Return a conversation as it was before it was pruned: see `Mirror.restore`."""
+        return self._run(partial(self._mirror.restore, messages, provider, namespace=namespace))
+
+    def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
+        """Return the definitions of all tools: see `Mirror.tools`."""
+
+        async def tools() -> list[Definition]:
+            return self._mirror.tools(format)
+
+        return self._run(tools)
+
+    @property
+    def instructions(self) -> str:
+        """What a model should know about memory paths and upstreams: see `Mirror.instructions`."""
+
+        async def instructions() -> str:
+            return self._mirror.instructions
+
+        return self._run(instructions)
+
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work in the event loop; an interrupt of this thread, such as Ctrl-C, cancels the work.
+
+        Raises:
+            MirrorError: The mirror is not open, or this is the thread of the event loop.
+        """
+        if self._portal is None:
+            raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
+        try:
+            future = self._portal.start_task_soon(work)
+        except RuntimeError:
+            raise MirrorError(
+                "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the tool a plain "
+                "function, or use `Mirror`."
+            ) from None
+        try:
+            return future.result()
+        finally:
+            future.cancel()

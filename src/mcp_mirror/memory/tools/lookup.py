@@ -1,0 +1,142 @@
+"""From what a model writes as a memory path to the value, and a value brought back whole."""
+
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.tools.tool import Call, Content, Memory
+from mcp_mirror.memory.value_lookup import Recalled, recall, unknown_path
+from mcp_mirror.observability.audit import AuditRecord, Event
+from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
+from mcp_mirror.payload.json_spans import Miss, locate, members, trim
+from mcp_mirror.security.flows import written
+from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.settings.labels import MODEL
+from mcp_mirror.types import Buffer, Descriptor, JsonToken
+
+PATH: Final = "memory_path"
+"""How every tool of ours names the argument that is one."""
+CONTENTS: Final = (
+    ("blob", ("data",)),
+    ("blob", ("blob",)),
+    ("blob", ("resource", "blob")),
+    ("text", ("resource", "text")),
+)
+"""Where a content block keeps its base64 or its text, and what a resource calls that."""
+_MEDIA_BYTES: Final = 5 << 20
+"""Largest image or recording that is brought back: models take no larger ones."""
+_PATH: Final = 300
+_KEY: Final = 80
+"""Bytes of a key that are told."""
+_LISTED_BYTES: Final = 1 << 20
+"""Largest object whose keys are listed where it is too large to be answered."""
+
+
+async def retrieve(call: Call) -> Content:
+    """The value itself."""
+    recalled = await bring_back(call.memory, call.namespace, call.given.text(PATH), call.tool)
+    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
+        return ((recalled.blob,),)
+    return ((b'{"type":"text","text":', text_of(recalled), b"}"),)
+
+
+async def bring_back(memory: Memory, namespace: str, text: str, tool: str) -> Recalled:
+    """A value that is small enough to be shown.
+
+    Args:
+        memory: Where it is.
+        namespace: Whose it is.
+        text: Its path, as it was written.
+        tool: For what it is shown.
+
+    Raises:
+        ToolError: There is none under this path, or it is too large.
+    """
+    recalled = await find(memory, namespace, text, tool)
+    if len(recalled.blob) <= _MEDIA_BYTES and _is_media(recalled):
+        return recalled
+    tokens, budget = memory.estimate(recalled.blob), memory.mirror.answer_budget
+    if tokens > budget:
+        raise ToolError(
+            f"{quoted(str(recalled.path), _PATH)} is {recalled.kind} of {human_bytes(len(recalled.blob))}, about "
+            f"{tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
+        )
+    return recalled
+
+
+def _is_media(recalled: Recalled) -> bool:
+    """Whether it is no text to a model: tokens do not tell how large it is."""
+    return recalled.kind == "binary" and isinstance(locate(recalled.blob, ("resource", "text")), Miss)
+
+
+def text_of(recalled: Recalled) -> Buffer:
+    """A value as a JSON string: a text as it is, anything else as its JSON."""
+    return recalled.blob if recalled.kind == "text" else msgspec.json.encode(str(recalled.blob, "utf-8"))
+
+
+async def find_given(call: Call, to: str = MODEL) -> Recalled:
+    """The value that a call names.
+
+    Raises:
+        ToolError: There is none under this path, or it may not go to that place.
+    """
+    return await find(call.memory, call.namespace, call.given.text(PATH), call.tool, to)
+
+
+async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> Recalled:
+    """The value under a path.
+
+    Args:
+        memory: Where it is.
+        namespace: Whose it is.
+        text: Its path, as it was written.
+        tool: What it is read for.
+        to: The place that it goes to; None: the program that asks, which no policy binds.
+
+    Raises:
+        FlowError: It may not go there; nothing of it was read.
+        ToolError: There is none; the message says what may have been meant.
+    """
+    path = read_path(text)
+    known = await memory.store.describe(namespace, path.base) if path else None
+    if path and known and to:
+        memory.border(namespace, tool).admit({path.base: known}, to)
+    labels = memory.flows.labels_of(known) if isinstance(known, Descriptor) else None
+    tells = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
+    recalled = (
+        await recall(memory.store, memory.scanner, namespace, path, known, tells=tells) if path and known else None
+    )
+    size = len(recalled.blob) if recalled else 0
+    event: Event = "read" if recalled else "refusal"
+    outcome = "ok" if recalled else "unknown path"
+    told = {} if labels is None else written(labels)
+    memory.audit.write(AuditRecord(event, namespace, tool, outcome, str(path) if path else None, told, size))
+    if recalled is None:
+        raise await unknown_path(memory.store, namespace, unwrap(text))
+    return recalled
+
+
+def read_path(text: str) -> MemoryPath | None:
+    """A path as models write it: with something around it, or as a whole notice of ours."""
+    if path := parse_path(unwrap(text)):
+        return path
+    bases = noticed_bases(text.strip())
+    return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
+
+
+def _instead(recalled: Recalled) -> str:
+    """What to do with a value that is too large to be answered."""
+    if recalled.kind == "object" and len(recalled.blob) > _LISTED_BYTES:
+        part = 'take a part (path + "/key"), or '
+    elif recalled.kind == "object":
+        listed = members(recalled.blob, trim(recalled.blob))[:8]
+        keys: list[JsonToken] = [one.key if recalled.preview else at for at, one in enumerate(listed)]
+        parts = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys)
+        part = f"take a part (path + one of {parts}), or "
+    elif recalled.kind == "array":
+        part = 'take one item (path + "/0"), or '
+    else:
+        part = ""
+    return f"Pass the path to the tool that needs the value: {part}use the path itself as that tool's argument."

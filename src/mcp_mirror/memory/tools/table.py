@@ -1,0 +1,156 @@
+"""Our own tools, a table: how clients see each, and what it does."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp_mirror.memory.tools.edit import edit, put, query
+from mcp_mirror.memory.tools.files import export_file, import_file
+from mcp_mirror.memory.tools.listing import forget, list_values
+from mcp_mirror.memory.tools.lookup import PATH, retrieve
+from mcp_mirror.memory.tools.read import describe, grep, read
+from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, OwnTool
+from mcp_mirror.prune.stubs import LABEL as PRUNED
+from mcp_mirror.query.windows import UNITS
+from mcp_mirror.settings.policies import MemoryToolsPolicy
+
+__all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "OwnTool", "own_tools"]
+
+RETRIEVE: Final = "retrieve_final_answer_from_memory"
+
+_ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
+"""Lifts a client's own limit on results: ours is `answer_budget`."""
+
+_KEPT: Final = "{kept}"
+"""In a description, stands for how long values are kept."""
+
+_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+_NUMBER: Final[Mapping[str, Any]] = {"type": "integer"}
+_FLAG: Final[Mapping[str, Any]] = {"type": "boolean"}
+_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+_OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": _OBJECT}
+_VALUE: Final[Mapping[str, Any]] = {"anyOf": [_TEXT, _OBJECT, _OBJECTS]}
+"""Any JSON in the words that every provider takes; what the words leave out is taken as well."""
+
+TOOLS: Final[Mapping[str, OwnTool]] = {
+    tool.name: tool
+    for tool in (
+        OwnTool(
+            RETRIEVE,
+            "Get a stored value, to answer the user with it. "
+            "To hand a value to another tool, give that tool the path instead.",
+            {PATH: {"type": "string", "description": "a memory path, to the letter"}},
+            (PATH,),
+            retrieve,
+            meta=_ANY_SIZE,
+        ),
+        OwnTool(
+            "memory_describe",
+            "Type, size, length, keys or fields, and source of a stored value.",
+            {PATH: _TEXT},
+            (PATH,),
+            describe,
+        ),
+        OwnTool(
+            "memory_read",
+            "Look at part of a stored value, to answer a question about it.",
+            {
+                PATH: _TEXT,
+                "by": {"type": "string", "enum": list(UNITS)},
+                "offset": {"type": "integer", "description": "from 0; -1: the last"},
+                "limit": _NUMBER,
+            },
+            (PATH,),
+            read,
+        ),
+        OwnTool(
+            "memory_grep",
+            "Lines of a stored text, or strings in stored JSON, that match an RE2 pattern.",
+            {PATH: _TEXT, "pattern": _TEXT, "context": _NUMBER, "offset": _NUMBER, "limit": _NUMBER},
+            (PATH, "pattern"),
+            grep,
+        ),
+        OwnTool(
+            "memory_query",
+            f"Filter, sort or group stored JSON with JMESPath. A large result is stored, {_KEPT}.",
+            {PATH: _TEXT, "expression": _TEXT},
+            (PATH, "expression"),
+            query,
+            ADDS,
+        ),
+        OwnTool(
+            "memory_edit",
+            "Store a changed copy: patch is JSON Patch, merge a merge patch, old_text becomes new_text. "
+            f"Copies are {_KEPT}.",
+            {
+                PATH: _TEXT,
+                "patch": _OBJECTS,
+                "merge": _OBJECT,
+                "old_text": _TEXT,
+                "new_text": _TEXT,
+                "all": _FLAG,
+            },
+            (PATH,),
+            edit,
+            ADDS,
+        ),
+        OwnTool(
+            "memory_put",
+            f"Store text or JSON of yours, {_KEPT}, and get its memory path.",
+            {"value": _VALUE},
+            ("value",),
+            put,
+            ADDS,
+        ),
+        OwnTool(
+            "memory_list",
+            f"Your stored values, newest first; {_KEPT}.",
+            {"tool": _TEXT, "after": _TEXT},
+            (),
+            list_values,
+        ),
+        OwnTool("memory_forget", "Delete a stored value.", {PATH: _TEXT}, (PATH,), forget, DESTROYS),
+        OwnTool(
+            "memory_import",
+            f"Store a local file as text, JSON or base64, {_KEPT}.",
+            {"file": _TEXT, "base64": _FLAG},
+            ("file",),
+            import_file,
+            ADDS,
+        ),
+        OwnTool(
+            "memory_export",
+            "Write a stored value to a local file; base64 decodes it.",
+            {PATH: _TEXT, "file": _TEXT, "base64": _FLAG, "overwrite": _FLAG},
+            (PATH, "file"),
+            export_file,
+            DESTROYS,
+        ),
+    )
+}
+
+LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED})
+"""With what paths of values begin that our own tools made, or that were pruned from a conversation."""
+
+_NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
+_UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+
+
+def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, OwnTool]:
+    """Those that are served.
+
+    Args:
+        policy: Which there are.
+        lifetime: Seconds since its last use that a value is kept.
+    """
+    kept = f"kept {_duration(lifetime)} after last use"
+    return {
+        name: tool.told(tool.description.replace(_KEPT, kept))
+        for name, tool in TOOLS.items()
+        if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
+    }
+
+
+def _duration(seconds: float) -> str:
+    scale, unit = next(((scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale), _UNITS[-1])
+    amount = f"{seconds / scale:.3g}"
+    return f"{amount} {unit}{'' if amount == '1' else 's'}"

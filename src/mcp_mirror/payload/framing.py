@@ -1,0 +1,165 @@
+"""Cutting a byte stream into messages: lines of stdio, server-sent events of HTTP.
+
+Pure and linear: each byte is looked at once and handed to a collector, which decides where a message grows. Feeding
+a stream whole or byte by byte gives the same messages.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from mcp_mirror.types import Buffer
+
+HEAD: Final = 1 << 16
+"""Bytes of a message past its bound that are kept, to tell whose it was."""
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Overlong(NamedTuple):
+    """A message past the bound; what came after its head was discarded."""
+
+    head: bytes
+    size: int
+
+
+class Collector(Protocol[T_co]):
+    """Where one message grows."""
+
+    def add(self, piece: Buffer) -> None:
+        """Take the next bytes; they may be overwritten afterwards."""
+
+    def take(self) -> T_co:
+        """The message; the collector starts anew."""
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+
+
+class MemoryCollector:
+    """Collects a message in memory, up to a bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self.size = 0
+
+    def add(self, piece: Buffer) -> None:
+        """Keep the next bytes, while the message is within the bound."""
+        was_within, self.size = self.size <= self._max_bytes, self.size + len(piece)
+        if self.size <= self._max_bytes:
+            self._pieces.append(bytes(piece))
+        elif was_within:
+            self._pieces = [b"".join((*self._pieces, piece))[: min(HEAD, self._max_bytes)]]
+
+    def take(self) -> bytes | Overlong:
+        """The message."""
+        message, size = b"".join(self._pieces), self.size
+        self._pieces, self.size = [], 0
+        return message if size <= self._max_bytes else Overlong(message, size)
+
+
+class LineReader(Generic[T]):
+    """Messages that are lines each. Empty lines are no messages."""
+
+    def __init__(self, collector: Collector[T]) -> None:
+        self._collector = collector
+
+    def feed(self, data: bytes) -> list[T]:
+        """The messages that end in `data`, without their newline."""
+        if b"\n" not in data:
+            self.go_on(data)
+            return []
+        *ended, rest = data.split(b"\n")
+        lines: list[T] = []
+        for piece in ended:
+            if piece:  # collectors keep pieces, so that empty ones would grow without bound
+                self._collector.add(piece)
+            if self._collector.size:
+                lines.append(self._collector.take())
+        if rest:
+            self._collector.add(rest)
+        return lines
+
+    def go_on(self, data: Buffer) -> None:
+        """Bytes of the message under way that hold no newline; they may be overwritten afterwards."""
+        self._collector.add(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[T]):
+    """One server-sent event."""
+
+    fields: tuple[bytes, ...]
+    """Its lines but those of `data`, as they came."""
+    data: T | None
+
+
+class EventReader(Generic[T]):
+    """Messages that are server-sent events (WHATWG HTML, "Server-sent events", section 9.2.6)."""
+
+    def __init__(self, collector: Collector[T]) -> None:
+        self._collector = collector
+        self._fields: list[bytes] = []
+        self._line = b""
+        """The beginning of a line whose field is not known yet, or of one that is not `data`."""
+        self._in_data = False
+        self._has_data = False
+        self._after_return = False
+        self._first = True
+
+    def feed(self, data: bytes) -> list[Event[T]]:
+        """The events that end in `data`."""
+        events: list[Event[T]] = []
+        if self._after_return and data:
+            data, self._after_return = data.removeprefix(b"\n"), False
+        position = 0
+        while match := _LINE_END.search(data, position):
+            self._add(data[position : match.start()])
+            if (event := self._end_line()) is not None:
+                events.append(event)
+            position = match.end()
+        self._after_return = data.endswith(b"\r")
+        self._add(data[position:])
+        return events
+
+    def _add(self, piece: bytes) -> None:
+        if self._in_data:
+            self._collector.add(piece)
+            return
+        self._line += piece[: HEAD - len(self._line)]  # no field but data is long; a comment may be endless
+        if self._first and len(self._line) >= len(_BOM):
+            self._line, self._first = self._line.removeprefix(_BOM), False
+        if self._line.startswith(b"data:") and len(self._line) > len(b"data:"):
+            self._open_data(self._line[5:])
+
+    def _open_data(self, value: bytes) -> None:
+        if self._has_data:
+            self._collector.add(b"\n")
+        self._in_data = self._has_data = True
+        self._line = b""
+        self._collector.add(value.removeprefix(b" "))
+
+    def _end_line(self) -> Event[T] | None:
+        if not self._in_data and self._line in (b"data", b"data:"):
+            self._open_data(b"")
+        if self._in_data:
+            self._in_data = False
+            return None
+        if self._line:
+            self._fields.append(self._line)
+            self._line = b""
+            return None
+        return self._dispatch()
+
+    def _dispatch(self) -> Event[T] | None:
+        if not self._fields and not self._has_data:
+            return None
+        event = Event(tuple(self._fields), self._collector.take() if self._has_data else None)
+        self._fields, self._has_data = [], False
+        return event

@@ -1,0 +1,142 @@
+"""Where connections may lead: public addresses, and the private ones that the configuration names.
+
+What counts is the address that a connection is made to, looked up once and used as it was checked: a name whose address
+changes in between changes nothing. A name that only looks public leads nowhere private, nor does one that a server has
+sent us to.
+"""
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import httpcore2
+import httpx2
+
+from mcp_mirror.settings.access import is_loopback, is_public, names_itself
+
+PRIVATE: Final = "its name leads to a private address that the configuration does not name"
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HEAD_START: Final = 0.25
+"""Seconds."""
+_POOLED: Final = 20
+"""Connections that are kept open though nothing is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which hosts may have private addresses."""
+
+    named: frozenset[str] = frozenset()
+    """Hosts that the configuration itself names."""
+    everywhere: bool = False
+    """All may."""
+
+    @classmethod
+    def of(cls, *urls: str | None, everywhere: bool = False) -> "Reach":
+        """Where these URLs of the configuration's let us go."""
+        hosts = [httpx2.URL(url).host.lower() for url in urls if url]
+        named = frozenset(host for host in hosts if names_itself(host))
+        return cls(named | (_LOOPBACK if any(map(is_loopback, named)) else frozenset()), everywhere)
+
+    def admits(self, host: str, address: str) -> bool:
+        """Whether a connection for a host may be made to an address."""
+        return self.everywhere or host.lower() in self.named or is_public(address)
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Makes connections to where they may lead."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._inner = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  # the base class's word
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first of a host's addresses that answers.
+
+        Raises:
+            httpcore2.ConnectError: None does, or it may not lead there.
+        """
+        try:
+            with anyio.fail_after(timeout):
+                return await self._connect(host, port, local_address, socket_options)
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout(f"connecting took longer than {timeout:g} s") from None
+
+    async def _connect(
+        self, host: str, port: int, local_address: str | None, socket_options: Iterable[Any] | None
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore2.ConnectError(error.strerror or "the host has no address") from None
+        addresses = [one for one in dict.fromkeys(str(one[4][0]) for one in found) if self._reach.admits(host, one)]
+        if not addresses:
+            raise httpcore2.ConnectError(PRIVATE)
+        return await _first(
+            lambda address: self._inner.connect_tcp(address, port, None, local_address, socket_options), addresses
+        )
+
+    async def connect_unix_socket(self, *_args: Any, **_keys: Any) -> httpcore2.AsyncNetworkStream:
+        """Nothing of ours is reached so.
+
+        Raises:
+            httpcore2.ConnectError: Always.
+        """
+        raise httpcore2.ConnectError("no URL leads to a socket of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between two attempts."""
+        await anyio.sleep(seconds)
+
+
+async def _first(
+    connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]], addresses: Iterable[str]
+) -> httpcore2.AsyncNetworkStream:
+    """The first connection of those to a host's addresses, which are tried one soon after another (RFC 8305)."""
+    made: list[httpcore2.AsyncNetworkStream] = []
+    failures: list[httpcore2.ConnectError] = []
+
+    async def attempt(address: str, over: anyio.Event) -> None:
+        try:
+            made.append(await connect(address))
+            tasks.cancel_scope.cancel()
+        except httpcore2.ConnectError as error:
+            failures.append(error)
+        finally:
+            over.set()
+
+    async with anyio.create_task_group() as tasks:
+        for address in addresses:
+            over = anyio.Event()
+            tasks.start_soon(attempt, address, over)
+            with anyio.move_on_after(_HEAD_START):
+                await over.wait()
+    for spare in made[1:]:
+        await spare.aclose()
+    if not made:
+        raise failures[0]
+    return made[0]
+
+
+class GuardedTransport(httpx2.AsyncHTTPTransport):
+    """HTTP to where connections may lead; no proxy of the environment's is asked."""
+
+    def __init__(self, reach: Reach) -> None:
+        context: ssl.SSLContext = httpx2.create_ssl_context()
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=None,
+            max_keepalive_connections=_POOLED,
+            keepalive_expiry=httpx2.Limits().keepalive_expiry,
+            network_backend=GuardedBackend(reach),
+        )

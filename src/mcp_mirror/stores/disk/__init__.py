@@ -1,0 +1,1 @@
+"""The disk store: blobs in files, their index in SQLite."""

@@ -1,0 +1,435 @@
+"""What the disk store knows of its values, in SQLite: one transaction a change, for several processes at once.
+
+Whoever changes what blobs there are holds the index's write lock meanwhile, so that no file is removed that another
+process has just come to need.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final
+
+from mcp_mirror.paths import label_of
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.base import Reason, Tombstone
+from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
+from mcp_mirror.stores.disk.formats import bring_up_to_date
+from mcp_mirror.stores.disk.records import Records
+from mcp_mirror.stores.encryption import HEAD, MAGIC
+from mcp_mirror.stores.quotas import (
+    EXPIRED_AT_ONCE,
+    MAX_TOMBSTONES,
+    NAMESPACE_TOMBSTONES,
+    REMEMBERED,
+    Eviction,
+    Holding,
+    buried,
+)
+from mcp_mirror.types import Descriptor, Span, StoreStats, Traffic
+
+_PATIENCE: Final = 10_000
+"""Milliseconds that another process may hold the write lock."""
+_IMPATIENCE: Final = 100
+"""The same where what is to be written can be written later."""
+_GIVEN_BACK: Final = 10_000
+"""Pages of 4 KiB that were freed and that the system gets back at a start."""
+_AHEAD: Final = 60.0
+"""Seconds by which the expiry of a value in use is written ahead: so often, at most, is its use written."""
+_AHEAD_PART: Final = 0.1
+"""The most of a lifetime that this may be."""
+
+_ALL: Final = 1 << 30
+"""More bytes than any value has that is in the index itself."""
+
+_DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
+_FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
+        CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
+    LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
+_SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
+_LIST: Final = """SELECT base, descriptor, expires FROM entries
+    WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
+_OF_LABEL: Final = "AND label = :label"
+_AFTER: Final = "AND (created, rowid) < (:created, :row)"
+_NEWEST: Final = (
+    "SELECT base FROM entries WHERE namespace = ? AND expires > ? ORDER BY created DESC, rowid DESC LIMIT ?"
+)
+_BELOW: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base < :text AND expires > :now
+    ORDER BY base DESC LIMIT :limit"""
+_ABOVE: Final = """SELECT base FROM entries WHERE namespace = :namespace AND base >= :text AND expires > :now
+    ORDER BY base LIMIT :limit"""
+_OWN_LABELS: Final = """WITH RECURSIVE labels (label) AS (
+        SELECT min(label) FROM entries WHERE namespace = :namespace
+        UNION SELECT (SELECT min(label) FROM entries WHERE namespace = :namespace AND label > labels.label)
+        FROM labels WHERE label IS NOT NULL)
+    SELECT label FROM labels WHERE label IS NOT NULL"""
+"""One step into the index for each label, however many values there are."""
+_STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
+        SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
+        WHERE expires <= :now AND +namespace = :namespace) WHERE namespace = :namespace"""
+"""The kept sums without what has expired and is not removed yet; `+` has SQLite search by expiry."""
+_BLOBS: Final = "SELECT digest, start, held FROM blobs"
+_COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
+    ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a value's bytes are: here, or in a blob."""
+
+    size: int
+    content: bytes
+    """Of a small value, what was asked for of it."""
+    digest: str | None
+    start: int
+    """Where in its blob's file a large one begins."""
+    record: bytes
+    """The head of what is known about it; all of it where the value is empty."""
+
+
+class Index:
+    """Values by namespace and base. Its functions may be called from any thread."""
+
+    def __init__(
+        self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: Records
+    ) -> None:
+        self._path = path
+        self._records = records
+        self._policy = policy
+        self._clock = clock
+        self._blobs = blobs
+        self._turn = RLock()
+        self._uses: dict[Key, float] = {}
+        """Uses that are not written yet, for their expiry has been put off far enough."""
+        self._open: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Open it, make it if there is none, bring it up to date.
+
+        Raises:
+            sqlite3.Error: It cannot be used.
+            OSError: It cannot be made.
+            StoreError: It is of a later format.
+        """
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._open = sqlite3.connect(
+            self._path, timeout=_PATIENCE / 1000, isolation_level=None, check_same_thread=False
+        )
+        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # obeyed by an index that has no tables yet
+        self._open.execute("PRAGMA journal_mode = WAL")
+        self._open.execute("PRAGMA synchronous = FULL")
+        bring_up_to_date(self._open)
+
+    def close(self) -> None:
+        """Write what is not written, and close it."""
+        with self._turn:
+            connection, self._open = self._open, None
+            if connection is None:
+                return
+            with suppress(sqlite3.Error):
+                connection.execute("BEGIN IMMEDIATE")
+                self._write_uses(connection)
+                connection.execute("COMMIT")
+            connection.close()
+
+    def put(
+        self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: Draft | None
+    ) -> None:
+        """Keep a value whose bytes are given or drafted, at the cost of those used longest ago.
+
+        Args:
+            namespace: Whose it is.
+            descriptor: What is known about it.
+            record: The same as it is kept.
+            content: Its bytes, or what is kept of them: sealed.
+            draft: Where they are otherwise.
+        """
+        try:
+            with self._changing() as change:
+                key = (namespace, descriptor.base)
+                for table in ("entries", "tombstones"):
+                    change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
+                self._make_room(change, namespace, descriptor.size)
+                if draft:
+                    self._adopt(change, draft)
+                times = (descriptor.created, self._clock(), descriptor.expires)
+                held = (record, content, draft.digest if draft else None)
+                row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
+                change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except BaseException:
+            if draft:
+                self._disown(draft)
+            raise
+        self._clear_doomed()
+
+    def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value; it counts as used."""
+        with self._turn:
+            row = self._used(_DESCRIBE, (namespace, base))
+            if row is None:
+                return self._tombstone((namespace, base))
+            known = self._records.read(namespace, base, row[0])
+            return replace(known, expires=self._clock() + self._policy.lifetime)
+
+    def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
+        """Where a value is; it counts as used. Of a small one, the bytes of the span, or all."""
+        first, length = span or (0, -1)
+        with self._turn:
+            row = self._used(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
+        if row is None:
+            return None
+        size, part, digest, start, record = row
+        return Held(size, part or b"" if digest is None else b"", digest, start or 0, record)
+
+    def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value, without a tombstone."""
+        with self._changing() as change:
+            self._bury_expired(change)
+            query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+            gone = change.execute(query, (namespace, base, self._clock())).rowcount
+        self._clear_doomed()
+        return gone > 0
+
+    def listed(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first; see `Store.list`.
+
+        Raises:
+            LookupError: Nothing is kept under `after`.
+        """
+        now = self._clock()
+        given: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
+        with self._turn:
+            if after is not None:
+                place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
+                row = self._connection.execute(place, (namespace, after, now)).fetchone()
+                if row is None:
+                    raise LookupError(after)
+                given |= {"created": row[0], "row": row[1]}
+            query = _LIST.format(label=_OF_LABEL if label else "", after=_AFTER if after is not None else "")
+            page: list[Descriptor] = []
+            with closing(self._connection.execute(query, given)) as rows:
+                for base, record, expires in rows:
+                    if len(page) == limit:
+                        break
+                    if known := self._records.readable(namespace, base, record):
+                        page.append(replace(known, expires=min(expires, now + self._policy.lifetime)))
+        return tuple(page)
+
+    def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
+        given = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
+        with self._turn:
+            below, above = (self._connection.execute(query, given).fetchall() for query in (_BELOW, _ABOVE))
+        return tuple(base for (base,) in (*reversed(below), *above))
+
+    def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        return tuple(base for (base,) in self._rows(_NEWEST, (namespace, self._clock(), limit)))
+
+    def stats(self, namespace: str) -> StoreStats:
+        """How much is kept, and the tokens that were counted."""
+        with self._turn:
+            kept = self._connection.execute(_STATS, {"namespace": namespace, "now": self._clock()}).fetchone()
+        counted = self._rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
+        values, size = kept or (0, 0)
+        return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
+
+    def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens, without waiting for the disk or, for long, for another process."""
+        with self._changing(durable=False) as change:
+            change.execute(_COUNT, (namespace, traffic.sent, traffic.kept_out))
+
+    def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
+        query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
+        return frozenset(namespace for (namespace,) in self._rows(query, (self._clock(),)))
+
+    def labels(self, namespace: str | None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        if namespace is None:
+            rows = self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
+        else:
+            with self._turn:
+                rows = self._connection.execute(_OWN_LABELS, {"namespace": namespace}).fetchall()
+        return frozenset(label for (label,) in rows if label)
+
+    def reconcile(self) -> int:
+        """Remove files that no value has, forget values that have lost their file, and say how many.
+
+        A file of another length than was written is none: the machine stopped before all of it was on the disk.
+        """
+        with self._changing() as change:
+            there = self._blobs.sizes()
+            known = {name_of(digest, start): (digest, held) for digest, start, held in change.execute(_BLOBS)}
+            lost = [(digest,) for name, (digest, held) in known.items() if there.get(name) != held]
+            gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
+            for name in there.keys() - known.keys():
+                self._blobs.remove(name)
+        self._clear_doomed()
+        with self._turn, suppress(sqlite3.Error):
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_GIVEN_BACK})")  # `execute` gives back one page
+        return gone
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise sqlite3.ProgrammingError("the store is closed")
+        return self._open
+
+    def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        with self._turn:
+            return self._connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One change, whole or not at all; a durable one is on the disk afterwards, if the user wants that.
+
+        One that is not durable can be made later as well, and is where another process is at it.
+        """
+        with self._turn:
+            connection = self._connection
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE if durable else _IMPATIENCE}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._write_uses(connection)
+                yield connection
+                connection.execute("COMMIT")
+                self._uses.clear()
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+
+    def _used(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
+        """What the query says of an entry behind its expiry, which is put off; None where there is none any more."""
+        found = self._rows(query, (*parameters, *key))
+        if not found:
+            return None
+        (expires, *row), now = found[0], self._clock()
+        if expires <= now:
+            with self._changing() as change:
+                self._bury(change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now))
+                self._bury_expired(change)
+            self._clear_doomed()
+            return None
+        self._uses[key] = now
+        if expires < now + self._policy.lifetime:
+            with suppress(sqlite3.Error), self._changing(durable=False):  # no disk that is full keeps from reading
+                pass
+        return row
+
+    def foreign(self) -> int:
+        """How many values are sealed with keys that we do not have."""
+        used = {key for (key,) in self._rows("SELECT key FROM seals", ())}
+        missing = used - self._records.vault.key_ids
+        left = {key: self._rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing}
+        for key in missing:
+            with suppress(sqlite3.Error), self._changing(durable=False) as change:
+                unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
+                change.execute(unused, (key, MAGIC, len(key), key))
+        return sum(left.values())
+
+    def _write_uses(self, change: sqlite3.Connection) -> None:
+        """Before anything is buried for want of use."""
+        lifetime = self._policy.lifetime
+        ahead = lifetime + min(_AHEAD, lifetime * _AHEAD_PART)
+        change.executemany(
+            "UPDATE entries SET used = max(used, ?), expires = iif(expires < ?, ?, expires) "
+            "WHERE namespace = ? AND base = ?",
+            [(at, at + lifetime, at + ahead, *key) for key, at in self._uses.items()],
+        )
+
+    def _tombstone(self, key: Key) -> Tombstone | None:
+        found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
+        return next((Tombstone(self._records.read(*key, record), reason, at) for record, reason, at in found), None)
+
+    def _bury_expired(self, change: sqlite3.Connection) -> int:
+        """Bury values that have expired, a bounded number at once; gives how many."""
+        return self._bury(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
+
+    def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
+        """Bury what has expired, then what was used longest ago, of the namespace that must make room.
+
+        Raises:
+            StoreError: The value fits only at the cost of another namespace's fair share.
+        """
+        self._bury_expired(change)
+        while (plan := self._eviction(change, namespace, size)).holder() and self._bury_expired(change):
+            pass
+        plan.check()
+        while (holder := plan.holder()) is not None:
+            oldest = "SELECT rowid, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+            row, held = change.execute(oldest, (holder,)).fetchone()
+            self._bury(change, "evicted", "rowid = ?", (row,))
+            plan.remove(holder, held)
+
+    def _eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
+        total = Holding(
+            *change.execute('SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage').fetchone()
+        )
+        is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
+        where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
+        rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
+        return Eviction(self._policy, namespace, size, {name: Holding(*held) for name, *held in rows}, total)
+
+    def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> int:
+        query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
+        now = self._clock()
+        rows = change.execute(query, parameters).fetchall()
+        for row, namespace, base, record in rows:
+            change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
+            if known := self._records.readable(namespace, base, record):
+                left = self._records.write(namespace, buried(known, reason, now).descriptor)
+                change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
+                tombstone = (namespace, base, label_of(base), reason, now, left)
+                change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
+        for namespace in {namespace for _, namespace, *_ in rows}:
+            _trim_tombstones(change, namespace, now)
+        return len(rows)
+
+    def _adopt(self, change: sqlite3.Connection, draft: Draft) -> None:
+        known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
+        if known and self._blobs.path_of(draft.digest, *known).exists():
+            return
+        self._blobs.adopt(draft)
+        place = (draft.digest, draft.start, draft.held)
+        change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
+        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
+
+    def _disown(self, draft: Draft) -> None:
+        """Remove a file that was adopted for a value that was not kept; what cannot be removed is at the next start."""
+        with suppress(sqlite3.Error), self._changing(durable=False) as change:
+            place = (draft.digest, draft.start)
+            if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
+                self._blobs.remove(name_of(*place))
+
+    def _clear_doomed(self) -> None:
+        """Remove the files of blobs that no value has any more, unless one has come to need it meanwhile."""
+        with suppress(sqlite3.Error):
+            if not self._rows("SELECT 1 FROM doomed LIMIT 1", ()):
+                return
+            with self._changing(durable=False) as change:
+                for place in change.execute("SELECT digest, start FROM doomed").fetchall():
+                    if self._blobs.remove(name_of(*place)):
+                        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
+
+
+def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
+    """Forget the oldest tombstones of a namespace over its bound, and of all over theirs."""
+    change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
+    own = change.execute(
+        "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
+    ).fetchone()[0]
+    if own > NAMESPACE_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones WHERE namespace = ? ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (namespace, own - NAMESPACE_TOMBSTONES))  # noqa: S608  # ours
+    total = change.execute("SELECT coalesce(sum(tombstones), 0) FROM graves").fetchone()[0]
+    if total > MAX_TOMBSTONES:
+        oldest = "SELECT rowid FROM tombstones ORDER BY at LIMIT ?"
+        change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (total - MAX_TOMBSTONES,))  # noqa: S608  # ours

@@ -1,0 +1,284 @@
+"""Values on the disk, where they outlive the process: small ones in an index, large ones in files beside it.
+
+With `store.encryption` both are sealed (see `sealing`), each value apart, so that equal ones share no file and no
+message's file is linked. In clear stays what the index is searched and accounted by: whose a value is, its base (which
+begins with its tool's name), its size, the times of its making, last use and expiry, why and when it went.
+
+Several gateways may have one folder open at once. Nothing here runs on the event loop.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from mcp_mirror.errors import StoreError
+from mcp_mirror.payload.spool import map_file
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
+from mcp_mirror.stores.disk.failures import is_damage, told
+from mcp_mirror.stores.disk.index import Held, Index
+from mcp_mirror.stores.disk.records import Records, write_record
+from mcp_mirror.stores.encryption import Vault, sealed_span, within
+from mcp_mirror.stores.process_dir import LODGING_NAMES, Lodging, alone_in
+from mcp_mirror.stores.quotas import refuse_oversized
+from mcp_mirror.system.private_files import UnsafePathError, open_folder
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
+
+_logger = logging.getLogger(__name__)
+
+INLINE_BYTES: Final = 64 << 10
+"""Values up to this size are in the index itself."""
+_THREADS: Final = 8
+_INDEX: Final = "index.sqlite"
+_BLOBS: Final = "blobs"
+_DAMAGED: Final = "damaged"
+"""A file that says to the next start that the index cannot be read."""
+LISTINGS: Final = "listings"
+"""A folder beside the values in which the gateway keeps what upstreams listed."""
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, *LODGING_NAMES)
+"""Globs of all names in the folder of a store."""
+
+T = TypeVar("T")
+
+
+class DiskStore:
+    """A `Store` in a folder."""
+
+    def __init__(
+        self, policy: StorePolicy, clock: Callable[[], float], folder: Path, calls: SystemCalls = SYSTEM
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            policy: How much is kept and for how long.
+            clock: Seconds since the epoch.
+            folder: Made if it is not there.
+            calls: How the system is asked.
+        """
+        self._policy = policy
+        self._folder = folder
+        self._lodging = Lodging(folder)
+        self._blobs = Blobs(folder / _BLOBS, self._lodging.path, calls, fsync=policy.fsync)
+        self._vault = Vault(policy.encryption)
+        self._records = Records(self._vault)
+        self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
+        self._threads: anyio.CapacityLimiter | None = None
+
+    @property
+    def scratch(self) -> Path:
+        """Where, while the store is open, files may be written that it can link."""
+        return self._lodging.path
+
+    async def __aenter__(self) -> Self:
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        try:
+            await self._run(self._begin)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._run(self._end)
+
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
+        """Keep a value, at the cost of those used longest ago."""
+        refuse_oversized(sum(len(segment) for segment in blob), self._policy)
+        await self._run(self._put, namespace, descriptor, blob, file)
+
+    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """What is known about a value."""
+        return await self._run(self._index.describe, namespace, base)
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+        """The bytes: of a large value, mapped; of a sealed one, opened in memory, as much as was asked for."""
+        return await self._run(self._read, namespace, base, span)
+
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
+        """Where a large value is that is not sealed."""
+        held = await self._run(self._index.find, namespace, base, Span(0, 0))
+        return None if held is None or self._vault.of(namespace, base, held.record) else self._place_of(held)
+
+    async def delete(self, namespace: str, base: str) -> bool:
+        """Forget a value, without a tombstone."""
+        return await self._run(self._index.delete, namespace, base)
+
+    async def list(
+        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+    ) -> tuple[Descriptor, ...]:
+        """A page of what is kept, the newest first."""
+        return await self._run(self._index.listed, namespace, after, label, limit)
+
+    async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
+        """The bases that stand next to a text in alphabetical order."""
+        return await self._run(self._index.bases_near, namespace, text, limit)
+
+    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
+        """The bases of what was made last, the newest first."""
+        return await self._run(self._index.newest, namespace, limit)
+
+    async def stats(self, namespace: str) -> StoreStats:
+        """How much is kept, and the tokens that were counted."""
+        return await self._run(self._index.stats, namespace)
+
+    async def count(self, namespace: str, traffic: Traffic) -> None:
+        """Count tokens: not waited for until they are on the disk."""
+        await self._run(self._index.count, namespace, traffic)
+
+    async def namespaces(self) -> frozenset[str]:
+        """Whose values it keeps or tokens it has counted."""
+        return await self._run(self._index.namespaces)
+
+    async def labels(self, namespace: str | None = None) -> frozenset[str]:
+        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        return await self._run(self._index.labels, namespace)
+
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await anyio.to_thread.run_sync(partial(self._told, function, *arguments), limiter=self._threads)
+
+    def _told(self, function: Callable[..., T], *arguments: Any) -> T:
+        with told():
+            try:
+                return function(*arguments)
+            except sqlite3.Error as error:
+                if is_damage(error):
+                    (self._folder / _DAMAGED).touch(0o600)
+                raise
+
+    def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
+        size = sum(len(segment) for segment in blob)
+        envelope = self._vault.new(namespace, descriptor.base)
+        record = write_record(descriptor, envelope)
+        if size <= INLINE_BYTES:
+            content = b"".join(envelope.seal(blob, size) if envelope else blob)
+            self._index.put(namespace, descriptor, record, content, None)
+            return
+        drafted = (
+            self._blobs.sealed_draft(envelope.seal(blob, size))
+            if envelope
+            else self._blobs.draft(namespace, blob, file)
+        )
+        with drafted as draft:
+            self._index.put(namespace, descriptor, record, None, draft)
+
+    def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
+        cut = None if self._vault.key_ids else span  # what is sealed is opened by whole chunks
+        held = self._index.find(namespace, base, cut)
+        if held is None:
+            return None
+        envelope = self._vault.of(namespace, base, held.record)
+        if envelope and not held.size:
+            self._records.check_empty(namespace, base, held.record)
+        kept = held.content if held.digest is None else self._mapped(held)
+        if kept is None:
+            return None
+        wanted = within(held.size, span)
+        if envelope:
+            where, opening = sealed_span(held.size, wanted), envelope.opening(held.size, wanted)
+            opening.add(memoryview(kept)[where.start : where.stop])
+            return opening.take()
+        if held.digest is None:
+            return kept if span is None or cut else kept[wanted.start : wanted.stop]
+        return kept[held.start + wanted.start : held.start + wanted.stop]
+
+    def _mapped(self, held: Held) -> Buffer | None:
+        """The file of a large value; None where it has gone since it was found."""
+        try:
+            return map_file(self._path_of(held))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # of an empty file there is no map
+            return b""
+
+    def _place_of(self, held: Held) -> FileSpan | None:
+        if held.digest is None:
+            return None
+        return FileSpan(str(self._path_of(held)), Span(held.start, held.size))
+
+    def _path_of(self, held: Held) -> Path:
+        return self._blobs.path_of(str(held.digest), held.start)
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a store that holds what we cannot read: it would look as if that were lost.
+
+        Raises:
+            StoreError: Keys are missing.
+        """
+        if foreign := self._index.foreign():
+            raise StoreError(
+                f"{foreign} values of the store in {self._folder} are encrypted with keys that are not in "
+                "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
+            )
+
+    def _begin(self) -> None:
+        with told(f"The store in {self._folder}"):
+            try:
+                open_folder(self._folder, OWN_NAMES)
+            except UnsafePathError as error:
+                raise StoreError(str(error)) from None
+            lost = self._open_alone()
+            self._refuse_foreign()
+        if lost:
+            _logger.warning("%d values in %s have lost their files: they are forgotten.", lost, self._folder)
+
+    def _open_alone(self) -> int:
+        with alone_in(self._folder):
+            self._lodging.enter()
+            self._blobs.open()
+            if (self._folder / _DAMAGED).exists():
+                self._set_aside()
+            try:
+                return self._open_index()
+            except sqlite3.Error as error:
+                if not is_damage(error):
+                    raise
+                self._set_aside()
+                return self._open_index()
+
+    def _open_index(self) -> int:
+        self._index.open()
+        return self._index.reconcile()
+
+    def _set_aside(self) -> None:
+        """Rename an index that cannot be read, and the blobs that it tells of, so that others can begin in their place.
+
+        Raises:
+            StoreError: Another process has the index open still, and goes on writing to it.
+        """
+        self._index.close()
+        if self._lodging.is_shared:
+            raise StoreError(
+                f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop every gateway "
+                "that does, then start again: the first to start sets it aside."
+            )
+        aside = f"damaged-{int(time.time())}"
+        for name in (_INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", _BLOBS):
+            path = self._folder / name
+            if path.exists():
+                path.rename(
+                    self._folder / name.replace(_INDEX, f"{_INDEX}.{aside}").replace(_BLOBS, f"{_BLOBS}.{aside}")
+                )
+        self._blobs.open()
+        (self._folder / _DAMAGED).unlink(missing_ok=True)
+        _logger.warning(
+            "The index of the store in %s is damaged. It is kept there as %s.%s, the larger values as %s.%s, and a new "
+            "store begins: what was stored is not found any more.",
+            self._folder,
+            _INDEX,
+            aside,
+            _BLOBS,
+            aside,
+        )
+
+    def _end(self) -> None:
+        self._index.close()
+        self._lodging.leave()

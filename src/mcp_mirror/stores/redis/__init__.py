@@ -1,0 +1,1 @@
+"""The Redis store: blobs in pieces, their records, shared by replicas."""

@@ -1,0 +1,1 @@
+"""The operating system: file handles, private files, child processes, the event loop."""

@@ -1,0 +1,434 @@
+"""An upstream behind a URL: Streamable HTTP, or the older HTTP+SSE.
+
+The SDK's clients speak the protocol. Between them and the network stands an `httpx2` transport that splices
+arguments into request bodies and lifts results out of JSON bodies and server-sent events of any size.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import httpx2
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import coerce_request_id
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.content_encodings import beginning_of, decoded_body
+from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.framing import EventReader
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
+from mcp_mirror.payload.spool import Frame, Spool, identity_of
+from mcp_mirror.security.ssrf_guard import GuardedTransport, Reach
+from mcp_mirror.settings.policies import HttpEndpoint
+from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
+from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
+from mcp_mirror.upstreams.transports.payloads import Bypass
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 1 << 13
+"""Bytes that are cut into events at once."""
+_NOT_FOUND: Final = 404
+_TOO_LARGE: Final = 413
+_FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
+"""How servers answer within a session that they do not know."""
+_SESSION: Final = "mcp-session-id"
+_SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
+_OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
+_CONNECT: Final = 10.0
+"""Seconds for connecting to the host."""
+
+_GOODBYE: Final = 2.0
+"""Seconds for telling a server that a session is over."""
+_REFUSAL: Final = 1 << 16
+"""Bytes of a refusal that are read."""
+
+
+def event_of(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
+    """A server-sent event, its data on as many lines as it has."""
+    said = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
+    return b"\n".join((*fields, *said, b"", b""))
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A response body that is rewritten on its way to the SDK."""
+
+    def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+class _Request(httpx2.AsyncByteStream):
+    """A request body in segments, sent in pieces; it can be sent again."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in chunks_of(self._segments):
+            yield chunk
+
+
+Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
+
+
+class LiftingTransport(httpx2.AsyncBaseTransport):
+    """Sends through `inner`, payloads past the SDK."""
+
+    def __init__(
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        bypass: Bypass,
+        spool: Spool,
+        output: ServerOutput,
+        *,
+        ends_with_stream: bool,
+    ) -> None:
+        self._inner = inner
+        self._output = output
+        self._bypass = bypass
+        self._spool = spool
+        self._ends_with_stream = ends_with_stream
+        self._log = RepeatedLog(log)
+        self._waiting: dict[RequestId, anyio.CancelScope] = {}
+        self._reading: dict[RequestId, httpx2.Response] = {}
+        """The responses whose bodies are being read, by the requests that they answer."""
+        self.session: dict[str, str] = {}
+        """The headers that name the session with the server, while there is one."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; its response's body comes out with payloads lifted.
+
+        A request that cannot be carried gets a JSON-RPC error for an answer: only it fails, the session goes on.
+        """
+        body = await request.aread() if request.method == "POST" else b""
+        identity = _identity(body)
+        request = self._spliced(request, body) if body else request
+        request.extensions = {**request.extensions, "timeout": self._patience(request, identity)}
+        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
+        self.session = named if _SESSION in named and request.method != "DELETE" else {}
+        try:
+            response = await self._answered(request, identity)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            return _failure(identity, error, request.url)
+        response.request = request
+        if response.status_code == _TOO_LARGE and identity is not None:
+            await response.aclose()
+            return _answer(identity, _too_large(request))
+        if response.status_code in _FORGOTTEN and _SESSION in request.headers and identity is not None:
+            return await self._refused(response, identity)
+        return self._rewritten(response, identity)
+
+    async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """The beginning of the response.
+
+        Raises:
+            httpx2.TransportError: There is none, or nobody waits for it any more.
+        """
+        if identity is None:
+            return await self._inner.handle_async_request(request)
+        with anyio.CancelScope() as scope:
+            self._waiting[coerce_request_id(identity)] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(coerce_request_id(identity), None)
+        raise httpx2.ReadError("nobody waits for the answer any more")
+
+    def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Wait for the response to a request no longer, and read it no further: nobody wants it any more."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
+        if response := self._reading.pop(identity, None):
+            tasks.start_soon(response.aclose)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+    def _patience(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
+        """How long to wait for bytes: what answers a request or streams events may be silent as long as it likes."""
+        timeout = dict(request.extensions.get("timeout", {}))
+        if request.method == "DELETE":
+            return dict.fromkeys(("connect", "read", "write", "pool"), _GOODBYE)
+        return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
+
+    def _spliced(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
+        segments, passage = self._bypass.outbound(body)
+        if passage:
+            passage.is_sent = True  # or will be: the other end's slowness is that of its answer
+        elif segments == (body,):
+            return request
+        headers = httpx2.Headers(request.headers)
+        headers["content-length"] = str(sum(len(segment) for segment in segments))
+        return httpx2.Request(
+            request.method, request.url, headers=headers, stream=_Request(segments), extensions=request.extensions
+        )
+
+    async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
+        """The answer to a request within a session that the server may have forgotten, as after its restart."""
+        try:
+            body = await beginning_of(response, _REFUSAL)
+        except httpx2.TransportError as error:
+            return _failure(identity, error, response.request.url)
+        finally:
+            await response.aclose()
+        answered = recover_id(body) == identity  # its own refusal of this request, which it may have carried out
+        if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
+            self._bypass.forgotten(identity)
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
+        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+
+    def _rewritten(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        rewrite = {"application/json": self._json, "text/event-stream": self._events}.get(kind)
+        if identity is not None or self._ends_with_stream:
+            self._output.refusal = explain_response(response) if rewrite is None or response.is_error else None
+        if rewrite is None:
+            return response
+        lifted = self._read(response, identity, rewrite)
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
+        stream = _Body(response, lifted)
+        return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+    async def _read(
+        self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
+    ) -> AsyncIterator[bytes]:
+        if identity is not None:
+            self._reading[coerce_request_id(identity)] = response
+        try:
+            async for chunk in rewrite(response, identity):
+                yield chunk
+        finally:
+            if identity is not None:
+                self._reading.pop(coerce_request_id(identity), None)
+
+    async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
+        collector = self._spool.collector()
+        try:
+            async for chunk in decoded_body(response, self._spool.policy):
+                collector.add(chunk)
+            yield self._body(collector.take(), identity)
+        except httpx2.TransportError as error:
+            yield _error(identity, mark(explain_failed_connection(error, response.request.url)))
+        finally:
+            collector.close()
+
+    async def _events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
+        collector = self._spool.collector()
+        reader: EventReader[Frame] = EventReader(collector)
+        try:
+            async for chunk in decoded_body(response, self._spool.policy):
+                for at in range(0, len(chunk), _AT_ONCE):
+                    async for event in self._paced(reader, chunk[at : at + _AT_ONCE], identity):
+                        yield event
+        finally:
+            self._log.close()
+            collector.close()
+            if self._ends_with_stream:
+                self._bypass.ended.set()
+
+    async def _paced(
+        self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
+    ) -> AsyncIterator[bytes]:
+        """What the SDK is to see of the events that end in a piece.
+
+        Raises:
+            httpx2.ReadError: The server sends too much that nobody asked for.
+        """
+        flood = self._bypass.flood
+        flood.pacer.begin()
+        events = reader.feed(piece)
+        await flood.pacer.end()
+        for event in events:
+            flood.pacer.begin()
+            data = event.data if isinstance(event.data, bytes) else None
+            if event.data is not None and _is_message(event.fields):
+                data = self._event(event.data, identity)
+            await flood.pacer.end()
+            if flood.reason:
+                self._bypass.give_up()
+                raise httpx2.ReadError(flood.reason)
+            if data is not None or event.data is None:
+                yield event_of(event.fields, data)
+
+    def _body(self, frame: Frame, identity: RequestId | None) -> bytes:
+        """What the SDK is to see of a body that is one message: all that answers its request."""
+        try:
+            lifted = self._lift(frame, identity)
+        except WireError as error:
+            return _error(identity, str(error))
+        return _error(identity, "It answered with a message that is no response.") if lifted is None else lifted
+
+    def _event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """What the SDK is to see of an event; what is no message costs nobody anything."""
+        try:
+            return self._lift(frame, identity)
+        except WireError as error:
+            self._log.warning("an upstream sent an event that is no message: %s", error)
+            return None
+
+    def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """What the SDK is to see of a message; None for nothing.
+
+        Raises:
+            WireError: It is none, and nobody waits for it.
+        """
+        if not len(frame):  # a priming event
+            return b""
+        try:
+            stub = self._bypass.inbound(frame, identity)
+            if stub is frame:  # nothing of it is known yet
+                types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
+        except (WireError, ValueError) as error:
+            reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
+            recovered = identity_of(frame)
+            if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
+                raise WireError(reason) from None
+            return _error(identity if recovered is None else recovered, reason)
+        self._output.refusal = None
+        return None if stub is None else bytes(stub)
+
+
+TakesCookies = Callable[[str | None], bool]
+"""Whether to keep cookies of the answer to a request of this protocol version; None: the request names none."""
+
+
+class CookieFilter(httpx2.AsyncBaseTransport):
+    """Sends through `inner`, and removes cookies from responses where the connection must not keep them."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, takes_cookies: TakesCookies) -> None:
+        self._inner = inner
+        self._takes_cookies = takes_cookies
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request."""
+        response = await self._inner.handle_async_request(request)
+        if "set-cookie" in response.headers and not self._takes_cookies(request.headers.get("mcp-protocol-version")):
+            del response.headers["set-cookie"]
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+
+def _is_message(fields: tuple[bytes, ...]) -> bool:
+    """Whether an event's data is a message: the older transport has an event that names an address too."""
+    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
+    return kinds[-1:] in ([], [b""], [b"message"])
+
+
+def _identity(body: bytes) -> RequestId | None:
+    """The id of a request; None for a notification, an answer, or no body."""
+    try:
+        message = open_message(body)
+    except WireError:
+        return None
+    return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
+
+
+def _failure(identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL) -> httpx2.Response:
+    """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
+    if identity is None:
+        return httpx2.Response(202)
+    if isinstance(error, AuthorizationError):
+        return _answer(identity, str(error))
+    return _answer(identity, mark(explain_failed_connection(error, url)))
+
+
+def _answer(identity: RequestId, message: str) -> httpx2.Response:
+    headers = {"content-type": "application/json"}
+    return httpx2.Response(200, headers=headers, content=_error(identity, message))
+
+
+def _too_large(request: httpx2.Request) -> str:
+    size = int(request.headers.get("content-length", 0))
+    return (
+        f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
+        "or raise the server's own limit and `max_request_bytes` with it"
+    )
+
+
+def _error(identity: RequestId | None, message: str) -> bytes:
+    answer = types.ErrorData(code=types.INTERNAL_ERROR, message=message)
+    return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTransport:
+    """Connects to a URL and speaks with what is there."""
+
+    endpoint: HttpEndpoint
+    timeout: float
+    """Seconds without a byte after which what is no request is given up; requests have their own clock."""
+    spool: Spool
+    takes_cookies: TakesCookies
+    output: ServerOutput
+    authorizer: Authorizer | None = None
+    """Has the tokens; None where none are needed."""
+
+    def open(self, bypass: Bypass) -> AbstractAsyncContextManager[Any]:
+        """What the SDK reads and writes, single use."""
+        bypass.limits = self.spool.policy
+        return self._legacy(bypass) if self.endpoint.legacy_sse else self._streamable(bypass)
+
+    @asynccontextmanager
+    async def _streamable(self, bypass: Bypass) -> AsyncIterator[Any]:
+        url, transport = self.endpoint.url, self._lifting(bypass)
+        async with (
+            self._client(transport) as client,
+            streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+            anyio.create_task_group() as tasks,
+        ):
+            bypass.on_over = lambda identity: transport.drop_soon(identity, tasks)
+            try:
+                yield streams
+                tasks.cancel_scope.cancel()
+            except anyio.get_cancelled_exc_class():
+                with anyio.move_on_after(_GOODBYE, shield=True), suppress(httpx2.TransportError):
+                    if transport.session:  # the SDK's own goodbye is lost where it is cancelled
+                        await client.delete(url, headers=transport.session)
+                raise
+
+    @asynccontextmanager
+    async def _legacy(self, bypass: Bypass) -> AsyncIterator[Any]:
+        def client(
+            headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK hands on what we did not give it
+            timeout: httpx2.Timeout | None = None,  # noqa: ARG001
+            auth: httpx2.Auth | None = None,  # noqa: ARG001
+        ) -> httpx2.AsyncClient:
+            return self._client(self._lifting(bypass))
+
+        async with sse_client(self.endpoint.url, httpx_client_factory=client) as streams:
+            yield streams
+
+    def _lifting(self, bypass: Bypass) -> LiftingTransport:
+        reach = Reach.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
+        inner: httpx2.AsyncBaseTransport = GuardedTransport(reach)
+        if self.authorizer:
+            inner = AuthorizingTransport(inner, self.authorizer)
+        inner = CookieFilter(inner, self.takes_cookies)
+        return LiftingTransport(inner, bypass, self.spool, self.output, ends_with_stream=self.endpoint.legacy_sse)
+
+    def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
+        timeout = httpx2.Timeout(self.timeout, connect=_CONNECT)
+        headers = {"accept-encoding": "identity", **self.endpoint.headers}
+        return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)

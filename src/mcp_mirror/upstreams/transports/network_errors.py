@@ -1,0 +1,112 @@
+"""Why an HTTP server cannot be reached, in words of ours: the address, the cause, and what to try.
+
+The words of a library's error are not repeated: they may quote what the server sent. Of the URL only host and port are
+named, because the rest may hold a secret.
+"""
+
+import errno
+import re
+import socket
+import ssl
+from secrets import token_hex
+from typing import Final
+
+import httpcore2
+import httpx2
+
+from mcp_mirror.errors import causes_of
+from mcp_mirror.payload.content_encodings import BodyError
+from mcp_mirror.security.ssrf_guard import PRIVATE
+from mcp_mirror.system.file_handles import explain_shortage
+
+_MARK: Final = token_hex(16)
+"""Tells our own message in a JSON-RPC error from a server's: no server knows this process's mark."""
+_PORTS: Final = {"http": 80, "https": 443}
+_UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+_TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
+    ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
+    ((socket.gaierror,), "the host name has no address", "Correct the host name in `url`, or check this machine's DNS"),
+    (
+        (httpx2.ConnectTimeout, httpx2.PoolTimeout),
+        "it did not accept the connection in time",
+        "Check the address in `url`, and the firewalls on the way",
+    ),
+    ((httpx2.TimeoutException,), "it was silent for too long", "See whether the server is busy, or raise `timeout`"),
+    (
+        (httpx2.RemoteProtocolError,),
+        "it ended the connection, or sent something that is not HTTP",
+        "Check the port in `url`, and the server's log",
+    ),
+    ((httpx2.NetworkError,), "it was lost", "See the server's log, and try again"),
+)
+"""By type of error, the most telling first: the cause and what to try."""
+
+
+_ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
+_STATUS_ADVICE: Final = {
+    401: "It wants a token: set `headers`, or `auth` and run `mcp-mirror login`",
+    403: "Its token may not do this: check `headers` or `auth`",
+    405: "Check the path in `url`; a server of the older transport needs `transport: sse`",
+    501: _ELSEWHERE,
+}
+"""By HTTP status: what to try."""
+_MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
+
+
+def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
+    """A sentence that says which address could not be used and why, and one that says what to try.
+
+    Args:
+        error: What the HTTP client raised.
+        url: Where the request went.
+    """
+    cause, advice = _cause_of(error)
+    return f"The connection to {address_of(url)} failed: {cause}. {advice}."
+
+
+def explain_response(response: httpx2.Response) -> str:
+    """A sentence that says which HTTP response came in place of MCP, and one that says what to try."""
+    status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    shown = f"HTTP status {status}" if response.is_error else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
+    advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
+    return f"{address_of(response.request.url)} answered with {shown} instead of MCP. {advice}."
+
+
+def mark(message: str) -> str:
+    """A message as a transport puts it into the JSON-RPC error that stands for the server's answer."""
+    return f"{_MARK}{message}"
+
+
+def read_marked(message: str) -> str | None:
+    """The message of a JSON-RPC error that our own transport made; None for a server's."""
+    return message.removeprefix(_MARK) if message.startswith(_MARK) else None
+
+
+def address_of(url: httpx2.URL) -> str:
+    """Host and port of a URL."""
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{host}:{url.port or _PORTS.get(url.scheme, 0)}"
+
+
+def _cause_of(error: httpx2.TransportError) -> tuple[str, str]:
+    if shortage := explain_shortage(error):
+        cause, _, advice = shortage.partition(". ")
+        return cause, advice
+    causes = tuple(causes_of(error))
+    found = (known for one in causes if (known := _precise_cause(one)))
+    by_type = ((cause, advice) for kinds, cause, advice in _TYPES if any(isinstance(one, kinds) for one in causes))
+    return next(found, None) or next(by_type, (type(error).__name__, "Check `url`, and the server's log"))
+
+
+def _precise_cause(error: BaseException) -> tuple[str, str] | None:
+    if isinstance(error, BodyError):
+        return str(error), "Correct the server, or a proxy in front of it"
+    if isinstance(error, httpcore2.ConnectError) and str(error) == PRIVATE:
+        return PRIVATE, "If it is meant to, set `allow_private: true` for this upstream"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or 'no reason'})", "If the server speaks plain HTTP, use http:// in `url`"
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return "there is no route to it", "Check this machine's network, and the address in `url`"
+    return None

@@ -1,0 +1,276 @@
+"""An upstream as a child process: JSON-RPC lines over its standard input and output.
+
+Bytes only, linear in their number; a line that is no message costs at most the call that it should have answered.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+import mcp_types as types
+from anyio.abc import Process
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
+from mcp_mirror.payload.spool import Frame, Spool, identity_of
+from mcp_mirror.settings.policies import StdioEndpoint
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
+from mcp_mirror.upstreams.transports.payloads import Bypass
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+
+_STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
+"""How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
+_STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
+"""The same for one that neither reads nor comes to an end of what it says: it does not see its input closed."""
+_LAST_OUTPUT: Final = 0.2
+"""Seconds that a child's last output is waited for once it has ended; a process of another group may keep the pipe."""
+_STDERR_SLICE: Final = 1 << 16
+"""Bytes of standard error after which other tasks run."""
+_STDERR_RATE: Final = 32 << 20
+"""Bytes of standard error that are read in a second; a child that writes more waits."""
+
+_COURTESY: Final = 0.2
+"""Seconds for telling a child that a request is given up: one that does not read does not hear it either."""
+_PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTransport:
+    """Starts the child and speaks with it."""
+
+    name: str
+    endpoint: StdioEndpoint
+    spool: Spool
+    leash: Leash
+    output: ServerOutput
+
+    @asynccontextmanager
+    async def open(self, bypass: Bypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
+        """Start the child and yield what the SDK reads and writes.
+
+        Raises:
+            UpstreamError: There is no such command or it cannot be started.
+        """
+        (their_input, our_output), (our_input, their_output) = self._pipes()
+        source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
+        bypass.is_choked, bypass.limits = lambda: source.is_choked, self.spool.policy
+        try:
+            process = await self._start(their_input, their_output)
+        except UpstreamError:
+            source.close()
+            sink.close()
+            raise
+        finally:
+            os.close(their_input)
+            os.close(their_output)
+        child, is_read = _Child(process, self.leash), anyio.Event()
+        incoming = _Incoming(self.name, source, bypass, self.output)
+        async with anyio.create_task_group() as tasks:
+            try:
+                tasks.start_soon(self._keep_output, process, is_read)
+                tasks.start_soon(child.bury)
+                await tasks.start(sink.run)
+                yield incoming, _Outgoing(sink, bypass)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    sink.close()
+                    await child.stop(_STUCK_STEPS if bypass.is_stuck else _STEPS)
+                    with anyio.move_on_after(_LAST_OUTPUT):
+                        await is_read.wait()
+                        await incoming.read_rest()
+                    await child.close()
+                tasks.cancel_scope.cancel()
+                source.close()
+
+    async def _start(self, stdin: int, stdout: int) -> Process:
+        environment = get_default_environment() | dict(self.endpoint.env)
+        command = shutil.which(self.endpoint.command, path=environment.get("PATH"))
+        if command is None:
+            raise UpstreamError(f"Upstream {self.name!r}: {_explain_missing(self.endpoint.command)}")
+        argv = [command, *self.endpoint.args]
+        try:
+            async with self.leash.starting:
+                process = await anyio.open_process(
+                    argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
+                )
+        except (OSError, ValueError) as error:
+            if shortage := explain_shortage(error):
+                raise self._short(shortage) from None
+            reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
+            raise UpstreamError(
+                f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
+                "and `cwd`."
+            ) from None
+
+        restore_handle_limit(process.pid)
+        return process
+
+    def _pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The child's standard input and standard output."""
+        first: tuple[int, int] | None = None
+        try:
+            first = wide_pipe()
+            return first, wide_pipe()
+        except OSError as error:
+            for descriptor in first or ():
+                os.close(descriptor)
+            raise self._short(explain_shortage(error) or str(error.strerror)) from None
+
+    def _short(self, shortage: str) -> UpstreamError:
+        command = self.endpoint.command
+        return UpstreamError(f"Upstream {self.name!r}: {command!r} cannot start now: {shortage}.")
+
+    async def _keep_output(self, process: Process, is_read: anyio.Event) -> None:
+        assert process.stderr is not None  # noqa: S101  # opened with a pipe
+        unpaced = 0
+        with suppress(anyio.EndOfStream, *_PIPE_GONE):
+            while True:
+                data = await process.stderr.receive()
+                self.output.add(data)
+                unpaced += len(data)
+                if unpaced >= _STDERR_SLICE:
+                    await anyio.sleep(unpaced / _STDERR_RATE)
+                    unpaced = 0
+        is_read.set()
+
+
+class _Incoming(MessageStream):
+    """What the child says."""
+
+    def __init__(self, name: str, source: LineSource, bypass: Bypass, output: ServerOutput) -> None:
+        self._name = name
+        self._output = output
+        self._has_message = False
+        self._source = source
+        self._bypass = bypass
+        self._log = RepeatedLog(log)
+
+    async def receive(self) -> SessionMessage:
+        flood = self._bypass.flood
+        try:
+            while True:
+                frame = await self._source.receive()
+                flood.pacer.begin()
+                message = self._open(frame)
+                await flood.pacer.end()
+                if flood.reason:
+                    self._bypass.give_up()
+                    raise anyio.EndOfStream  # noqa: TRY301  # one way out for every end
+                if message is not None:
+                    return message
+        except (anyio.EndOfStream, *_PIPE_GONE):
+            self._log.close()
+            self._bypass.ended.set()
+            raise anyio.EndOfStream from None
+
+    async def read_rest(self) -> None:
+        """Read what a child printed that ended before it was asked anything."""
+        with suppress(anyio.EndOfStream, *_PIPE_GONE):
+            while not self._has_message and self._output.stray is None:
+                self._open(await self._source.receive())
+
+    def _open(self, frame: Frame) -> SessionMessage | None:
+        try:
+            if (stub := self._bypass.inbound(frame)) is None:
+                return None
+            self._has_message = True
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
+        except (WireError, ValueError) as error:
+            reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
+            identity = identity_of(frame)
+            if not self._bypass.awaits(identity):
+                self._output.add_stray(frame)
+                self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
+                return None
+            answer = types.ErrorData(code=types.PARSE_ERROR, message=reason)
+            return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))
+
+
+class _Outgoing(MessageSink):
+    """What the child is told."""
+
+    def __init__(self, sink: LineSink, bypass: Bypass) -> None:
+        self._sink = sink
+        self._bypass = bypass
+
+    async def send(self, item: SessionMessage, /) -> None:
+        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        outbound = self._bypass.outbound(frame)
+        try:
+            with anyio.move_on_after(_COURTESY if _is_cancellation(item) else None):
+                await self._sink.send(outbound.segments)
+        except _PIPE_GONE:
+            self._bypass.ended.set()
+            raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
+        if outbound.passage:
+            outbound.passage.is_sent = True
+
+
+class _Child:
+    """The process that we started, and whatever it started in its group."""
+
+    def __init__(self, process: Process, leash: Leash) -> None:
+        self._process = process
+        self._leash = leash
+        self._buried = anyio.Event()
+        leash.hold(process.pid)
+
+    async def bury(self) -> None:
+        """When it ends, by itself or not, what it left behind ends too: so we read the end of its pipes."""
+        with anyio.CancelScope(shield=True):  # until `stop` is through
+            await self._process.wait()
+            self._signal("SIGKILL")
+            self._leash.release(self._process.pid)  # from here on the number may be another's
+            self._buried.set()
+
+    async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:
+        """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle wants."""
+        for name, grace in steps:
+            if name:
+                self._signal(name)
+            with anyio.move_on_after(grace):
+                await self._buried.wait()
+            if self._buried.is_set():
+                return
+
+    async def close(self) -> None:
+        """Close what is left of its pipes."""
+        with suppress(*_PIPE_GONE):
+            await self._process.aclose()
+
+    def _signal(self, name: str) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._process.kill()
+            else:
+                os.killpg(self._process.pid, getattr(signal, name))
+
+
+def _explain_missing(command: str) -> str:
+    """Why there is no such command. Of one with arguments only the program is named: they may be secrets."""
+    program, *arguments = command.split() or [command]
+    if not arguments:
+        return f"there is no command {command!r}. Install it, or give its full path as `command`."
+    if "=" in program:
+        return "`command` begins with a variable. Write variables into `env`, and arguments into `args`."
+    return (
+        f"there is no command with that name of {1 + len(arguments)} words. Arguments go into `args`: write "
+        f"`command: {program}` and the other words as the items of `args`."
+    )
+
+
+def _is_cancellation(item: SessionMessage) -> bool:
+    message = item.message
+    return isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled"

@@ -1,0 +1,245 @@
+"""Worker processes that principals share fairly: queues, concurrency limits, deadlines and memory limits.
+
+Work that holds the interpreter lock, or that cannot be interrupted, runs in such a process, which the pool kills when
+the deadline has passed. The pool does not know what the work is.
+"""
+
+import sys
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+import anyio
+
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.workers.process import DIED, Worker, answer_questions
+
+Answer = TypeVar("Answer")
+Run = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
+
+_SHARE: Final = 2.0
+"""Seconds that a task may keep its process while another principal waits for one."""
+_START: Final = 30.0
+"""Seconds that a process may take to start."""
+
+
+class PoolError(Exception):
+    """A task has no answer."""
+
+
+class BusyPoolError(PoolError):
+    """No process became free in time."""
+
+
+class DeadlineError(PoolError):
+    """The task took longer than its deadline; its process was killed."""
+
+
+class PreemptedError(PoolError):
+    """The task was ended because another principal waited; its process was killed."""
+
+
+class WorkerDiedError(PoolError):
+    """The process ended during the task, for example at its memory limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """How many processes there are."""
+
+    processes: int
+    """At once."""
+    per_principal: int
+    """At once for one principal; fewer than `processes`, so that one principal cannot hold them all."""
+    memory: int | None = None
+    """Bytes of data that one process may allocate; None: no limit."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    is_admitted: anyio.Event = field(default_factory=anyio.Event)
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    principal: str
+    began: float
+    scope: anyio.CancelScope
+    is_preempted: bool = False
+
+
+class Pool:
+    """Processes that start when they are first needed."""
+
+    def __init__(self, leash: Leash, size: PoolSize, prepare: Callable[[], None] | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            leash: Ends the processes when the gateway is gone.
+            size: How many processes there are.
+            prepare: The first task of each process, which no deadline counts: its module is imported there.
+        """
+        self._prepare = prepare or _greet
+        self._leash = leash
+        self._size = size
+        self._idle: list[Worker] = []
+        self._running: list[_Task] = []
+        self._admitted: Counter[str] = Counter()
+        self._waiting: dict[str, deque[_Waiter]] = {}
+        """By principal, in the order in which they are admitted."""
+
+    async def ask(
+        self, principal: str, task: Callable[[], Answer], seconds: float | None, patience: float | None = None
+    ) -> Answer:
+        """Run a task in a process and return its answer.
+
+        Args:
+            principal: Whose task it is: principals take turns.
+            task: A callable without arguments; it and its answer can be pickled.
+            seconds: How long it may run; the start of a process is not counted. None: no deadline.
+            patience: How long it may wait for a process, in seconds; None: no limit.
+
+        Raises:
+            PoolError: It has no answer; the subclass says why.
+        """
+        async with self.session(principal, patience) as run:
+            return cast("Answer", await run(task, seconds))
+
+    @asynccontextmanager
+    async def session(self, principal: str, patience: float | None = None) -> AsyncIterator[Run]:
+        """Hold one process; yields a function that runs a task there, within a number of seconds.
+
+        Args:
+            principal: Whose tasks they are: principals take turns.
+            patience: How long it may wait for a process, in seconds; None: no limit.
+
+        Raises:
+            PoolError: A task has no answer; the subclass says why.
+        """
+        async with self._turn(principal, patience):
+            worker = self._idle.pop() if self._idle else Worker(__name__, self._leash, self._size.memory)
+            try:
+                if not worker.is_running:
+                    with anyio.fail_after(_START):
+                        await worker.exchange(self._prepare)
+                yield partial(self._run, worker, principal)
+            except TimeoutError:
+                await worker.aclose()
+                raise DeadlineError from None
+            except DIED:
+                await worker.aclose()
+                raise WorkerDiedError from None
+            except BaseException:  # the answer would be taken for the next task's
+                await worker.aclose()
+                raise
+            self._idle.append(worker)
+
+    async def aclose(self) -> None:
+        """End the idle processes; call it when no task runs."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    async def _run(self, worker: Worker, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
+        with anyio.CancelScope() as scope:
+            task = _Task(principal, anyio.current_time(), scope)
+            self._running.append(task)
+            try:
+                with anyio.fail_after(seconds):
+                    return await worker.exchange(work)
+            finally:
+                self._running.remove(task)
+        if task.is_preempted:
+            raise PreemptedError
+        return None
+
+    @asynccontextmanager
+    async def _turn(self, principal: str, patience: float | None) -> AsyncIterator[None]:
+        """Hold one of the places; principals take turns.
+
+        Raises:
+            BusyPoolError: There was none in time.
+        """
+        if self._has_room(principal) and not self._waiting.get(principal):
+            self._admitted[principal] += 1
+        else:
+            await self._wait(principal, patience)
+        try:
+            yield
+        finally:
+            self._release(principal)
+
+    def _has_room(self, principal: str) -> bool:
+        return self._admitted.total() < self._size.processes and self._admitted[principal] < self._size.per_principal
+
+    async def _wait(self, principal: str, patience: float | None) -> None:
+        waiter = _Waiter()
+        self._waiting.setdefault(principal, deque()).append(waiter)
+        try:
+            with anyio.move_on_after(patience):
+                while not waiter.is_admitted.is_set():
+                    with anyio.move_on_after(_SHARE):
+                        await waiter.is_admitted.wait()
+                        break
+                    self._preempt(principal)
+        except BaseException:
+            self._withdraw(principal, waiter)
+            raise
+        if not waiter.is_admitted.is_set():
+            self._withdraw(principal, waiter)
+            raise BusyPoolError
+
+    def _preempt(self, principal: str) -> None:
+        """End the oldest task of another principal that has had its share, if this principal waits because of it."""
+        if self._admitted[principal] >= self._size.per_principal:
+            return
+        before = anyio.current_time() - _SHARE
+        others = (one for one in self._running if one.principal != principal and not one.is_preempted)
+        if (oldest := next(others, None)) and oldest.began <= before:
+            oldest.is_preempted = True
+            oldest.scope.cancel()
+
+    def _withdraw(self, principal: str, waiter: _Waiter) -> None:
+        if waiter.is_admitted.is_set():
+            self._release(principal)
+            return
+        self._waiting[principal].remove(waiter)
+        if not self._waiting[principal]:
+            del self._waiting[principal]
+
+    def _release(self, principal: str) -> None:
+        """Admit the next waiter, round-robin by principal."""
+        self._admitted[principal] -= 1
+        if not self._admitted[principal]:
+            del self._admitted[principal]
+        for following in tuple(self._waiting):
+            if not self._has_room(following):
+                continue
+            waiters = self._waiting.pop(following)
+            self._admitted[following] += 1
+            waiters.popleft().is_admitted.set()
+            if waiters:
+                self._waiting[following] = waiters
+
+
+def _greet() -> None:
+    """Let the caller know that the process has started."""
+
+
+# What runs in the other process.
+
+
+def main(memory: int | None = None) -> None:
+    """Run tasks from standard input until it ends.
+
+    Args:
+        memory: Bytes of data that this process may allocate.
+    """
+    if memory is not None and sys.platform != "win32":
+        import resource  # noqa: PLC0415  # there is none on Windows
+
+        with suppress(ValueError, OSError):  # a lower limit is set already
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    answer_questions(lambda task: task())

@@ -1,0 +1,302 @@
+"""Examines tools and validates arguments; what is too much work for the event loop runs in worker processes.
+
+Validation that takes longer than the deadline is not a verdict: the upstream validates such arguments itself.
+"""
+
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, Final
+
+import anyio.lowlevel
+import msgspec
+
+from mcp_mirror.core.catalog import Entry
+from mcp_mirror.core.examination import Examined, look_through, refused, with_check
+from mcp_mirror.core.schema import Schema
+from mcp_mirror.core.validation import MOST_WORK, Check, compile_check
+from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.settings.policies import UpstreamPolicy
+from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.types import Buffer
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolError, PoolSize, PreemptedError
+
+_logger = logging.getLogger(__name__)
+
+_SIZE: Final = PoolSize(processes=2, per_principal=1, memory=1 << 29)
+_DEADLINE: Final = 0.2
+"""Seconds that the validation of one call may take, and as many that it may wait for a process."""
+_COMPILATION: Final = 2.0
+"""Seconds that the compilation of one schema may take."""
+_OVERRUNS: Final = 3
+"""Deadlines that a schema may miss; after that its arguments are not validated."""
+_REMEMBERED: Final = 1000
+_EXAMINATION: Final = 2.0
+"""Seconds that the examination of one tool may take in a process."""
+_LISTING: Final = 10.0
+"""Seconds that processes may take for the tools of one listing."""
+_SLICE: Final = 0.002
+"""Seconds after which the examination of a listing lets others run."""
+_SMALL: Final = 1 << 15
+"""Bytes of a definition that the event loop may examine."""
+_TOOL_CONTAINERS: Final = 30_000
+"""Objects and arrays in one definition."""
+_LISTING_CONTAINERS: Final = 500_000
+"""Objects and arrays in all definitions of one listing."""
+_KNOWN_BYTES: Final = 64 << 20
+"""Bytes of the definitions that stay known."""
+_COMPILED: Final = 64
+"""Schemas that one process keeps compiled."""
+
+
+class SchemaWorkers:
+    """Processes that start when they are first needed."""
+
+    def __init__(self, leash: Leash) -> None:
+        self._pool = Pool(leash, _SIZE, _prepare)
+        self._overruns: OrderedDict[bytes, int] = OrderedDict()
+        """By the digest of a schema."""
+        self._known: OrderedDict[bytes, Examined] = OrderedDict()
+        """By the digest of a definition, those used last at the end."""
+        self._sizes: dict[bytes, int] = {}
+        self._size = 0
+
+    async def validate(self, entry: Entry, arguments: bytes, principal: str) -> str | None:
+        """What is wrong with the arguments of a call; None if nothing is, or if they cannot be validated in time.
+
+        Args:
+            entry: The tool.
+            arguments: A JSON object.
+            principal: Who calls: principals take turns.
+        """
+        if not entry.is_validated:
+            return None
+        if entry.check is not None and entry.cost is not None and entry.cost.work(arguments) <= MOST_WORK:
+            try:
+                return entry.check(json.loads(arguments))
+            except (ValueError, RecursionError):  # such as an integer of 5,000 digits
+                return None
+        return await self._validate_apart(entry, arguments, principal)
+
+    async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Examined, ...]:
+        """Examine the tools of a listing; the event loop is never held for long, and known definitions cost nothing.
+
+        Tools whose examination takes too long are not served, those whose schema takes too long to compile are not
+        validated.
+
+        Args:
+            policy: Of the upstream; only tools that it admits are examined.
+            items: The tools, JSON text.
+        """
+        listing = _Listing(policy)
+        found: list[Examined] = []
+        for item in items:
+            await listing.pause()
+            if listing.served > policy.bounds.max_tools:
+                break
+            one = self._known.get(key := listing.key_of(item)) or listing.look_at(item)
+            if one is None:
+                one = await self._examine_apart(listing, item)
+            self._remember(key, one, len(item))
+            listing.served += not one.excess
+            found.append(one)
+        return tuple(found)
+
+    async def _examine_apart(self, listing: "_Listing", item: Buffer) -> Examined:
+        began = monotonic()
+        found = listing.named(item)
+        try:
+            if listing.seconds_left <= 0:
+                raise DeadlineError  # the same sentence
+            async with self._pool.session(f"upstream {listing.policy.name}", listing.seconds_left) as run:
+                found = await run(_Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
+                if (checked := with_check(found)) is not None:
+                    return checked
+                wrong = await run(_Proof(bytes(item)), _COMPILATION)
+                return refused(found, wrong) if wrong else found
+        except PoolError:
+            if found.excess:
+                return found
+            return found.unchecked(f"its schema takes more than {_COMPILATION:g} s or too much memory to compile")
+        finally:
+            listing.seconds_left -= monotonic() - began
+
+    def _remember(self, key: bytes, one: Examined, size: int) -> None:
+        if key in self._known:
+            self._known.move_to_end(key)
+            return
+        self._known[key], self._sizes[key] = one, size
+        self._size += size
+        while self._size > _KNOWN_BYTES:
+            oldest, _ = self._known.popitem(last=False)
+            self._size -= self._sizes.pop(oldest)
+
+    async def aclose(self) -> None:
+        """End the processes."""
+        await self._pool.aclose()
+
+    async def _validate_apart(self, entry: Entry, arguments: bytes, principal: str) -> str | None:
+        schema = msgspec.json.encode(entry.schema)
+        digest = hashlib.sha256(schema).digest()
+        if self._overruns.get(digest, 0) >= _OVERRUNS:
+            return None
+        try:
+            async with self._pool.session(principal, _DEADLINE) as run:
+                verdict = await run(_Validation(digest, arguments), _DEADLINE)
+                if isinstance(verdict, _Unknown):
+                    await run(_Compilation(digest, schema), _COMPILATION)
+                    verdict = await run(_Validation(digest, arguments), _DEADLINE)
+        except (BusyPoolError, PreemptedError):
+            return None
+        except PoolError as error:
+            self._count_overrun(digest, entry.tool, error)
+            return None
+        return verdict if isinstance(verdict, str) else None
+
+    def _count_overrun(self, digest: bytes, tool: str, error: PoolError) -> None:
+        self._overruns[digest] = self._overruns.pop(digest, 0) + 1
+        if len(self._overruns) > _REMEMBERED:
+            self._overruns.popitem(last=False)
+        if self._overruns[digest] == 1:
+            over = f"{1000 * _DEADLINE:g} ms" if isinstance(error, DeadlineError) else f"{_SIZE.memory or 0:,} bytes"
+            _logger.warning(
+                "Validating the arguments of %r takes more than %s: the upstream validates them.", tool, over
+            )
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The examination of one listing: its budgets, and slices after which the event loop goes on."""
+
+    policy: UpstreamPolicy
+    served: int = 0
+    containers: int = 0
+    """Objects and arrays of all definitions."""
+    seconds_left: float = _LISTING
+    """In processes."""
+    _began: float = field(default_factory=monotonic)
+
+    async def pause(self) -> None:
+        """Let others run if this slice is over."""
+        if monotonic() > self._began + _SLICE:
+            await anyio.lowlevel.checkpoint()
+            self._began = monotonic()
+
+    def key_of(self, item: Buffer) -> bytes:
+        """What a definition is known by."""
+        bounds = self.policy.bounds
+        limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth} {self.policy.name}"
+        return hashlib.sha256(item).digest() + limits.encode()
+
+    def look_at(self, item: Buffer) -> Examined | None:
+        """Examine a small tool; None for one that a process must examine."""
+        bounds = self.policy.bounds
+        if len(item) > bounds.max_tool_bytes:
+            size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
+            return replace(self.named(item), excess=size)
+        text = bytes(item)
+        containers = text.count(b"{") + text.count(b"[")
+        self.containers += containers
+        if containers > _TOOL_CONTAINERS:
+            count = f"its definition has {containers:,} objects and arrays; {_TOOL_CONTAINERS:,} is the limit"
+            return replace(self.named(item), excess=count)
+        if self.containers > _LISTING_CONTAINERS:
+            limit = f"{_LISTING_CONTAINERS:,}"
+            return replace(self.named(item), excess=f"the listing has more than {limit} objects and arrays before it")
+        named = self.named(item)
+        if not named.name or not self.policy.admits(named.name):
+            return replace(named, excess=None)
+        return with_check(look_through(read_tool(text), bounds)) if len(text) <= _SMALL else None
+
+    def named(self, item: Buffer) -> Examined:
+        """A tool of which only the name is known, and that takes too long to be examined."""
+        try:
+            raw = {"name": msgspec.json.decode(item, type=_Named).name}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raw = {}
+        return Examined(raw, f"it takes more than {_EXAMINATION:g} s to examine it")
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+def read_tool(text: bytes) -> dict[str, Any]:
+    """A tool of a listing; an empty one for what is not a tool, or cannot be passed on."""
+    try:
+        tool = json.loads(text)
+        msgspec.json.encode(tool)
+    except (ValueError, RecursionError):
+        return {}
+    return tool if isinstance(tool, dict) else {}
+
+
+# What runs in the other process.
+
+
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    text: bytes
+    bounds: UpstreamBounds
+
+    def __call__(self) -> Examined:
+        """What is found out about a tool without its schema's compilation."""
+        return look_through(read_tool(self.text), self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    text: bytes
+
+    def __call__(self) -> str | None:
+        """Why the schema of a tool cannot be used."""
+        try:
+            compile_check(read_tool(self.text)["inputSchema"])
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def _prepare() -> None:
+    """Let this module be imported."""
+
+
+class _Unknown:
+    """The process has not compiled the schema."""
+
+
+_checks: OrderedDict[bytes, Check] = OrderedDict()
+"""Compiled schemas by digest, those used last at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    digest: bytes
+    schema: bytes
+
+    def __call__(self) -> None:
+        """Compile a schema and keep it."""
+        schema: Schema = json.loads(self.schema)
+        _checks[self.digest] = compile_check(schema)
+        if len(_checks) > _COMPILED:
+            _checks.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Validation:
+    digest: bytes
+    arguments: bytes
+
+    def __call__(self) -> str | _Unknown | None:
+        """What is wrong with the arguments."""
+        if self.digest not in _checks:
+            return _Unknown()
+        _checks.move_to_end(self.digest)
+        try:
+            return _checks[self.digest](json.loads(self.arguments))
+        except (ValueError, RecursionError):
+            return None
