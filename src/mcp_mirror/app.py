@@ -21,29 +21,29 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
 from mcp_mirror.gateway.contents import LABELS, ContentCapture
-from mcp_mirror.gateway.context_budgets import Conversations
+from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.gateway.reply_budget import Sender
+from mcp_mirror.gateway.reply_budget import ReplyBudget
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
-from mcp_mirror.memory.tools.table import OwnTool, own_tools
-from mcp_mirror.memory.usage import Tally
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.tools.table import MemoryTool, own_tools
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.logging import shorthand_of
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import flows_of
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.security.rate_limits import Admission, Bound, Queue
+from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.auth.gate import check_address
-from mcp_mirror.server.change_notifier import News
+from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.connections import BACKLOG, Connections
-from mcp_mirror.server.graceful_shutdown import Farewell
+from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handlers import Handlers
-from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.settings.limits import TrafficPolicy
@@ -51,16 +51,16 @@ from mcp_mirror.settings.policies import Config, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import PatientListener
 from mcp_mirror.tokens import estimator
 from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
-from mcp_mirror.upstreams.registry import Equipment, Upstreams
-from mcp_mirror.upstreams.upstream import Audience, Residency
-from mcp_mirror.workers.frames import Scanner
-from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.upstreams.registry import UpstreamDependencies, UpstreamRegistry
+from mcp_mirror.upstreams.upstream import ChangeListeners, Residency
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 
 _logger = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class Application:
     config: Config
     gateway: Gateway
     server: MirrorServer
-    upstreams: Upstreams
-    news: News
+    upstreams: UpstreamRegistry
+    notifier: ChangeNotifier
     audit: AuditFile | None = None
     is_local: bool = False
     """There is one client, on standard streams."""
@@ -92,7 +92,7 @@ class Application:
         Returns:
             The sections that have changed and take effect at the next start alone.
         """
-        before, own = self.news.config, self.gateway.own_tools
+        before, own = self.notifier.config, self.gateway.own_tools
         if self.audit:
             self.audit.reopen()
         handlers = self.server.handlers
@@ -100,16 +100,16 @@ class Application:
         self.gateway.pins = pins
         self.gateway.memory_tools, self.gateway.sender.conversations.policy = config.memory_tools, config.context
         self.gateway.sender = replace(self.gateway.sender, estimate=estimator(config.mirror.provider))
-        self.gateway.own_tools = _own_tools(config, self.gateway.keeper.lifetime)
+        self.gateway.own_tools = _own_tools(config, self.gateway.writer.lifetime)
         self.gateway.flows = flows_of(config, is_isolated=self._isolates(config))
         handlers.contents = replace(handlers.contents, mirror=config.mirror, flows=self.gateway.flows)
-        self.news.reach(handlers, config)
+        self.notifier.reach(handlers, config)
         self.upstreams.replace(config.upstreams, config.server.drain)
         for kind in ("tools", "resources", "prompts"):
-            self.news.changed(kind, None)
-        self.news.pins_changed()
+            self.notifier.changed(kind, None)
+        self.notifier.pins_changed()
         if self.gateway.own_tools.keys() != own.keys():
-            self.news.own_changed()
+            self.notifier.own_changed()
         admits = self.server.admit(config.auth)
         changed = (name for name in _AT_START if getattr(before, name) != getattr(config, name))
         return tuple(name for name in changed if name != "auth" or not admits)
@@ -132,7 +132,7 @@ class Application:
         """
         check_address(host, self.config.auth, self.config.server)
         settings = uvicorn.Config(
-            Farewell(self.server.http_app(host), leaving),
+            ShutdownMiddleware(self.server.http_app(host), leaving),
             http=Connections(self.config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
             ws="none",
             log_config=None,
@@ -206,61 +206,61 @@ async def open_application(
         ConfigError: The lock file cannot be read.
         MirrorError: The audit log cannot be written.
     """
-    news, pins = News(), read_pins(config.lock)
-    with Leash() as leash, _auditing(config) as audit:
+    notifier, pins = ChangeNotifier(), read_pins(config.lock)
+    with ChildWatchdog() as child_watchdog, _auditing(config) as audit:
         async with (
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
-            aclosing(Scanner(leash)) as scanner,
-            aclosing(Inquirer(leash)) as inquirer,
-            aclosing(SchemaWorkers(leash)) as schema_workers,
-            _counting(store) as tally,
+            aclosing(FrameScanner(child_watchdog)) as scanner,
+            aclosing(QueryRunner(child_watchdog)) as queries,
+            aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
+            _counting(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):
             sessions = Sessions(
                 config.server.answer_timeout,
                 time.monotonic,
-                news.ended,
+                notifier.ended,
                 config.server.session_idle,
                 wants_principals=config.auth.is_required,
             )
-            equipment = _equipment(config, news, sessions, spool, leash, (schema_workers, scanner))
-            upstreams = Upstreams(config.upstreams, equipment, functions)
-            keeper = Keeper(store, policy, time.time, news.kept)
+            dependencies = _dependencies(config, notifier, sessions, spool, child_watchdog, (schema_workers, scanner))
+            upstreams = UpstreamRegistry(config.upstreams, dependencies, functions)
+            writer = ValueWriter(store, policy, time.time, notifier.kept)
             estimate = estimator(config.mirror.provider)
-            sender = Sender(Conversations(config.context, time.monotonic), tally, estimate)
+            sender = ReplyBudget(ContextBudgets(config.context, time.monotonic), usage_counter, estimate)
             gateway = await _gateway_of(
-                config, keeper, upstreams, sender, (scanner, inquirer, schema_workers, spool), pins
+                config, writer, upstreams, sender, (scanner, queries, schema_workers, spool), pins
             )
             gateway.audit = Audit(audit, config.audit.required)
             gateway.flows = flows_of(config, is_isolated=config.auth.is_required and not awaits_client)
-            news.reach(_handlers_of(gateway, config, sessions, tasks), config)
-            tasks.start_soon(news.spread)
+            notifier.reach(_handlers_of(gateway, config, sessions, tasks), config)
+            tasks.start_soon(notifier.spread)
             tasks.start_soon(sessions.run)
-            tasks.start_soon(news.follow)
-            tasks.start_soon(tally.follow)
+            tasks.start_soon(notifier.follow)
+            tasks.start_soon(usage_counter.follow)
             async with upstreams.running():
                 if not awaits_client:
                     upstreams.start()
-                server = MirrorServer(news.handlers, config.server, config.auth, spool, __version__)
-                yield Application(config, gateway, server, upstreams, news, audit, is_local=awaits_client)
+                server = MirrorServer(notifier.handlers, config.server, config.auth, spool, __version__)
+                yield Application(config, gateway, server, upstreams, notifier, audit, is_local=awaits_client)
             tasks.cancel_scope.cancel()
 
 
 async def _gateway_of(
     config: Config,
-    keeper: Keeper,
-    upstreams: Upstreams,
-    sender: Sender,
-    readers: tuple[Scanner, Inquirer, SchemaWorkers, Spool],
+    writer: ValueWriter,
+    upstreams: UpstreamRegistry,
+    sender: ReplyBudget,
+    readers: tuple[FrameScanner, QueryRunner, SchemaWorkers, Spool],
     pins: Pins,
 ) -> Gateway:
     """The walk, which knows the labels of what is stored already."""
-    scanner, inquirer, schema_workers, spool = readers
+    scanner, queries, schema_workers, spool = readers
     return Gateway(
         upstreams=upstreams,
-        keeper=keeper,
+        writer=writer,
         scanner=scanner,
-        inquirer=inquirer,
+        queries=queries,
         schema_workers=schema_workers,
         spool=spool,
         mirror=config.mirror,
@@ -268,11 +268,11 @@ async def _gateway_of(
         limits=config.limits,
         new_id=uuid4,
         sender=sender,
-        shorthand=shorthand_of(config),
+        path_hasher=shorthand_of(config),
         is_transparent=config.is_transparent,
         pins=pins,
-        own_tools=_own_tools(config, keeper.lifetime),
-        catalog=Catalog({}, LABELS | OWN_LABELS | await keeper.store.labels()),
+        own_tools=_own_tools(config, writer.lifetime),
+        catalog=Catalog({}, LABELS | OWN_LABELS | await writer.store.labels()),
     )
 
 
@@ -290,27 +290,32 @@ def _auditing(config: Config) -> Iterator[AuditFile | None]:
 
 
 @asynccontextmanager
-async def _counting(store: Store) -> AsyncIterator[Tally]:
-    """A tally whose last counts are in the store before that is closed."""
-    tally = Tally(store)
+async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
+    """A usage counter whose last counts are in the store before that is closed."""
+    usage_counter = UsageCounter(store)
     try:
-        yield tally
+        yield usage_counter
     finally:
         with anyio.CancelScope(shield=True):
-            await tally.deliver()
+            await usage_counter.deliver()
 
 
-def _equipment(  # what all upstreams are made with
-    config: Config, news: News, sessions: Sessions, spool: Spool, leash: Leash, readers: tuple[SchemaWorkers, Scanner]
-) -> Equipment:
+def _dependencies(  # what all upstreams are made with
+    config: Config,
+    notifier: ChangeNotifier,
+    sessions: Sessions,
+    spool: Spool,
+    child_watchdog: ChildWatchdog,
+    readers: tuple[SchemaWorkers, FrameScanner],
+) -> UpstreamDependencies:
     client_info = types.Implementation(name=config.server.name, version=__version__)
-    audience = Audience(news.changed, news.updated, news.may_show)
+    audience = ChangeListeners(notifier.changed, notifier.updated, notifier.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
     residency = Residency(connections, sessions, config.server.session_idle)
     schema_workers, scanner = readers
     reading = (schema_workers.examine, scanner.open_list)
     hold, listings = config.server.answer_timeout, _listing_cache(config)
-    return Equipment(spool, leash, client_info, *reading, audience, residency, hold, listings)
+    return UpstreamDependencies(spool, child_watchdog, client_info, *reading, audience, residency, hold, listings)
 
 
 def _listing_cache(config: Config) -> ListingCache | None:
@@ -331,25 +336,25 @@ def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: Ta
         gateway=gateway,
         relay=relay,
         contents=ContentCapture(
-            gateway.keeper, config.mirror, config.limits, uuid4, gateway.upstreams.may_show, gateway.flows
+            gateway.writer, config.mirror, config.limits, uuid4, gateway.upstreams.may_show, gateway.flows
         ),
         subscriptions=Subscriptions(gateway.upstreams, relay, tasks, traffic.subscriptions_per_principal),
         announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        postbox=Postbox(config.limits),
+        pending_payloads=PendingPayloads(config.limits),
         admission=_admission(traffic, shows_tokens=config.auth.is_required),
     )
 
 
-def _admission(traffic: TrafficPolicy, *, shows_tokens: bool) -> Admission:
+def _admission(traffic: TrafficPolicy, *, shows_tokens: bool) -> PerKeyLimiter:
     """Of each principal's requests."""
     most = traffic.rate(shows_tokens=shows_tokens)
-    rate = Bound("calls_per_minute", most) if most else None
-    queue = Queue(Bound("queued_calls", traffic.queued_calls), traffic.queue_timeout)
-    return Admission(Bound("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
+    rate = Limit("calls_per_minute", most) if most else None
+    queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
+    return PerKeyLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
 
 
-def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, OwnTool]:
+def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, MemoryTool]:
     return {} if config.is_transparent else own_tools(config.memory_tools, store.lifetime)
 
 

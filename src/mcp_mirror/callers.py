@@ -51,7 +51,7 @@ class Caller:
         return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
 
     @property
-    def party(self) -> str | None:
+    def owner(self) -> str | None:
         """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
         if self.session is not None:
             return self.session
@@ -71,7 +71,7 @@ class Caller:
         return any(self.can_answer(method) for method in CAPABILITY_OF)
 
 
-class Exchange(Protocol):
+class ClientChannel(Protocol):
     """The way back to a client: on the stream of one request of its own, or on its connection."""
 
     @property
@@ -91,7 +91,7 @@ class Exchange(Protocol):
         """Whether the client waits for this request now; it does not between two rounds of one that was asked back."""
 
     @property
-    def home(self) -> "Exchange | None":
+    def home(self) -> "ClientChannel | None":
         """The way back that lasts beyond this request; None where requests stand alone."""
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
@@ -106,20 +106,20 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class NullChannel:
     """The way to a caller who is told nothing and cannot be asked."""
 
     caller: Caller
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
-    home: Exchange | None = None
+    home: ClientChannel | None = None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Drop it."""
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse; see `Exchange.ask`."""
+        """Refuse; see `ClientChannel.ask`."""
         del params
         said = f"The client cannot be asked {method} now."
         raise RefusedError(said, _INVALID_REQUEST, said)

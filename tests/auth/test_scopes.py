@@ -22,15 +22,15 @@ from tests.auth.test_gate import session_of
 from tests.walk.conftest import BOUND
 from tests.walk.test_faces import HEADERS
 
-from mcp_mirror.callers import Caller, Exchange, Silent
+from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.cli.reload import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
-from mcp_mirror.server.announcements import Change
+from mcp_mirror.server.announcements import ListChange
 from mcp_mirror.upstreams.channel_proxy import scoped as scoped_way
-from mcp_mirror.upstreams.elicitation import Asked
+from mcp_mirror.upstreams.elicitation import InputRequired
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Run
@@ -51,7 +51,7 @@ class Recorder:
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
-    home: Exchange | None = None
+    home: ClientChannel | None = None
     heard: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
@@ -264,16 +264,16 @@ async def test_an_update_is_told_under_the_name_that_each_knows(scoped: Path) ->
 async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
     scoped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: asyncio.Queue[Change] = asyncio.Queue()
+    told: asyncio.Queue[ListChange] = asyncio.Queue()
     call = {"name": "crm_change_mirrored", "arguments": {"kind": "prompts"}}
     async with serving_gateway(scoped) as served, visiting(served.url, "alice") as alice, asyncio.timeout(BOUND):
-        monkeypatch.setattr(served.application.news.handlers.announcements, "announce", told.put)
+        monkeypatch.setattr(served.application.notifier.handlers.announcements, "announce", told.put)
         assert "changed" in await alice.ask("tools/call", call)
-        while (change := await told.get()).kind != "prompts" or change.party is None:  # it came over her connection
+        while (change := await told.get()).kind != "prompts" or change.owner is None:  # it came over her connection
             pass
     assert change.required == ("crm",)
     scopes_of = (None, frozenset({"crm"}), frozenset[str]())
-    callers = [Caller("x", modern=False, session=change.party, scopes=scopes) for scopes in scopes_of]
+    callers = [Caller("x", modern=False, session=change.owner, scopes=scopes) for scopes in scopes_of]
     assert [change.concerns(one) for one in callers] == [True, True, False]
 
 
@@ -333,7 +333,7 @@ async def test_a_session_that_has_less_now_leaves_what_it_watched(scoped: Path) 
 
 
 def test_answers_to_one_upstreams_question_go_to_no_other() -> None:
-    asked = Asked({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
+    asked = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
     reply = json.loads(join(object_of(asked_reply(asked, b"{}", "crm"))))
     again = read_round(b"{}", reply["requestState"])
     assert checked(again, b"{}", "crm") is again
@@ -356,10 +356,10 @@ async def test_what_comes_to_an_upstream_all_the_same_goes_no_further(scoped: Pa
     async with serving_gateway(scoped) as served:
         crm = served.application.upstreams["crm"]
         await crm.settled.wait()
-        stranger = Silent(Caller("x", scopes=frozenset({"crm.write"})))
+        stranger = NullChannel(Caller("x", scopes=frozenset({"crm.write"})))
         with pytest.raises(UpstreamError, match="not for this caller"):
             await crm.link_for(stranger)
-        await crm.link_for(Silent(Caller("x", scopes=frozenset({"crm"}))))
+        await crm.link_for(NullChannel(Caller("x", scopes=frozenset({"crm"}))))
 
 
 async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:

@@ -18,7 +18,7 @@ from tests.auth.authority import CLIENT, Authority, governing
 from tests.walk.conftest import COMMAND
 
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.login import sign_in
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
@@ -67,7 +67,7 @@ async def log_in(config: Path, *scopes: str) -> None:
 
 async def text(application: Application, tool: str, arguments: Any = None) -> str:
     """What a tool answers."""
-    call = ToolCall(Silent(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
+    call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
     with anyio.fail_after(BOUND):
         content = (await application.gateway.call_tool(call))["content"]
     return str(json.loads(join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, line_of
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
-SHORT = Shorthand(b"k" * 32)
+SHORT = PathHasher(b"k" * 32)
 TIME = "2026-01-02T03:04:05.678Z"
 
 
@@ -62,7 +62,7 @@ def test_a_path_below_another_is_told_as_such_and_another_key_tells_it_otherwise
     base, below = SHORT.of(BASE), SHORT.of(f"{BASE}/a/b")
     assert below.startswith(f"{base}/")
     assert (len(base), len(below)) == (16, 33)
-    assert Shorthand(b"other").of(BASE) != base
+    assert PathHasher(b"other").of(BASE) != base
     assert "k" * 8 not in repr(SHORT)
 
 

@@ -13,7 +13,7 @@ from mcp_mirror.core.budgets import (
     LEAST,
     NOTICE,
     SHARE,
-    Account,
+    TokenAccount,
     capacity_of,
     cost_of,
     lowered,
@@ -33,7 +33,7 @@ STEPS = st.lists(
 def test_what_is_sent_and_held_never_exceeds_the_capacity(
     capacity: int, before: int, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    account, open_calls = Account(capacity, before), list[int]()
+    account, open_calls = TokenAccount(capacity, before), list[int]()
     most = max(capacity, before)
     for step, wanted, cost, which in steps:
         if step == "begin":
@@ -54,7 +54,7 @@ def test_what_is_sent_and_held_never_exceeds_the_capacity(
 def test_a_call_gets_what_it_wants_up_to_a_share_of_the_room_and_a_path_as_long_as_one_fits(
     capacity: int, wanted: int
 ) -> None:
-    account = Account(capacity)
+    account = TokenAccount(capacity)
     held = account.share(wanted)
     assert held <= min(wanted, account.room)
     assert held == wanted or held >= min(account.room // SHARE, wanted)
@@ -63,7 +63,7 @@ def test_a_call_gets_what_it_wants_up_to_a_share_of_the_room_and_a_path_as_long_
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=400))
 def test_calls_made_at_once_share_the_room_and_the_last_gets_a_path_still(wanted: list[int]) -> None:
-    account = Account(160_000)
+    account = TokenAccount(160_000)
     for one in wanted:
         account = account.hold(account.share(one))
     assert account.held <= 160_000

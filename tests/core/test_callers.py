@@ -5,7 +5,7 @@ from typing import Any, get_args
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, LEVELS, LOCAL, Caller, Silent
+from mcp_mirror.callers import CAPABILITY_OF, LEVELS, LOCAL, Caller, NullChannel
 from mcp_mirror.errors import RefusedError
 
 
@@ -37,7 +37,7 @@ def test_levels_stand_in_the_protocols_order() -> None:
 
 
 async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:
-    silent = Silent(Caller("me", capabilities={"roots": {}}))
+    silent = NullChannel(Caller("me", capabilities={"roots": {}}))
     await silent.tell("notifications/message", {"level": "error"})
     with pytest.raises(RefusedError, match="cannot be asked roots/list now") as refused:
         await silent.ask("roots/list", {})
@@ -61,12 +61,12 @@ def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
     other: Caller,
     same: bool,  # noqa: FBT001  # a column of the table
 ) -> None:
-    assert (caller.party == other.party) is same
+    assert (caller.owner == other.owner) is same
 
 
 def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> None:
-    assert Caller(LOCAL).party is None
-    assert Caller(LOCAL, capabilities={"roots": {}}).party
+    assert Caller(LOCAL).owner is None
+    assert Caller(LOCAL, capabilities={"roots": {}}).owner
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ import pytest
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.replies import reply_of
-from mcp_mirror.core.result_processing import INDEXED, Digest, Order, Refused, digest_frame, digest_result, members_of
+from mcp_mirror.core.result_processing import (
+    INDEXED,
+    ProcessedResult,
+    ProcessingOptions,
+    RejectedFrame,
+    members_of,
+    process_frame,
+    process_result,
+)
 from mcp_mirror.errors import WireError
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
@@ -16,12 +24,12 @@ from mcp_mirror.tokens import estimate_tokens
 BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
-def order(**changes: Any) -> Order:
+def order(**changes: Any) -> ProcessingOptions:
     given: dict[str, Any] = {
         "rules": CaptureRules("auto", inline_budget=20, error_budget=20, wrapped=False), "style": "compact",
         "tool": "grid", "arguments": b"{}", "base": BASE, "companion_base": BESIDE, "max_key_bytes": 10,
     }  # fmt: skip
-    return Order(**(given | changes))
+    return ProcessingOptions(**(given | changes))
 
 
 def members(**result: Any) -> dict[str, bytes]:
@@ -41,11 +49,11 @@ def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
 
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
-    digest = digest_result(members(content=blocks), order(), estimate_tokens)
+    digest = process_result(members(content=blocks), order(), estimate_tokens)
     shown = json.loads(b"".join(map(bytes, reply_of(digest, None)["content"])))
     assert shown[:3] == blocks
     assert shown[3]["text"].startswith(f'memory_path: "{BASE}"\n"{BASE}/1" image/png')
-    paper = digest_result(members(content=blocks), order(style="paper"), estimate_tokens)
+    paper = process_result(members(content=blocks), order(style="paper"), estimate_tokens)
     assert [block["type"] for block in json.loads(b"".join(map(bytes, reply_of(paper, None)["content"])))] == [
         "text",
         "image",
@@ -54,12 +62,12 @@ def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
 
 def test_a_small_text_is_left_as_it_came() -> None:
     result = members(content=text("ok"))
-    assert digest_result(result, order(), estimate_tokens).members is result
-    assert digest_result(result, order(), estimate_tokens).notice == ""
+    assert process_result(result, order(), estimate_tokens).members is result
+    assert process_result(result, order(), estimate_tokens).notice == ""
 
 
 def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
-    digest = digest_result(members(content=[], structuredContent={"a": 1}), order(), estimate_tokens)
+    digest = process_result(members(content=[], structuredContent={"a": 1}), order(), estimate_tokens)
     assert digest.captured.value is not None
     assert BASE in digest.notice
     assert BESIDE not in digest.notice
@@ -67,7 +75,7 @@ def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
 
 def test_a_text_that_says_more_is_named_beside_it() -> None:
     result = members(content=text("one row " * 90), structuredContent={"a": 1})
-    assert BESIDE in digest_result(result, order(), estimate_tokens).notice
+    assert BESIDE in process_result(result, order(), estimate_tokens).notice
 
 
 PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
@@ -85,7 +93,7 @@ PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
     ],
 )
 def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result: dict[str, Any]) -> None:
-    digest = digest_result(members(**result), order().tightened(), estimate_tokens)
+    digest = process_result(members(**result), order().tightened(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed, digest.captured.shown) == (f"{BASE}\n", (), None)
     assert digest.captured.is_error is result.get("isError", False)
@@ -94,24 +102,24 @@ def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result
 def test_what_must_not_be_stored_is_not_even_where_nothing_may_be_shown() -> None:
     never = CaptureRules("never", inline_budget=20, error_budget=20, wrapped=False)
     result = members(content=text("ok"))
-    digest = digest_result(result, order(rules=never).tightened(), estimate_tokens)
+    digest = process_result(result, order(rules=never).tightened(), estimate_tokens)
     assert (digest.members, digest.captured.value) == (result, None)
 
 
 @pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
 def test_what_clients_cannot_read_is_no_result(result: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="no tool result"):
-        digest_result(members(**result), order(), estimate_tokens)
+        process_result(members(**result), order(), estimate_tokens)
 
 
 def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
     with pytest.raises(WireError, match=r"11 characters is over `limits.max_key_bytes` \(10\)"):
-        digest_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
+        process_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
 
 
 def test_of_very_many_keys_the_first_are_indexed_and_all_are_told_of() -> None:
     wide = {f"k{number}": number for number in range(INDEXED + 5)}
-    digest = digest_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
+    digest = process_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
     assert digest.captured.value is not None
     assert [member.key for member in digest.captured.value.members] == list(wide)[:INDEXED]
     shown = digest.notice.count('"/k')
@@ -121,14 +129,14 @@ def test_of_very_many_keys_the_first_are_indexed_and_all_are_told_of() -> None:
 def test_a_whole_response_is_read_as_its_result_is() -> None:
     result = {"content": [], "structuredContent": {"a": 1.0}}
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
-    whole = digest_frame(frame, order(), estimate_tokens)
-    assert isinstance(whole, Digest)
-    assert whole.notice == digest_result(members(**result), order(), estimate_tokens).notice
+    whole = process_frame(frame, order(), estimate_tokens)
+    assert isinstance(whole, ProcessedResult)
+    assert whole.notice == process_result(members(**result), order(), estimate_tokens).notice
 
 
 def test_an_error_of_the_protocol_is_told_as_one() -> None:
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no", "data": {}}}).encode()
-    assert digest_frame(frame, order(), estimate_tokens) == Refused(-32602, "no")
+    assert process_frame(frame, order(), estimate_tokens) == RejectedFrame(-32602, "no")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,7 @@ def test_an_error_of_the_protocol_is_told_as_one() -> None:
 )  # fmt: skip
 def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None:
     with pytest.raises(WireError, match=said):
-        digest_frame(frame, order(), estimate_tokens)
+        process_frame(frame, order(), estimate_tokens)
 
 
 def test_a_question_in_a_large_message_is_no_result() -> None:
@@ -150,7 +158,7 @@ def test_a_question_in_a_large_message_is_no_result() -> None:
 @pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
 def test_what_the_model_may_not_see_is_stored_whatever_the_rules_are(result: dict[str, Any], mode: CaptureMode) -> None:
     rules = CaptureRules(mode, inline_budget=20, error_budget=20, wrapped=False)
-    digest = digest_result(members(**result), order(rules=rules).hidden(), estimate_tokens)
+    digest = process_result(members(**result), order(rules=rules).hidden(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed) == (f"{BASE}\n", ())
 
@@ -160,7 +168,7 @@ IFC = {"integrity": "trusted"}
 
 @pytest.mark.parametrize("value", [{"content": text("ok")}, {"content": [], "structuredContent": {"a": 1}}])
 def test_what_a_result_says_of_its_labels_is_read_wherever_its_members_are(value: dict[str, Any]) -> None:
-    digest = digest_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
+    digest = process_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
     assert digest.ifc == IFC
     elsewhere = replace(digest, members={})  # as where a process of its own has read it
     assert elsewhere.ifc == (IFC if digest.captured.value else None)

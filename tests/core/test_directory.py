@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.directory import KINDS, Kind, Merged, Place, alias, merge, name_at, scheme_of
+from mcp_mirror.core.directory import KINDS, Kind, MergedList, ResourceOrigin, alias, merge, name_at, scheme_of
 from mcp_mirror.payload.json_rpc import join
 
 ALL_KINDS: Sequence[Kind] = ("resources", "templates", "prompts")
@@ -32,7 +32,7 @@ def item(kind: Kind, name: str, *, spaced: bool = False) -> bytes:
     return b'{"title":1.10,%b"%b":%b%b,"_meta":{"\\u0061":1e400}}' % (space, key, space, json.dumps(name).encode())
 
 
-def merged(kind: Kind, listed: Mapping[str, Sequence[str]]) -> Merged:
+def merged(kind: Kind, listed: Mapping[str, Sequence[str]]) -> MergedList:
     return merge(kind, ((upstream, [item(kind, name) for name in names]) for upstream, names in listed.items()))
 
 
@@ -50,7 +50,9 @@ def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind,
     names = [name_of(kind, join(raw)) for raw in one.items]
     assert names == list(one.places)
     assert len(set(one.places.values())) == len(names)
-    assert set(one.places.values()) == {Place(upstream, name) for upstream in listed for name in listed[upstream]}
+    assert set(one.places.values()) == {
+        ResourceOrigin(upstream, name) for upstream in listed for name in listed[upstream]
+    }
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
@@ -69,14 +71,14 @@ def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: Kind, liste
 def test_the_names_of_the_first_upstream_are_kept(kind: Kind, listed: dict[str, list[str]]) -> None:
     places = merged(kind, listed).places
     for upstream in list(listed)[:1]:
-        assert all(places[name] == Place(upstream, name) for name in listed[upstream])
+        assert all(places[name] == ResourceOrigin(upstream, name) for name in listed[upstream])
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
 def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: dict[str, list[str]]) -> None:
     places = merged(kind, listed).places
     assert all(name_at(kind, place, places) == name for name, place in places.items())
-    assert name_at(kind, Place("new", "not listed"), places) == "not listed"
+    assert name_at(kind, ResourceOrigin("new", "not listed"), places) == "not listed"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: di
 )
 def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream: str, name: str) -> None:
     places = merged(kind, {"a": ["x"], upstream: ["x"]}).places
-    assert places == {"x": Place("a", "x"), name: Place(upstream, "x")}
+    assert places == {"x": ResourceOrigin("a", "x"), name: ResourceOrigin(upstream, "x")}
     assert alias(kind, upstream, "x") == name
 
 
@@ -100,8 +102,8 @@ def test_a_name_of_the_gateways_own_is_given_to_no_upstreams_resource() -> None:
         return name == "x"
 
     one = merge("resources", [("a", [item("resources", "x"), item("resources", "y")])], is_reserved)
-    assert one.places == {"a+x": Place("a", "x"), "y": Place("a", "y")}
-    assert name_at("resources", Place("a", "x"), one.places, is_reserved) == "a+x"
+    assert one.places == {"a+x": ResourceOrigin("a", "x"), "y": ResourceOrigin("a", "y")}
+    assert name_at("resources", ResourceOrigin("a", "x"), one.places, is_reserved) == "a+x"
 
 
 @given(st.text(min_size=1, max_size=12))
@@ -113,4 +115,4 @@ def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
 def test_what_has_no_name_is_not_listed(odd: bytes) -> None:
     one = merge("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
     assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
-    assert one.places == {"x": Place("a", "x")}
+    assert one.places == {"x": ResourceOrigin("a", "x")}

@@ -128,7 +128,13 @@ def test_runs_are_grouped_and_void_ones_count_for_nothing() -> None:
         ("all", "compact", 2, 3, 1, (1, 2), (1, 1)),
         ("all", "json", 0, 0, 1, (0, 0), (0, 0)),
     ]
-    assert rows[0].means == {"tokens": 1234, "conversation": 99, "seconds": 2.0, "calls": 2, "failed_calls": 0}
+    assert rows[0].means == {
+        "tokens": 1234,
+        "conversation": 99,
+        "seconds": 2.0,
+        "calls": 2,
+        "failed_calls": 0,
+    }
     assert [row.labels["case"] for row in rows_of(RECORDS, "setting")] == ["all", "all"]
     assert [row.labels["case"] for row in rows_of(RECORDS, "case")] == ["a", "b", "a"]
 

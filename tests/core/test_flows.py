@@ -19,12 +19,12 @@ from mcp_mirror.settings.labels import (
     MODEL,
     UNKNOWN,
     Accepts,
+    FlowRule,
     FlowsPolicy,
     Integrity,
     Labels,
     Lowering,
     PlacePolicy,
-    Rule,
 )
 from mcp_mirror.settings.policies import Config, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.types import Descriptor, Provenance
@@ -54,7 +54,7 @@ places = st.builds(
     st.sampled_from((None, "x", "y")),
     st.sampled_from(get_args(Lowering)),
 )
-rules = st.lists(st.builds(Rule, globs, globs), max_size=3).map(tuple)
+rules = st.lists(st.builds(FlowRule, globs, globs), max_size=3).map(tuple)
 policies = st.builds(
     FlowsPolicy, default=st.sampled_from(("allow", "deny")), allow=rules, deny=rules, model=places, files=places
 )
@@ -237,7 +237,7 @@ def test_what_a_call_was_given_is_lowered_where_all_may_be_and_nowhere_else() ->
 
 
 def test_a_chain_is_refused_at_its_end_though_each_of_its_steps_is_allowed() -> None:
-    policy = flows(isolated=True, policy={"allow": (Rule("a", "b"), Rule("b", "c"))})
+    policy = flows(isolated=True, policy={"allow": (FlowRule("a", "b"), FlowRule("b", "c"))})
     first = policy.labels_of_result("a", policy.lowest)
     assert policy.refusal(first, "b") is None
     second = policy.labels_of_result("b", first)
@@ -251,7 +251,7 @@ def test_a_chain_is_refused_at_its_end_though_each_of_its_steps_is_allowed() -> 
 @pytest.mark.parametrize(
     ("policy", "target", "rule", "why"),
     [
-        (flows(policy={"deny": (Rule("a", "b"),)}), "b", "flows.deny: a -> b", "'a -> b'"),
+        (flows(policy={"deny": (FlowRule("a", "b"),)}), "b", "flows.deny: a -> b", "'a -> b'"),
         (
             flows(b=PlacePolicy(accepts=Accepts(sources=("c",)))),
             "b",
@@ -296,7 +296,7 @@ def test_everything_flows_where_nothing_is_said_and_nothing_between_principals_u
 
 
 def test_the_model_is_in_every_zone_and_may_be_kept_from_a_source_by_a_rule_alone() -> None:
-    policy = flows(isolated=True, policy={"deny": (Rule("a", "model"), Rule("model", "b"))})
+    policy = flows(isolated=True, policy={"deny": (FlowRule("a", "model"), FlowRule("model", "b"))})
     assert policy.zone_of(MODEL) is None
     assert not policy.may_show(policy.labels_from("a"))
     assert policy.may_show(policy.labels_from("b"))
@@ -367,9 +367,9 @@ def test_what_is_no_level_any_more_and_no_integrity_is_the_worst() -> None:
 
 @pytest.mark.parametrize(
     ("text", "rule"),
-    [("a -> b", Rule("a", "b")), (" a->b ", Rule("a", "b")), ("a b", None), ("a ->", None), ("a -> b c", None)],
+    [("a -> b", FlowRule("a", "b")), (" a->b ", FlowRule("a", "b")), ("a b", None), ("a ->", None), ("a -> b c", None)],
 )
-def test_a_rule_is_two_sides(text: str, rule: Rule | None) -> None:
+def test_a_rule_is_two_sides(text: str, rule: FlowRule | None) -> None:
     assert read_rule(text) == rule
     if rule:
         assert read_rule(str(rule)) == rule
@@ -413,7 +413,7 @@ def test_an_upstream_that_is_no_more_is_kept_apart_where_there_are_zones() -> No
 
 
 def test_a_programs_functions_are_a_place_that_rules_name() -> None:
-    policy = flows({"deny": (Rule("a", "functions"),)})
+    policy = flows({"deny": (FlowRule("a", "functions"),)})
     refusal = policy.refusal(policy.labels_from("a"), FUNCTIONS)
     assert refusal is not None
     assert policy.labels_of(made(provenance=Provenance(FUNCTIONS, "t", ""))).sources == {FUNCTIONS}

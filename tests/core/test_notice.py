@@ -16,7 +16,7 @@ from mcp_mirror.core.notice import Excerpt, Stored, write_notice
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
 from mcp_mirror.payload.json_spans import kind_at, members, trim
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Kind
 
@@ -303,7 +303,7 @@ def test_a_long_key_does_not_keep_the_others_from_being_told() -> None:
 
 @given(st.text(), st.integers(3, 60))
 def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -> None:
-    said = quoted(text, limit)
+    said = as_json_string(text, limit)
     assert len(said.encode("utf-8", "surrogatepass")) <= limit + 2
     whole = json.loads(said)
     assert whole == text or whole.endswith("...")

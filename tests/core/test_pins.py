@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_mirror.security.pins import (
     NO_LOCK,
     NO_PINS,
-    Change,
+    DefinitionChange,
     Lock,
     Pinned,
     Pins,
@@ -85,7 +85,7 @@ def test_whatever_differs_is_a_change_that_names_it(now: Mapping[str, Any]) -> N
 
 def test_what_was_not_pinned_is_new_and_what_is_gone_is_told() -> None:
     other = {**TOOL, "name": "sub"}
-    assert judge(NO_LOCK, "up", "add", TOOL) == Change("up", "add", None, TOOL)
+    assert judge(NO_LOCK, "up", "add", TOOL) == DefinitionChange("up", "add", None, TOOL)
     found = differences(lock(TOOL, instructions="Hi."), lock(other))
     assert [(one.what, one.how, one.where) for one in found] == [
         ("The instructions of upstream 'up'", "are there no more", ""),
@@ -170,7 +170,7 @@ def test_a_difference_is_readable_and_hides_nothing() -> None:
     assert '+  "icons": []' in lines
     assert all(character.isprintable() for line in lines for character in line)
     assert '"\\u2028k"' in change.where
-    assert all(len(line) <= 512 for line in Change("up", "x", None, {"a": "b" * 9999}).lines())
+    assert all(len(line) <= 512 for line in DefinitionChange("up", "x", None, {"a": "b" * 9999}).lines())
 
 
 def test_a_sentence_names_few_of_many_members() -> None:

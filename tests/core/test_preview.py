@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.replies import LONGEST_ERROR, error_reply
-from mcp_mirror.core.result_processing import Digest, Order, digest_result
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
-from mcp_mirror.security.sanitize import visible_ends, visible_lines
+from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines
 from mcp_mirror.settings.policies import MirrorPolicy, NoticeStyle, StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Span
@@ -45,11 +45,11 @@ RESULTS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> Digest:
+def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
     told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "wrapped": False, **rules})
-    order = Order(told, style, "say", b"{}", BASE, OTHER, 1 << 16).unshown()
+    order = ProcessingOptions(told, style, "say", b"{}", BASE, OTHER, 1 << 16).unshown()
     members = {key: json.dumps(value).encode() for key, value in result.items()}
-    return digest_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
+    return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
 
 
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])
@@ -162,7 +162,7 @@ def test_no_error_is_long_and_nothing_is_hidden_in_it(text: str, times: int) -> 
     told = json.loads(b"".join(map(bytes, message)))[0]["text"]
     assert not SEEN.search(told)
     assert len(told.encode()) <= LONGEST_ERROR
-    assert visible_lines("a\n\tb", 10) == "a\n\tb"
+    assert sanitize_lines("a\n\tb", 10) == "a\n\tb"
 
 
 @given(st.dictionaries(TOLD, TOLD, max_size=5), st.sampled_from(STYLES), st.booleans())
@@ -177,8 +177,8 @@ def test_no_notice_hides_anything_and_one_without_previews_is_made_of_our_own_wo
 
 
 def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
-    assert visible_ends("short\n", 100) == "short\n"
-    assert visible_ends("a" * 100, 100) == "a" * 100
-    shown = visible_ends(f"begins{'x' * 200}ends", 100)
+    assert sanitize_ends("short\n", 100) == "short\n"
+    assert sanitize_ends("a" * 100, 100) == "a" * 100
+    shown = sanitize_ends(f"begins{'x' * 200}ends", 100)
     assert shown == f"begins{'x' * 36}...\n...\n{'x' * 41}ends"
-    assert len(visible_ends("\u200b" * 90, 100).encode()) <= 100
+    assert len(sanitize_ends("\u200b" * 90, 100).encode()) <= 100

@@ -99,11 +99,11 @@ def check_stored(gateway: Connection, path: str, value: Any, places: tuple[Place
             if block["type"] == "text":
                 assert normalize(gateway.recall(f"{path}/{at}"), there) == normalize(block["text"], here)
         return
-    recalled = normalize(gateway.recall(path), there)
+    found_value = normalize(gateway.recall(path), there)
     if isinstance(value, str):
-        assert recalled == normalize(value, here)
+        assert found_value == normalize(value, here)
     else:
-        assert json.loads(recalled) == json.loads(normalize(json.dumps(value, ensure_ascii=False), here))
+        assert json.loads(found_value) == json.loads(normalize(json.dumps(value, ensure_ascii=False), here))
 
 
 def test_a_server_has_the_same_tools_through_the_gateway(server: Server, gateway: Connection, direct: Direct) -> None:

@@ -7,7 +7,7 @@ from tests.faces.conftest import Load
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.flows import flows_of
-from mcp_mirror.settings.labels import WORDS, Accepts, FlowsPolicy, PlacePolicy, Rule
+from mcp_mirror.settings.labels import WORDS, Accepts, FlowRule, FlowsPolicy, PlacePolicy
 
 WHOLE = """
 upstreams:
@@ -40,8 +40,13 @@ def test_a_whole_configuration_is_read(load: Load) -> None:
     assert config.flows == FlowsPolicy(
         levels=("open", "secret"),
         default="allow",
-        allow=(Rule("crm", "web"), Rule("zone:east", "model")),
-        deny=(Rule("off", "*"), Rule("functions", "files"), Rule("zone:local", "web"), Rule("zone:web", "crm")),
+        allow=(FlowRule("crm", "web"), FlowRule("zone:east", "model")),
+        deny=(
+            FlowRule("off", "*"),
+            FlowRule("functions", "files"),
+            FlowRule("zone:local", "web"),
+            FlowRule("zone:web", "crm"),
+        ),
         on_refusal="ask",
         model=PlacePolicy(None, "open", Accepts("trusted", None, ("crm",))),
         files=PlacePolicy(None, None, Accepts(None, "open"), zone="east"),
@@ -56,7 +61,7 @@ def test_what_is_left_out_is_the_default(load: Load, said: str) -> None:
 
 def test_a_list_stands_for_the_flows_that_are_allowed(load: Load) -> None:
     flows = load("upstreams: {a: {command: x}, b: {command: x}}\nflows: [a -> b, b -> files]").flows
-    assert flows == FlowsPolicy(allow=(Rule("a", "b"), Rule("b", "files")))
+    assert flows == FlowsPolicy(allow=(FlowRule("a", "b"), FlowRule("b", "files")))
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ class Witness:
 
     port: int = 0
     words: list[Word] = field(default_factory=list)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _notifier: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, word: Word) -> None:
         self.words.append(word)
-        self._news.set()
-        self._news = asyncio.Event()
+        self._notifier.set()
+        self._notifier = asyncio.Event()
 
     def all(self, what: str, **details: Any) -> list[Word]:
         wanted = {"what": what, **details}
@@ -36,7 +36,7 @@ class Witness:
         """The last of so many such words, once it has come."""
         async with asyncio.timeout(BOUND):
             while len(found := self.all(what, **details)) < times:
-                await self._news.wait()
+                await self._notifier.wait()
         return found[times - 1]
 
     async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,7 +23,7 @@ import anyio
 from tests.load import slowness
 
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import RefusedError
@@ -166,7 +166,7 @@ class Stage:
 
     async def _call(self, tool: str, arguments: object) -> str:
         """What a model reads; of what was stored, that it was."""
-        call = ToolCall(Silent(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+        call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
         try:
             return _text_of(await self._gateway.call_tool(call))
         except RefusedError as error:  # an upstream's own

@@ -13,7 +13,7 @@ import atheris
 with atheris.instrument_imports():
     from mcp_mirror.core.capture import CaptureRules
     from mcp_mirror.core.resolve import find_pointers
-    from mcp_mirror.core.result_processing import Digest, Order, digest_frame
+    from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_frame
     from mcp_mirror.errors import WireError
     from mcp_mirror.payload.framing import EventReader, LineReader, MemoryCollector
     from mcp_mirror.payload.json_rpc import (
@@ -33,7 +33,7 @@ with atheris.instrument_imports():
     from mcp_mirror.types import Buffer
 
 BOUND = 64
-ORDER = Order(CaptureRules("auto", 10, 10, wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
+ORDER = ProcessingOptions(CaptureRules("auto", 10, 10, wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
 
 
 def fuzz(data: bytes) -> None:
@@ -63,10 +63,10 @@ def check_message(data: bytes) -> None:
     check_request(message)
     check_result(message)
     try:
-        digest = digest_frame(data, ORDER, estimate_tokens)
+        digest = process_frame(data, ORDER, estimate_tokens)
     except WireError:
         return
-    assert not isinstance(digest, Digest) or len(digest.notice) < 4000 + len(data)
+    assert not isinstance(digest, ProcessedResult) or len(digest.notice) < 4000 + len(data)
 
 
 def check_request(message: Message) -> None:

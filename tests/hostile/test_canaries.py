@@ -12,14 +12,14 @@ import pytest
 from mcp_types.methods import SERVER_NOTIFICATIONS, SERVER_REQUESTS, SERVER_RESULTS
 from tests.hostile.servers.canary import URI, mark
 
-from mcp_mirror.upstreams.fields import FIELDS, Rule, table
+from mcp_mirror.upstreams.fields import FIELDS, FieldRule, table
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Speak
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW = "2025-11-25", "2026-07-28"
-ALLOWED = (Rule.LISTED, Rule.PERSON)
+ALLOWED = (FieldRule.LISTED, FieldRule.PERSON)
 """What passes even where values are hidden: names and titles of a listing, and questions to a person."""
 HIDING: dict[str, dict[str, Any]] = {
     "no preview": {"mirror": {"preview": False}},
@@ -153,7 +153,7 @@ async def test_canaries_that_pass_arrive_otherwise(configured: Configured, speak
     ):
         assert mark(message, name) in received, (message, name)
     for one in FIELDS:
-        if one.usual in (Rule.NUMBER, Rule.NOTHING):
+        if one.usual in (FieldRule.NUMBER, FieldRule.NOTHING):
             assert mark(one.message, one.name) not in received, one
 
 

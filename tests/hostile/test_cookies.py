@@ -121,8 +121,8 @@ async def test_cookies_go_back_only_to_the_party_that_they_were_set_for(
                 assert "heard" in await visitor.ask("tools/call", call, modern=client == NEW)
     is_per_session = client == OLD and scope != "principal"
     for caller, cookies in upstream.calls:
-        party = caller if is_per_session else caller.partition("_")[0]
-        foreign = {one for one in cookies if "handshake" not in one and party not in one and one != "second_"}
+        owner = caller if is_per_session else caller.partition("_")[0]
+        foreign = {one for one in cookies if "handshake" not in one and owner not in one and one != "second_"}
         assert not foreign, upstream.calls
     seen = {caller: cookies for caller, cookies in upstream.calls}  # noqa: C416  # the last call of each
     is_own = scope != "shared" and (version == OLD or (client == NEW and scope is not None))

@@ -15,7 +15,7 @@ from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_LOCK
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import StorePolicy, WirePolicy
@@ -131,13 +131,13 @@ def test_an_audit_log_is_closed_or_refused(tmp_path: Path, caplog: pytest.LogCap
     log = tmp_path / "audit.log"
     log.touch()
     log.chmod(0o666)
-    AuditFile(str(log), Shorthand(b"k" * 32), lambda: 0.0).close()
+    AuditFile(str(log), PathHasher(b"k" * 32), lambda: 0.0).close()
     assert mode_of(log) == 0o640
     assert f"{log} was open to other users (mode 0666)" in caplog.text
     (tmp_path / "link").symlink_to(log)
     with pytest.raises(MirrorError, match=r"link is a symbolic link\. Name the file that it leads to"):
-        AuditFile(str(tmp_path / "link"), Shorthand(b"k" * 32), lambda: 0.0)
-    AuditFile("/dev/stderr", Shorthand(b"k" * 32), lambda: 0.0).close()
+        AuditFile(str(tmp_path / "link"), PathHasher(b"k" * 32), lambda: 0.0)
+    AuditFile("/dev/stderr", PathHasher(b"k" * 32), lambda: 0.0).close()
 
 
 @needs_root
@@ -146,7 +146,7 @@ def test_an_audit_log_of_another_user_is_refused(tmp_path: Path) -> None:
     log.touch()
     os.chown(log, SOMEBODY, -1)
     with pytest.raises(MirrorError, match="belongs to another user"):
-        AuditFile(str(log), Shorthand(b"k" * 32), lambda: 0.0)
+        AuditFile(str(log), PathHasher(b"k" * 32), lambda: 0.0)
 
 
 def test_nobody_else_can_write_a_lock_file(tmp_path: Path) -> None:

@@ -9,28 +9,28 @@ from tests.load import slowness
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.edit import Select
-from mcp_mirror.system.child_watchdog import Leash
-from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.workers.queries import QueryRunner
 
 NUMBERS = b"[" + b",".join(b"%d" % (7919 * n % 1_000_003) for n in range(400_000)) + b"]"
 BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
 """Sorts 400,000 numbers 200 times: more than 20 s."""
 
 
-async def explode(inquirer: Inquirer, principal: str) -> None:
+async def explode(queries: QueryRunner, principal: str) -> None:
     with suppress(ToolError):
-        await inquirer.ask_apart(NUMBERS, None, BOMB, 20, principal)
+        await queries.ask_apart(NUMBERS, None, BOMB, 20, principal)
 
 
 async def test_twenty_query_bombs_leave_others_their_answers() -> None:
-    with Leash() as leash:
-        async with aclosing(Inquirer(leash)) as inquirer, anyio.create_task_group() as tasks:
-            await inquirer.ask_apart(b"[1]", None, Select("@[0]", 99), 20, "alice")
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(QueryRunner(child_watchdog)) as queries, anyio.create_task_group() as tasks:
+            await queries.ask_apart(b"[1]", None, Select("@[0]", 99), 20, "alice")
             for number in range(20):
-                tasks.start_soon(explode, inquirer, f"mallory-{number % 2}")
+                tasks.start_soon(explode, queries, f"mallory-{number % 2}")
             await anyio.wait_all_tasks_blocked()
             for _ in range(3):
                 began = anyio.current_time()
-                assert await inquirer.ask_apart(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
+                assert await queries.ask_apart(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
                 assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()

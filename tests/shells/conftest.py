@@ -12,16 +12,16 @@ from uuid import uuid4
 import pytest
 
 from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.memory.usage import Tally
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.encryption import MAGIC, sealed_size
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.workers.frames import Scanner
-from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
 
 MemoryOver = Callable[..., Memory]
 
@@ -30,16 +30,16 @@ MemoryOver = Callable[..., Memory]
 async def memory_over(tmp_path: Path) -> AsyncIterator[MemoryOver]:
     """Puts a memory together: over a store, with the policies that are given."""
     limits = WirePolicy()
-    with Leash() as leash, Spool(limits, tmp_path) as spool:
-        async with aclosing(Scanner(leash)) as scanner, aclosing(Inquirer(leash)) as inquirer:
+    with ChildWatchdog() as child_watchdog, Spool(limits, tmp_path) as spool:
+        async with aclosing(FrameScanner(child_watchdog)) as scanner, aclosing(QueryRunner(child_watchdog)) as queries:
 
             def memory(store: Store, mirror: MirrorPolicy | None = None, **tools: Any) -> Memory:
                 return Memory(
-                    keeper=Keeper(store, StorePolicy(), lambda: 1e9),
+                    writer=ValueWriter(store, StorePolicy(), lambda: 1e9),
                     scanner=scanner,
-                    inquirer=inquirer,
+                    queries=queries,
                     spool=spool,
-                    tally=Tally(store),
+                    usage_counter=UsageCounter(store),
                     mirror=mirror or MirrorPolicy(),
                     tools=MemoryToolsPolicy(**tools),
                     limits=limits,

@@ -7,23 +7,25 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mcp_mirror.errors import BusyError
-from mcp_mirror.security.rate_limits import Admission, Bound, Door, Meter, Queue
+from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, PerKeyLimiter, Queue, TokenBucket
 
 BOUND = 60.0
 
 
-def door(most: int, waiting: int = 10, seconds: float = BOUND) -> Door:
-    return Door(Bound("calls_per_upstream", most), Queue(Bound("queued_calls", waiting), seconds), "Upstream 'x'")
+def limiter(most: int, waiting: int = 10, seconds: float = BOUND) -> ConcurrencyLimiter:
+    return ConcurrencyLimiter(
+        Limit("calls_per_upstream", most), Queue(Limit("queued_calls", waiting), seconds), "Upstream 'x'"
+    )
 
 
-async def until_waiting(one: Door, count: int) -> None:
+async def until_waiting(one: ConcurrencyLimiter, count: int) -> None:
     with anyio.fail_after(BOUND):
         while sum(map(len, one._waiting.values())) != count:  # noqa: SLF001  # nothing else tells
             await checkpoint()
 
 
 async def test_those_who_wait_go_on_in_turn_however_many_one_has() -> None:
-    one, order = door(1), list[str]()
+    one, order = limiter(1), list[str]()
 
     async def call(who: str) -> None:
         async with one.entered(who):
@@ -38,7 +40,7 @@ async def test_those_who_wait_go_on_in_turn_however_many_one_has() -> None:
 
 
 async def test_one_too_many_is_turned_away_at_once_and_one_who_waits_too_long_too() -> None:
-    one = door(1, waiting=1, seconds=0.05)
+    one = limiter(1, waiting=1, seconds=0.05)
     async with one.entered("a"), anyio.create_task_group() as tasks:
 
         async def late() -> None:
@@ -59,7 +61,7 @@ async def test_one_too_many_is_turned_away_at_once_and_one_who_waits_too_long_to
 
 
 async def test_one_of_several_principals_gets_half_of_the_places() -> None:
-    one = door(5, waiting=1)
+    one = limiter(5, waiting=1)
     async with AsyncExitStack() as inside:
         for _ in range(2):
             await inside.enter_async_context(one.entered("greedy", is_shared=True))
@@ -92,7 +94,7 @@ async def test_one_of_several_principals_gets_half_of_the_places() -> None:
 
 
 async def test_who_is_cancelled_leaves_no_place_taken() -> None:
-    one = door(1)
+    one = limiter(1)
     async with anyio.create_task_group() as tasks:
         async with AsyncExitStack() as inside:
             await inside.enter_async_context(one.entered("a"))
@@ -116,26 +118,26 @@ async def test_who_is_cancelled_leaves_no_place_taken() -> None:
 
 async def test_a_minutes_worth_passes_at_once_then_each_as_its_time_comes() -> None:
     now = [100.0]
-    meter = Meter(Bound("calls_per_minute", 3), "This client", lambda: now[0])
+    bucket = TokenBucket(Limit("calls_per_minute", 3), "This client", lambda: now[0])
     for _ in range(3):
-        meter.pass_one()
+        bucket.pass_one()
     with pytest.raises(BusyError, match=r"has had `limits.calls_per_minute` \(3\) calls in a minute") as refused:
-        meter.pass_one()
+        bucket.pass_one()
     assert refused.value.wait == 20
     now[0] += 20
-    meter.pass_one()
+    bucket.pass_one()
     now[0] += 600
-    assert meter.is_idle
+    assert bucket.is_idle
     for _ in range(3):
-        meter.pass_one()
+        bucket.pass_one()
     with pytest.raises(BusyError):
-        meter.pass_one()
+        bucket.pass_one()
 
 
 async def test_each_principal_has_a_bound_of_its_own_and_who_is_idle_is_forgotten() -> None:
     now = [0.0]
-    queue = Queue(Bound("queued_calls", 0), 1.0)
-    admission = Admission(Bound("calls_per_principal", 1), Bound("calls_per_minute", 2), queue, lambda: now[0])
+    queue = Queue(Limit("queued_calls", 0), 1.0)
+    admission = PerKeyLimiter(Limit("calls_per_principal", 1), Limit("calls_per_minute", 2), queue, lambda: now[0])
 
     async def call(who: str) -> None:
         async with admission.admitted(who, who, "This client"):

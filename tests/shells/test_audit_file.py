@@ -14,7 +14,7 @@ import pytest
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 
 if sys.platform == "win32":
     pytest.skip("these are files of POSIX systems", allow_module_level=True)
@@ -24,7 +24,7 @@ RECORD = AuditRecord("call", "local", "say", "ok")
 
 @contextmanager
 def writing(path: Path) -> Iterator[AuditFile]:
-    file = AuditFile(str(path), Shorthand(b"k"), lambda: 1e9)
+    file = AuditFile(str(path), PathHasher(b"k"), lambda: 1e9)
     try:
         yield file
     finally:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcp_mirror.callers import Caller, Silent
+from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.calls import ToolCall
-from mcp_mirror.gateway.consent import Consent, Spent, ask_consent, read_consent, with_consent
+from mcp_mirror.gateway.consent import Consent, UsedConsents, ask_consent, read_consent, with_consent
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.payload.json_rpc import join, object_of
-from mcp_mirror.upstreams.elicitation import Asked, Round
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 if TYPE_CHECKING:
     from mcp_mirror.core.replies import Reply
@@ -24,8 +24,8 @@ YES = {"action": "accept", "content": {"allow": True}}
 ARGUMENTS = b'{"x": 1}'
 
 
-def modern(capabilities: dict[str, Any]) -> Silent:
-    return Silent(Caller("me", capabilities=capabilities))
+def modern(capabilities: dict[str, Any]) -> NullChannel:
+    return NullChannel(Caller("me", capabilities=capabilities))
 
 
 async def refuse_once(consent: Consent) -> Reply:
@@ -37,9 +37,9 @@ async def refuse_once(consent: Consent) -> Reply:
 async def asked_in_2026() -> dict[str, Any]:
     """The question, parsed."""
     call = ToolCall(modern(FORMS), "t", ARGUMENTS)
-    reply = await with_consent(call, Spent(), may_ask=True, serve=refuse_once)
+    reply = await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once)
     parsed: dict[str, Any] = json.loads(join(object_of(reply)))
-    assert call.course.rule == ""
+    assert call.call_trace.rule == ""
     return parsed
 
 
@@ -72,16 +72,18 @@ async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bo
     again = read_round(json.dumps(answers).encode(), asked["requestState"])
     call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
     if allowed:
-        assert await with_consent(call, Spent(), may_ask=True, serve=refuse_once) == {"content": b"[]"}
+        assert await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once) == {"content": b"[]"}
         return
     with pytest.raises(FlowError, match=r"No\. The user was asked, and does not allow it\."):
-        await with_consent(call, Spent(), may_ask=True, serve=refuse_once)
-    assert call.course.rule == "flow"
+        await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once)
+    assert call.call_trace.rule == "flow"
 
 
 @pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null"])
 def test_answers_that_cannot_be_read_are_no_yes(answers: bytes) -> None:
-    assert read_consent(Round(answers, {"flow_asked": "f10w", "flow_once": "1"}), Spent()) == Consent(declined="f10w")
+    assert read_consent(InputRound(answers, {"flow_asked": "f10w", "flow_once": "1"}), UsedConsents()) == Consent(
+        declined="f10w"
+    )
 
 
 async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
@@ -89,49 +91,51 @@ async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
     other = ToolCall(modern(FORMS), "t", b'{"x": 2}', again=again)
     with pytest.raises(RefusedError):
-        await with_consent(other, Spent(), may_ask=True, serve=refuse_once)
+        await with_consent(other, UsedConsents(), may_ask=True, serve=refuse_once)
 
     async def refuse_another(consent: Consent) -> Reply:
         assert consent.flow == "f10w"
         raise FlowError("Not this.", "0ther", "And this?")
 
     call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
-    reply = json.loads(join(object_of(await with_consent(call, Spent(), may_ask=True, serve=refuse_another))))
+    reply = json.loads(join(object_of(await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_another))))
     assert "And this?" in json.dumps(reply["inputRequests"])
     with pytest.raises(FlowError):
-        await with_consent(call, Spent(), may_ask=False, serve=refuse_another)
+        await with_consent(call, UsedConsents(), may_ask=False, serve=refuse_another)
 
 
 def test_what_was_allowed_goes_with_an_upstreams_questions_and_is_not_passed_on_to_it() -> None:
-    questions = Asked({"a": {"method": "roots/list"}}, {"state": "s"})
+    questions = InputRequired({"a": {"method": "roots/list"}}, {"state": "s"})
     assert Consent().carried(questions) is questions
     carried = Consent(flow="f10w").carried(questions).state
     assert carried is not None
     assert {**carried, "flow_once": ""} == {"state": "s", "flow_allowed": "f10w", "flow_once": ""}
-    alone = Consent(flow="f10w").carried(Asked({}, None)).state
+    alone = Consent(flow="f10w").carried(InputRequired({}, None)).state
     assert alone is not None
     assert alone.keys() == {"flow_allowed", "flow_once"}
-    assert read_consent(Round(b"{}", carried), Spent()) == Consent(flow="f10w", again=Round(b"{}", {"state": "s"}))
-    plain = Round(b"{}", {"state": "s"})
-    assert read_consent(plain, Spent()) == Consent(again=plain)
-    assert read_consent(None, Spent()) == Consent()
+    assert read_consent(InputRound(b"{}", carried), UsedConsents()) == Consent(
+        flow="f10w", again=InputRound(b"{}", {"state": "s"})
+    )
+    plain = InputRound(b"{}", {"state": "s"})
+    assert read_consent(plain, UsedConsents()) == Consent(again=plain)
+    assert read_consent(None, UsedConsents()) == Consent()
 
 
 async def test_one_answer_lets_one_call_pass() -> None:
-    asked, spent = await asked_in_2026(), Spent()
+    asked, spent = await asked_in_2026(), UsedConsents()
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
     call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
     assert await with_consent(call, spent, may_ask=True, serve=refuse_once) == {"content": b"[]"}
     asked_anew = await with_consent(call, spent, may_ask=True, serve=refuse_once)
     assert "inputRequests" in asked_anew
-    round_ = Round(b"{}", Consent(flow="f10w").carried(Asked({}, {"state": "s"})).state or {})
+    round_ = InputRound(b"{}", Consent(flow="f10w").carried(InputRequired({}, {"state": "s"})).state or {})
     assert read_consent(round_, spent).flow == "f10w"
     assert read_consent(round_, spent) == Consent()
-    assert read_consent(Round(b"{}", {"flow_allowed": "f10w"}), spent) == Consent()
+    assert read_consent(InputRound(b"{}", {"flow_allowed": "f10w"}), spent) == Consent()
 
 
 def test_of_the_answers_that_were_taken_the_last_are_remembered() -> None:
-    spent = Spent()
+    spent = UsedConsents()
     assert all(spent.take(str(number)) for number in range(10_001))
     assert not spent.take("1")
     assert spent.take("0")
@@ -144,9 +148,9 @@ async def test_who_shows_no_forms_is_not_asked(capabilities: dict[str, Any]) -> 
 
 
 async def test_who_says_nothing_of_modes_shows_forms() -> None:
-    assert isinstance(await ask_consent(REFUSED, modern({"elicitation": {}})), Asked)
+    assert isinstance(await ask_consent(REFUSED, modern({"elicitation": {}})), InputRequired)
 
 
 async def test_a_client_that_answers_with_an_error_has_not_said_yes() -> None:
     with pytest.raises(FlowError, match=r"No\.$"):
-        await ask_consent(REFUSED, Silent(Caller("me", modern=False, capabilities=FORMS)))
+        await ask_consent(REFUSED, NullChannel(Caller("me", modern=False, capabilities=FORMS)))

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_mirror.core.directory import Place
+from mcp_mirror.core.directory import ResourceOrigin
 from mcp_mirror.errors import ToolError
 from mcp_mirror.gateway.contents import ContentCapture
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.json_rpc import array_of, join, open_array
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
@@ -21,7 +21,7 @@ from mcp_mirror.settings.policies import MirrorPolicy, StorePolicy, WirePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Buffer, Descriptor, Provenance, Segments
 
-PLACE = Place("docs", "file:///a.txt")
+PLACE = ResourceOrigin("docs", "file:///a.txt")
 LARGE = "many words " * 2000
 BLOB = base64.b64encode(b"x" * 600_000).decode()
 
@@ -32,9 +32,9 @@ class Shelf:
     def __init__(self, *, capture_resources: bool = True) -> None:
         self.store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
         self.kept = 0
-        keeper = Keeper(self.store, StorePolicy(), lambda: 1e9, self._count)
+        writer = ValueWriter(self.store, StorePolicy(), lambda: 1e9, self._count)
         mirror = MirrorPolicy(capture_resources=capture_resources)
-        self.capture = ContentCapture(keeper, mirror, WirePolicy(), uuid4)
+        self.capture = ContentCapture(writer, mirror, WirePolicy(), uuid4)
 
     def _count(self, namespace: str) -> None:
         assert namespace == "me"
@@ -53,7 +53,7 @@ class Shelf:
 
     async def prompt(self, *messages: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"messages": array_of(messages), "description": b'"d"'}
-        told = await self.capture.prompt(result, "me", Place("docs", "greet"))
+        told = await self.capture.prompt(result, "me", ResourceOrigin("docs", "greet"))
         assert told["description"] == b'"d"'
         return items_of(told["messages"])
 
@@ -208,7 +208,7 @@ async def test_of_an_upstream_without_previews_no_byte_is_in_a_resource_or_a_pro
     told.append(await hidden.resource({"contents": b'"c4nary"'}, "me", PLACE))
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
     asked: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
-    told.append(await hidden.prompt(asked, "me", Place("docs", "greet")))
+    told.append(await hidden.prompt(asked, "me", ResourceOrigin("docs", "greet")))
     shown = [json.loads(join(part)) for one in told for part in one.values() if isinstance(part, tuple)]
     assert "c4nary" not in str([bytes(join(p)) if isinstance(p, tuple) else p for one in told for p in one.values()])
     assert [set(one) for one in told] == [{"contents"}, {"contents"}, {"messages"}]
@@ -216,7 +216,7 @@ async def test_of_an_upstream_without_previews_no_byte_is_in_a_resource_or_a_pro
     assert [len(part) for part in shown] == [2, 0, 2]
     assert [one["role"] for one in shown[2]] == ["user", "assistant"]
     assert not any(descriptor.preview for descriptor, _ in await shelf.stored())
-    passed = await shelf.capture.resource({"contents": array_of(contents)}, "me", Place("other", "x://c4nary"))
+    passed = await shelf.capture.resource({"contents": array_of(contents)}, "me", ResourceOrigin("other", "x://c4nary"))
     assert items_of(passed["contents"]) == contents
 
 

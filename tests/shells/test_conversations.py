@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.budgets import LEAST
 from mcp_mirror.errors import ToolError
-from mcp_mirror.gateway.context_budgets import CONVERSATION, Conversation, Conversations, Hold, read_conversation
+from mcp_mirror.gateway.context_budgets import (
+    CONVERSATION,
+    ContextBudgets,
+    Conversation,
+    Reservation,
+    read_conversation,
+)
 from mcp_mirror.settings.policies import ContextPolicy
 
 POLICY = ContextPolicy(10_000, 0.2)
@@ -23,11 +29,11 @@ class Clock:
         return self.now
 
 
-def kept(policy: ContextPolicy = POLICY, clock: Clock | None = None) -> Conversations:
-    return Conversations(policy, clock or Clock())
+def kept(policy: ContextPolicy = POLICY, clock: Clock | None = None) -> ContextBudgets:
+    return ContextBudgets(policy, clock or Clock())
 
 
-def spend(conversations: Conversations, conversation: Conversation | None, cost: int, namespace: str = "me") -> int:
+def spend(conversations: ContextBudgets, conversation: Conversation | None, cost: int, namespace: str = "me") -> int:
     """Make a call that sends so much, if it may; what could be sent before it."""
     with conversations.hold(namespace, conversation, 1000, lambda: 100) as hold:
         left = hold.left
@@ -168,7 +174,7 @@ def test_whatever_is_called_at_once_and_however_large_no_conversation_is_sent_mo
 ) -> None:
     conversations = kept(ContextPolicy(window, 0.2))
     sent = {"a": 100, "b": 100}
-    under_way: list[tuple[str, Hold, ExitStack]] = []
+    under_way: list[tuple[str, Reservation, ExitStack]] = []
     for step, name, cost, which in calls:
         if step == "begin":
             stack = ExitStack()

@@ -11,12 +11,18 @@ import mcp_types as types
 import pytest
 from mcp.shared.message import SessionMessage
 
-from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
+from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.settings.limits import UpstreamBounds
-from mcp_mirror.upstreams.notifications import CHANGES, Clock, Courier, Hearing, Party
-from mcp_mirror.upstreams.transports.payloads import Said
+from mcp_mirror.upstreams.notifications import (
+    CHANGES,
+    ConnectionOwner,
+    NotificationDispatcher,
+    NotificationQueue,
+    PausableTimeout,
+)
+from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
 BOUND = 60
 LOG = "notifications/message"
@@ -32,7 +38,7 @@ class Client:
     log_level: str | None = None
     wants_progress: bool = True
     is_waiting: bool = True
-    home: Exchange | None = None
+    home: ClientChannel | None = None
     heard: list[Any] = field(default_factory=list)
     answer: Mapping[str, Any] | Exception = field(default_factory=lambda: {"action": "accept"})
     listens: anyio.Event = field(default_factory=anyio.Event)
@@ -84,35 +90,35 @@ class Sink(MessageSink):
 class Stage:
     """One server that is heard, and what came of it."""
 
-    hearing: Hearing
+    dispatcher: NotificationDispatcher
     sink: Sink
     changes: list[str]
     updates: list[tuple[str, Mapping[str, Any]]]
 
     def say(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> None:
         said: dict[str, Any] = {"id": None, "about": None} | more
-        self.hearing.hear(Said(method, params or {}, **said))
+        self.dispatcher.hear(ServerMessage(method, params or {}, **said))
 
 
 @asynccontextmanager
-async def listening(home: Exchange | None = None) -> AsyncIterator[Stage]:
+async def listening(home: ClientChannel | None = None) -> AsyncIterator[Stage]:
     changes: list[str] = []
     updates: list[tuple[str, Mapping[str, Any]]] = []
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
-            party = Party(changes.append, lambda uri, params: updates.append((uri, params)), home)
-            hearing, sink = Hearing(tasks, party), Sink()
-            hearing.sink = sink
-            yield Stage(hearing, sink, changes, updates)
+            owner = ConnectionOwner(changes.append, lambda uri, params: updates.append((uri, params)), home)
+            dispatcher, sink = NotificationDispatcher(tasks, owner), Sink()
+            dispatcher.sink = sink
+            yield Stage(dispatcher, sink, changes, updates)
             tasks.cancel_scope.cancel()
 
 
-def left(clock: Clock) -> float:
+def left(clock: PausableTimeout) -> float:
     return clock.scope.deadline - anyio.current_time()
 
 
 async def test_a_clock_stands_still_while_a_person_is_asked() -> None:
-    clock = Clock(0.5)
+    clock = PausableTimeout(0.5)
     with clock.scope:
         with clock.paused():
             assert left(clock) == float("inf")
@@ -126,7 +132,7 @@ async def test_a_clock_stands_still_while_a_person_is_asked() -> None:
 
 
 async def test_a_clock_that_is_restarted_has_all_its_time_again_but_for_a_pause() -> None:
-    clock = Clock(100)
+    clock = PausableTimeout(100)
     clock.scope.deadline -= 90
     clock.restart()
     assert 99 < left(clock) <= 100
@@ -140,19 +146,19 @@ async def test_a_clock_that_is_restarted_has_all_its_time_again_but_for_a_pause(
 async def test_a_courier_passes_on_in_order_however_slow_its_client_is() -> None:
     client = Client()
     async with anyio.create_task_group() as tasks:
-        courier = Courier(client, tasks)
-        await courier.drain()  # nothing to wait for
+        outbox = NotificationQueue(client, tasks)
+        await outbox.drain()  # nothing to wait for
         for number in range(50):
-            courier.post(PROGRESS, {"progress": number})
+            outbox.post(PROGRESS, {"progress": number})
         await anyio.wait_all_tasks_blocked()
         assert client.heard == []
         client.listens.set()
         with anyio.fail_after(BOUND):
-            await courier.drain()
+            await outbox.drain()
         assert client.heard == [(PROGRESS, {"progress": number}) for number in range(50)]
-        courier.post(LOG, {})
+        outbox.post(LOG, {})
         with anyio.fail_after(BOUND):
-            await courier.drain()
+            await outbox.drain()
         assert client.heard[-1] == (LOG, {})
 
 
@@ -160,28 +166,31 @@ async def test_a_client_that_does_not_take_a_notification_gets_the_next(monkeypa
     monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY", 0.05)
     client = Client()
     async with anyio.create_task_group() as tasks:
-        courier = Courier(client, tasks)
-        courier.post(LOG, {"data": "lost"})
+        outbox = NotificationQueue(client, tasks)
+        outbox.post(LOG, {"data": "lost"})
         with anyio.fail_after(BOUND):
-            await courier.drain()
+            await outbox.drain()
         client.listens.set()
-        courier.post(LOG, {"data": "next"})
+        outbox.post(LOG, {"data": "next"})
         with anyio.fail_after(BOUND):
-            await courier.drain()
+            await outbox.drain()
     assert client.heard == [(LOG, {"data": "next"})]
 
 
 async def test_what_comes_on_a_requests_stream_goes_to_its_caller() -> None:
     first, second, home = ready("a"), ready("b"), ready("c")
     async with listening(home) as stage:
-        attend = stage.hearing.attending
-        with attend("one", first, Clock(9), resets=False) as one, attend("two", second, Clock(9), resets=False) as two:
+        attend = stage.dispatcher.attending
+        with (
+            attend("one", first, PausableTimeout(9), resets=False) as one,
+            attend("two", second, PausableTimeout(9), resets=False) as two,
+        ):
             stage.say(LOG, {"data": 1}, about="one")
             stage.say(LOG, {"data": 2}, about="two")
             stage.say("vendor/own", {"x": 3}, about="two")
             stage.say(LOG, {"data": 4}, about="gone")
-            await one.courier.drain()
-            await two.courier.drain()
+            await one.outbox.drain()
+            await two.outbox.drain()
             await anyio.wait_all_tasks_blocked()
     assert first.heard == [(LOG, {"data": 1})]
     assert second.heard == [(LOG, {"data": 2}), ("vendor/own", {"x": 3})]
@@ -205,7 +214,7 @@ async def test_what_names_no_request_goes_to_the_one_caller_there_is(
     clients = {str(at): ready(session) for at, session in enumerate(sessions)} | {"home": ready("home")}
     async with listening(clients["home"] if home else None) as stage:
         attended = [
-            stage.hearing.attending(name, client, Clock(9), resets=False)
+            stage.dispatcher.attending(name, client, PausableTimeout(9), resets=False)
             for name, client in clients.items()
             if name != "home"
         ]
@@ -221,7 +230,7 @@ async def test_what_names_no_request_goes_to_the_one_caller_there_is(
 async def test_a_request_that_is_over_is_told_nothing_any_more() -> None:
     client = ready()
     async with listening() as stage:
-        with stage.hearing.attending("one", client, Clock(9), resets=False):
+        with stage.dispatcher.attending("one", client, PausableTimeout(9), resets=False):
             pass
         stage.say(LOG, {}, about="one")
         stage.say(PROGRESS, {"progressToken": "one", "progress": 1})
@@ -232,13 +241,13 @@ async def test_a_request_that_is_over_is_told_nothing_any_more() -> None:
 
 async def test_progress_goes_to_the_request_whose_token_it_bears_if_that_wants_it() -> None:
     wants, not_wants = ready("a"), ready("a", wants_progress=False)
-    clock, steady, late = Clock(100), Clock(100), Clock(100)
+    clock, steady, late = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
     for one in (clock, steady, late):
         one.scope.deadline -= 50
     async with listening() as stage:
-        attend = stage.hearing.attending
+        attend = stage.dispatcher.attending
         with (
-            attend("one", wants, clock, resets=True) as attendance,
+            attend("one", wants, clock, resets=True) as inflight,
             attend("two", not_wants, late, resets=True),
             attend("three", wants, steady, resets=False),
         ):
@@ -248,7 +257,7 @@ async def test_progress_goes_to_the_request_whose_token_it_bears_if_that_wants_i
             for token in ("four", None, 7):
                 stage.say(PROGRESS, {"progressToken": token, "progress": 4})
             assert [round(left(one), -1) for one in (clock, late, steady)] == [100, 100, 50]
-            await attendance.courier.drain()
+            await inflight.outbox.drain()
             await anyio.wait_all_tasks_blocked()
     assert wants.heard == [
         (PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None}),
@@ -283,7 +292,7 @@ async def test_after_a_subscription_was_lost_everything_may_have_changed() -> No
 async def test_a_question_is_answered_with_what_the_caller_answers(method: str) -> None:
     client = ready(answer={"action": "accept", "vendor": [1]})
     async with listening() as stage:
-        with stage.hearing.attending("one", client, Clock(9), resets=False):
+        with stage.dispatcher.attending("one", client, PausableTimeout(9), resets=False):
             stage.say(method, {"message": "?", "vendor": 1}, id="q-1")
             assert await stage.sink.answer() == types.JSONRPCResponse(
                 jsonrpc="2.0", id="q-1", result={"action": "accept", "vendor": [1]}
@@ -292,9 +301,9 @@ async def test_a_question_is_answered_with_what_the_caller_answers(method: str) 
 
 
 async def test_a_question_stops_its_requests_clock_and_comes_after_what_was_said_before() -> None:
-    client, clock = Client(), Clock(100)
+    client, clock = Client(), PausableTimeout(100)
     async with listening() as stage:
-        with stage.hearing.attending("one", client, clock, resets=False):
+        with stage.dispatcher.attending("one", client, clock, resets=False):
             for number in range(5):
                 stage.say(LOG, {"data": number}, about="one")
             stage.say("roots/list", id=1, about="one")
@@ -347,11 +356,11 @@ async def test_requests_past_the_bound_get_an_error() -> None:
 
 async def test_requests_about_no_known_call_count_against_all_that_are_under_way() -> None:
     client, most = ready("a"), UpstreamBounds().max_questions_per_call
-    clocks = [Clock(100), Clock(100)]
+    clocks = [PausableTimeout(100), PausableTimeout(100)]
     async with listening() as stage:
         with (
-            stage.hearing.attending("1", client, clocks[0], resets=False),
-            stage.hearing.attending("2", client, clocks[1], resets=False),
+            stage.dispatcher.attending("1", client, clocks[0], resets=False),
+            stage.dispatcher.attending("2", client, clocks[1], resets=False),
         ):
             for number in range(2 * most):
                 stage.say("roots/list", id=number)

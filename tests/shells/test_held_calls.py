@@ -7,11 +7,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_mirror.callers import Caller, Exchange, Silent
-from mcp_mirror.upstreams.elicitation import Asked, HeldCalls, Round
+from mcp_mirror.callers import Caller, ClientChannel, NullChannel
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls
 from mcp_mirror.upstreams.transports.payloads import Arrival
 
-CLIENT = Silent(Caller("local", capabilities={"elicitation": {}}))
+CLIENT = NullChannel(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}
 ANSWER = {"action": "accept"}
 
@@ -22,20 +22,20 @@ async def test_a_question_that_came_with_the_result_is_asked_before_the_result_i
     answers: list[Any] = []
 
     async with anyio.create_task_group() as tasks:
-        calls = HeldCalls(tasks, 600)
+        calls = SuspendedCalls(tasks, 600)
 
-        async def ask(held: Exchange) -> None:
+        async def ask(held: ClientChannel) -> None:
             answers.append(await held.ask("elicitation/create", {"message": "Who?"}))
 
-        async def send(held: Exchange) -> Arrival:
+        async def send(held: ClientChannel) -> Arrival:
             tasks.start_soon(ask, held)
             await anyio.lowlevel.checkpoint()
             return RESULT
 
         asked = await calls.begin(CLIENT, send)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, InputRequired)
         (key,) = asked.requests
-        again = Round(json.dumps({key: ANSWER}).encode(), asked.state or {})
+        again = InputRound(json.dumps({key: ANSWER}).encode(), asked.state or {})
         assert await calls.resume(again, CLIENT) == RESULT
         await anyio.wait_all_tasks_blocked()
         assert answers == [ANSWER]

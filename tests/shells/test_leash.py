@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 BOUND = 60
@@ -41,9 +41,9 @@ def watchdog_of(before: set[int]) -> int:
 def test_what_is_held_ends_with_the_leash() -> None:
     before = children()
     with sleeper() as first, sleeper() as second:
-        with Leash() as leash:
-            leash.hold(first.pid)
-            leash.hold(second.pid)
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.hold(first.pid)
+            child_watchdog.hold(second.pid)
             assert len(children() - before) == 3
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
     assert children() == before
@@ -51,31 +51,31 @@ def test_what_is_held_ends_with_the_leash() -> None:
 
 def test_what_was_released_lives_on() -> None:
     with sleeper() as held, sleeper() as released:
-        with Leash() as leash:
+        with ChildWatchdog() as child_watchdog:
             for process in (released, held, released):
-                leash.hold(process.pid)
-            leash.release(released.pid)
-            leash.release(released.pid)
+                child_watchdog.hold(process.pid)
+            child_watchdog.release(released.pid)
+            child_watchdog.release(released.pid)
         assert held.wait(BOUND) == -signal.SIGKILL
         assert released.poll() is None
 
 
 def test_nothing_is_started_where_nothing_is_held() -> None:
     before = children()
-    with Leash() as leash:
-        leash.release(1)
+    with ChildWatchdog() as child_watchdog:
+        child_watchdog.release(1)
         assert children() == before
 
 
 def test_a_watchdog_that_was_killed_is_started_again_and_knows_all_that_is_held() -> None:
     with sleeper() as first, sleeper() as second:
         before = children()
-        with Leash() as leash:
-            leash.hold(first.pid)
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.hold(first.pid)
             killed = watchdog_of(before)
             os.kill(killed, signal.SIGKILL)
             os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
-            leash.hold(second.pid)
+            child_watchdog.hold(second.pid)
             assert watchdog_of(before) != killed
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
 
@@ -84,15 +84,15 @@ def test_a_watchdog_that_was_killed_is_started_again_and_knows_all_that_is_held(
 def test_a_signal_does_not_end_the_watchdog(number: signal.Signals) -> None:
     with sleeper() as first, sleeper() as second:
         before = children()
-        with Leash() as leash:
-            leash.hold(first.pid)
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.hold(first.pid)
             watchdog = watchdog_of(before)
             ignored, deadline = 0, time.monotonic() + BOUND
             while not ignored and time.monotonic() < deadline:  # until the shell has read what it is to do
                 status = Path(f"/proc/{watchdog}/status").read_text()
                 ignored = int(status.partition("SigIgn:")[2].split()[0], 16) & 1 << (number - 1)
             os.kill(watchdog, number)
-            leash.hold(second.pid)
+            child_watchdog.hold(second.pid)
             assert watchdog_of(before) == watchdog
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
 
@@ -112,8 +112,8 @@ def test_the_watchdog_holds_nothing_of_ours() -> None:
     os.set_inheritable(secret, True)  # noqa: FBT003  # the signature is the language's
     with sleeper() as process:
         before = children()
-        with Leash() as leash:
-            leash.hold(process.pid)
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.hold(process.pid)
             folder = Path(f"/proc/{watchdog_of(before)}")
             opened = opened_by(folder)
             assert opened.keys() == {0, 1, 2}

@@ -20,12 +20,12 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.connection import Link, Means, Modes, jittered, pause_after
-from mcp_mirror.upstreams.notifications import Party
-from mcp_mirror.upstreams.session import Outgoing
-from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.upstreams.connection import ConnectionSettings, Modes, ReconnectingConnection, jittered, pause_after
+from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.workers.frames import FrameScanner
 
 BOUND = 60
 PROGRAM = """
@@ -82,7 +82,7 @@ class Program:
         (self.folder / "broken").unlink()
 
 
-Keep = Callable[..., AbstractAsyncContextManager[tuple[Link, Program]]]
+Keep = Callable[..., AbstractAsyncContextManager[tuple[ReconnectingConnection, Program]]]
 
 
 async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Examined, ...]:
@@ -104,10 +104,12 @@ def keep(tmp_path: Path) -> Keep:
         endpoint = StdioEndpoint(sys.executable, ("-S", "-E", str(script), str(tmp_path), *table))
         policy = UpstreamPolicy("up", endpoint)
         info = types.Implementation(name="us", version="0")
-        with Spool(WirePolicy()) as spool, Leash() as leash, anyio.fail_after(BOUND):
-            scanner = Scanner(leash)
-            means = Means(policy, spool, leash, info, Redactor(StdioEndpoint("x")), examined, scanner.open_list)
-            link = Link(means, Party(lambda _: None, lambda *_: None), modes)
+        with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
+            scanner = FrameScanner(child_watchdog)
+            connection_settings = ConnectionSettings(
+                policy, spool, child_watchdog, info, Redactor(StdioEndpoint("x")), examined, scanner.open_list
+            )
+            link = ReconnectingConnection(connection_settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(link.run)
                 yield link, program
@@ -147,7 +149,7 @@ async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> Non
     async with keep(("auto", "legacy"), **does) as (link, program):
         await link.settled.wait()
         with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
-            await link.request(Outgoing("tools/call", {}, {"name": "x"}), None)
+            await link.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
         connection = await link.usable()
         assert connection is link.connection
         assert [method for method in program.asked if method != "notifications/initialized"] == [
@@ -171,7 +173,7 @@ async def test_who_refuses_the_handshake_says_how(keep: Keep) -> None:
         assert "What?" in link.status.detail
 
 
-async def fail(link: Link) -> float:
+async def fail(link: ReconnectingConnection) -> float:
     """Ask for the connection in vain; the seconds that it took."""
     began = time.monotonic()
     with pytest.raises(UpstreamError, match="'up' is down"):
@@ -209,7 +211,7 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
 
 async def test_one_that_dies_soon_after_each_start_is_held_for_one_that_is_down(keep: Keep) -> None:
     async with keep(initialize="answer", tools_call="die") as (link, program):
-        call = Outgoing("tools/call", {}, {"name": "x"})
+        call = UpstreamRequest("tools/call", {}, {"name": "x"})
         said = ""
         for _ in range(40):
             with pytest.raises(UpstreamError) as raised:

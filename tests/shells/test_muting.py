@@ -6,9 +6,9 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import LOCAL, Caller, Exchange
+from mcp_mirror.callers import LOCAL, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.upstreams.content_filter import Muted, check_questions, unsaid
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, check_questions, unsaid
 
 CANARY = "c4nary"
 
@@ -21,7 +21,7 @@ class Client:
     wants_progress = True
     is_waiting = True
 
-    def __init__(self, home: Exchange | None = None) -> None:
+    def __init__(self, home: ClientChannel | None = None) -> None:
         self.home = home
         self.told: list[tuple[str, Mapping[str, Any]]] = []
 
@@ -35,7 +35,7 @@ class Client:
 
 async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
     client = Client(Client())
-    muted = Muted(client)
+    muted = ContentFilteredChannel(client)
     await muted.tell("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
     await muted.tell("notifications/message", {"level": "error", "data": CANARY})
     await muted.tell("vendor/unknown", {"x": CANARY})
@@ -46,17 +46,17 @@ async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
         ("notifications/progress", {"progress": 2, "total": 3}),
     ]
     assert (muted.caller, muted.log_level, muted.wants_progress, muted.is_waiting) == (client.caller, None, True, True)
-    assert isinstance(muted.home, Muted)
-    assert Muted(Client()).home is None
+    assert isinstance(muted.home, ContentFilteredChannel)
+    assert ContentFilteredChannel(Client()).home is None
 
 
 async def test_a_person_is_asked_and_the_model_is_not() -> None:
     client = Client()
     form = {"message": "Which one?", "requestedSchema": {"type": "object"}}
-    assert await Muted(client).ask("elicitation/create", {**form, "x": CANARY}) == {"action": "accept"}
+    assert await ContentFilteredChannel(client).ask("elicitation/create", {**form, "x": CANARY}) == {"action": "accept"}
     assert client.told == [("elicitation/create", form)]
     with pytest.raises(RefusedError, match="asks the client's model"):
-        await Muted(client).ask("sampling/createMessage", {"messages": CANARY})
+        await ContentFilteredChannel(client).ask("sampling/createMessage", {"messages": CANARY})
     assert len(client.told) == 1
     with pytest.raises(RefusedError):
         check_questions([{"method": "roots/list"}, {"method": "sampling/createMessage"}])

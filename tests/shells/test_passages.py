@@ -14,8 +14,8 @@ from mcp_mirror.observability.logging import set_up_logging
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import MARK, join
 from mcp_mirror.payload.spool import SpooledFrame
-from mcp_mirror.server.pending_payloads import Postbox
-from mcp_mirror.upstreams.transports.payloads import Bypass, Outbound, Said
+from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.upstreams.transports.payloads import OutboundMessage, PayloadBypass, ServerMessage
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'
 CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}
@@ -26,13 +26,13 @@ def request(token: str, identity: object, method: str = "tools/call", **meta: An
     return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params}).encode()
 
 
-def sent(outbound: Outbound) -> dict[str, Any]:
+def sent(outbound: OutboundMessage) -> dict[str, Any]:
     """What went out, parsed."""
     message: dict[str, Any] = json.loads(join(outbound.segments))
     return message
 
 
-def arrived(bypass: Bypass, token: str) -> dict[str, bytes]:
+def arrived(bypass: PayloadBypass, token: str) -> dict[str, bytes]:
     arrival = bypass.take(token)
     assert isinstance(arrival, dict)
     return {key: bytes(raw) for key, raw in arrival.items()}
@@ -40,11 +40,11 @@ def arrived(bypass: Bypass, token: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("echoed", [b"7", b'"7"'])
 def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: bytes) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call", {"arguments": (b'{"a":', b"1e400}")})
     outbound = bypass.outbound(request(token, 7))
     assert b'"arguments":{"a":1e400}' in join(outbound.segments)
-    assert outbound.passage is bypass.passage(token)
+    assert outbound.pending is bypass.pending(token)
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":1}}' % echoed)
     assert b"1e400" not in bytes(stub or b"")
     assert arrived(bypass, token) == {"content": b"[1e400]", "vendor": b"1"}
@@ -56,7 +56,7 @@ def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: by
 
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get", "completion/complete", "prompts/list"])
 def test_the_result_of_every_relayed_method_passes_the_sdk_by(method: str) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open(method, {"uri": (b'"a:b"',)})
     assert sent(bypass.outbound(request(token, 1, method)))["params"]["uri"] == "a:b"
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"vendor":{"x": 1.0}}}')
@@ -65,7 +65,7 @@ def test_the_result_of_every_relayed_method_passes_the_sdk_by(method: str) -> No
 
 
 def test_an_error_is_the_sdks_to_read() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
     refused = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'
@@ -74,7 +74,7 @@ def test_an_error_is_the_sdks_to_read() -> None:
 
 
 def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
     bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"content":["first"]}}')
@@ -88,7 +88,7 @@ def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_transport_is_told_of_each_request_that_is_over() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     over: list[int | str] = []
     bypass.on_over = over.append
     first, second = bypass.open("tools/call"), bypass.open("tools/call")
@@ -99,11 +99,11 @@ def test_the_transport_is_told_of_each_request_that_is_over() -> None:
 
 
 def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
     bypass.outbound(request(token, 2))
-    assert bypass.passage(token).ids == [1, 2]
+    assert bypass.pending(token).ids == [1, 2]
     assert bypass.awaits(1)
     assert bypass.awaits("2")
     bypass.close(token)
@@ -112,13 +112,13 @@ def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
 
 
 def test_a_message_of_the_sdks_own_goes_out_as_it_is() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     for frame in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', request("unknown", 2), b'{"id":3,"result":{}}'):
-        assert bypass.outbound(frame) == Outbound((frame,), None)
+        assert bypass.outbound(frame) == OutboundMessage((frame,), None)
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 3))
     bypass.close(token)
@@ -136,7 +136,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) ->
 def test_a_large_result_goes_on_unread_and_its_file_lives_until_the_request_is_closed(
     tmp_path: Path, method: str, member: str
 ) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open(method)
     bypass.outbound(request(token, 3, method))
     path = tmp_path / "frame"
@@ -155,7 +155,7 @@ def spooled(folder: Path, frame: bytes) -> SpooledFrame:
 
 
 def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Path) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("completion/complete")
     bypass.outbound(request(token, 3, "completion/complete"))
     frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"completion":["%b"]}}' % (b"x" * 100_000))
@@ -166,7 +166,7 @@ def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Pat
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"])
 def test_a_large_list_goes_on_unread(method: str, tmp_path: Path) -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open(method)
     bypass.outbound(request(token, 3, method))
     frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"tools":["%b"]}}' % (b"x" * 100_000))
@@ -179,7 +179,7 @@ def test_the_sdk_reads_a_list_of_tools_with_arguments_in_headers(tmp_path: Path)
         "name": "a",
         "inputSchema": {"type": "object", "properties": {"b": {"type": "string", "x-mcp-header": "B"}}},
     }
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/list")
     bypass.outbound(request(token, 3, "tools/list"))
     whole = {"jsonrpc": "2.0", "id": 3, "result": {"tools": [tool, {"name": "x" * 100_000}]}}
@@ -190,38 +190,42 @@ def test_the_sdk_reads_a_list_of_tools_with_arguments_in_headers(tmp_path: Path)
 
 def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path) -> None:
     frame = b'{"jsonrpc":"2.0","id":3,"result":{"instructions":"%b"}}' % (b"x" * 100_000)
-    assert Bypass().inbound(frame) == frame
+    assert PayloadBypass().inbound(frame) == frame
     path = tmp_path / "frame"
     path.write_bytes(frame)
-    assert Bypass().inbound(SpooledFrame(path, len(frame), frame[:100], frame[-100:])) == frame
+    assert PayloadBypass().inbound(SpooledFrame(path, len(frame), frame[:100], frame[-100:])) == frame
     assert not path.exists()
 
 
 def test_an_overlong_message_is_told_by_the_setting_that_bounds_it() -> None:
     with pytest.raises(WireError, match=r"3,000 bytes is over `limits\.max_message_bytes`"):
-        Bypass().inbound(Overlong(b"{", 3000))
+        PayloadBypass().inbound(Overlong(b"{", 3000))
 
 
-SAID: list[tuple[bytes, Said]] = [
-    (b'"method":"notifications/x"', Said("notifications/x", {}, None, None)),
-    (b'"method":"notifications/x","params":null', Said("notifications/x", {}, None, None)),
+SAID: list[tuple[bytes, ServerMessage]] = [
+    (b'"method":"notifications/x"', ServerMessage("notifications/x", {}, None, None)),
+    (b'"method":"notifications/x","params":null', ServerMessage("notifications/x", {}, None, None)),
     (
         b'"method":"notifications/message","params":{"level":"info","data":{"a":[1.0,null]},"vendor":true}',
-        Said("notifications/message", {"level": "info", "data": {"a": [1.0, None]}, "vendor": True}, None, None),
+        ServerMessage(
+            "notifications/message", {"level": "info", "data": {"a": [1.0, None]}, "vendor": True}, None, None
+        ),
     ),
-    (b'"id":1,"method":"ping"', Said("ping", {}, 1, None)),
+    (b'"id":1,"method":"ping"', ServerMessage("ping", {}, 1, None)),
     (
         b'"id":"q","method":"elicitation/create","params":{"message":"?"}',
-        Said("elicitation/create", {"message": "?"}, "q", None),
+        ServerMessage("elicitation/create", {"message": "?"}, "q", None),
     ),
-    (b'"id":1,"method":"vendor/odd","params":{}', Said("vendor/odd", {}, 1, None)),
+    (b'"id":1,"method":"vendor/odd","params":{}', ServerMessage("vendor/odd", {}, 1, None)),
 ]
 
 
 @pytest.mark.parametrize(("members", "said"), SAID)
-def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_it(members: bytes, said: Said) -> None:
-    bypass = Bypass()
-    heard: list[Said] = []
+def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_it(
+    members: bytes, said: ServerMessage
+) -> None:
+    bypass = PayloadBypass()
+    heard: list[ServerMessage] = []
     bypass.hear = heard.append
     bypass.outbound(request(bypass.open("tools/call"), 1))  # its ids are the server's own, whatever ours are
     assert bypass.inbound(b'{"jsonrpc":"2.0",' + members + b"}") is None
@@ -231,8 +235,8 @@ def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_
 @pytest.mark.parametrize("identity", [None, 1])
 @pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
 def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(identity: int | None, broken: str) -> None:
-    bypass = Bypass()
-    heard: list[Said] = []
+    bypass = PayloadBypass()
+    heard: list[ServerMessage] = []
     bypass.hear = heard.append
     bypass.outbound(request(bypass.open("tools/call"), 1))
     named = "" if identity is None else f'"id":{identity},'
@@ -244,15 +248,15 @@ def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(ide
 
 
 def test_what_cannot_be_read_and_is_none_of_it_is_no_message() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     for broken in (b'{"jsonrpc":"2.0","id":1,"result":{"x":NaN}}', b'{"x":NaN,"method":"a"}', b"nonsense", b""):
         with pytest.raises(WireError):
             bypass.inbound(broken)
 
 
 def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
-    bypass = Bypass()
-    heard: list[Said] = []
+    bypass = PayloadBypass()
+    heard: list[ServerMessage] = []
     bypass.hear = heard.append
     first, second = bypass.open("tools/call"), bypass.open("tools/call")
     bypass.outbound(request(first, 1))
@@ -266,8 +270,8 @@ def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
 
 
 def test_what_a_server_says_in_a_large_message_is_heard_too(tmp_path: Path) -> None:
-    bypass = Bypass()
-    heard: list[Said] = []
+    bypass = PayloadBypass()
+    heard: list[ServerMessage] = []
     bypass.hear = heard.append
     frame = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}' % (b"x" * 100_000)
     path = tmp_path / "frame"
@@ -281,15 +285,17 @@ def test_a_handshake_says_what_the_caller_can_do() -> None:
     handshake = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "us"}}
     frame = json.dumps(handshake | {"params": params}).encode()
-    assert sent(Bypass(CAPABILITIES).outbound(frame)) == handshake | {"params": params | {"capabilities": CAPABILITIES}}
-    assert sent(Bypass({}).outbound(frame))["params"]["capabilities"] == {}
-    assert Bypass().outbound(frame) == Outbound((frame,), None)
+    assert sent(PayloadBypass(CAPABILITIES).outbound(frame)) == handshake | {
+        "params": params | {"capabilities": CAPABILITIES}
+    }
+    assert sent(PayloadBypass({}).outbound(frame))["params"]["capabilities"] == {}
+    assert PayloadBypass().outbound(frame) == OutboundMessage((frame,), None)
     named = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"re-initialize"}}'
-    assert Bypass(CAPABILITIES).outbound(named) == Outbound((named,), None)
+    assert PayloadBypass(CAPABILITIES).outbound(named) == OutboundMessage((named,), None)
 
 
 def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
-    bypass = Bypass({"not": "these"})
+    bypass = PayloadBypass({"not": "these"})
     ours: dict[str, Any] = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
     token = bypass.open("tools/call", {"arguments": (b'{"a":1}',)}, CAPABILITIES)
     params = sent(bypass.outbound(request(token, 1, **ours)))["params"]
@@ -302,76 +308,78 @@ def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
 
 
 def test_a_request_in_a_session_that_the_server_has_forgotten_is_known_as_such() -> None:
-    bypass = Bypass()
+    bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
     bypass.forgotten(1)
-    assert bypass.passage(token).forgotten
+    assert bypass.pending(token).forgotten
     assert bypass.ended.is_set()
 
 
-def letter(postbox: Postbox, identity: bytes = b"1") -> tuple[dict[str, str], str]:
-    frame, token = postbox.inbound(CALL % identity)
+def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
+    frame, token = pending_payloads.inbound(CALL % identity)
     assert token is not None
     assert b"1e400" not in bytes(frame)
     return json.loads(bytes(frame))["params"]["_meta"], token
 
 
 def test_params_and_result_go_by_one_letter() -> None:
-    postbox = Postbox()
-    meta, token = letter(postbox)
-    params = postbox.params(meta, {})
+    pending_payloads = PendingPayloads()
+    meta, token = letter(pending_payloads)
+    params = pending_payloads.params(meta, {})
     assert {key: bytes(raw) for key, raw in params.items()} == {"name": b'"x"', "arguments": b'{"a": 1e400}'}
-    stub = postbox.stub({"content": []}, {"content": b"[1e400]"}, meta)
+    stub = pending_payloads.stub({"content": []}, {"content": b"[1e400]"}, meta)
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
-    assert len(postbox) == 1
-    assert b'"content":[1e400]' in join(postbox.outbound(answer))
-    assert len(postbox) == 0
-    postbox.discard(token)
+    assert len(pending_payloads) == 1
+    assert b'"content":[1e400]' in join(pending_payloads.outbound(answer))
+    assert len(pending_payloads) == 0
+    pending_payloads.discard(token)
 
 
 def test_a_result_that_answers_no_letter_gets_one_of_its_own_and_the_sdk_keeps_what_is_its() -> None:
-    postbox = Postbox()
+    pending_payloads = PendingPayloads()
     owned = {"ttlMs": b"1", "cacheScope": b'"x"', "resultType": b'"x"', "requestState": b'"x"', "_meta": b'{"z":1}'}
-    stub = postbox.stub({"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned})
+    stub = pending_payloads.stub(
+        {"tools": [], "ttlMs": 5, "_meta": {"a": 1}}, {"tools": (b"[", b"1]"), "vendor": b"2", **owned}
+    )
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": stub}).encode()
-    result = json.loads(join(postbox.outbound(answer)))["result"]
+    result = json.loads(join(pending_payloads.outbound(answer)))["result"]
     assert result == {"resultType": "complete", "tools": [1], "ttlMs": 5, "_meta": {"a": 1}, "vendor": 2}
-    assert postbox.outbound(answer) == (answer,)
+    assert pending_payloads.outbound(answer) == (answer,)
 
 
 def test_a_discarded_letter_is_gone_and_its_params_are_not_taken_for_empty_ones() -> None:
-    postbox = Postbox()
-    meta, token = letter(postbox)
-    postbox.discard(token)
-    assert len(postbox) == 0
+    pending_payloads = PendingPayloads()
+    meta, token = letter(pending_payloads)
+    pending_payloads.discard(token)
+    assert len(pending_payloads) == 0
     with pytest.raises(ToolError, match="Make it again"):
-        postbox.params(meta, {})
-    postbox.stub({"content": []}, {"content": b"[1]"}, meta)
-    assert len(postbox) == 0
+        pending_payloads.params(meta, {})
+    pending_payloads.stub({"content": []}, {"content": b"[1]"}, meta)
+    assert len(pending_payloads) == 0
 
 
 def test_what_did_not_come_as_a_letter_is_taken_as_it_was_parsed() -> None:
-    assert Postbox().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
-    assert Postbox().params({"other": 1}, None) == {}
+    assert PendingPayloads().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
+    assert PendingPayloads().params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-    assert Postbox().inbound(frame) == (frame, None)
+    assert PendingPayloads().inbound(frame) == (frame, None)
 
 
 def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("mcp_mirror.server.pending_payloads.time.monotonic", lambda: now)
-    postbox = Postbox()
-    waiting, _ = letter(postbox)
-    working, _ = letter(postbox)
-    postbox.params(working, {})
+    pending_payloads = PendingPayloads()
+    waiting, _ = letter(pending_payloads)
+    working, _ = letter(pending_payloads)
+    pending_payloads.params(working, {})
     now += 601
-    letter(postbox)
-    assert len(postbox) == 2
+    letter(pending_payloads)
+    assert len(pending_payloads) == 2
     with pytest.raises(ToolError):
-        postbox.params(waiting, {})
-    stub = postbox.stub({}, {"content": b"[5]"}, working)
-    assert b"[5]" in join(postbox.outbound(json.dumps({"id": 1, "result": stub}).encode()))
+        pending_payloads.params(waiting, {})
+    stub = pending_payloads.stub({}, {"content": b"[5]"}, working)
+    assert b"[5]" in join(pending_payloads.outbound(json.dumps({"id": 1, "result": stub}).encode()))
 
 
 def test_a_librarys_message_is_logged_without_its_words(capsys: pytest.CaptureFixture[str]) -> None:

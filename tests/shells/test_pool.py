@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ ANSWER = partial(abs, -3)
 
 @pytest.fixture
 async def pool() -> AsyncIterator[Pool]:
-    with Leash() as leash:
-        async with aclosing(Pool(leash, PoolSize(processes=3, per_principal=2, memory=1 << 30))) as opened:
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(Pool(child_watchdog, PoolSize(processes=3, per_principal=2, memory=1 << 30))) as opened:
             yield opened
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.prune import Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
@@ -36,7 +36,7 @@ class Counted:
     def __init__(self, store: MemoryStore | DiskStore) -> None:
         self.kept = 0
         self.store = store
-        self.keeper = Keeper(store, StorePolicy(), lambda: 1e9, self._count)
+        self.writer = ValueWriter(store, StorePolicy(), lambda: 1e9, self._count)
 
     def _count(self, _namespace: str) -> None:
         self.kept += 1
@@ -45,7 +45,7 @@ class Counted:
         """As a harness does it: what is pruned is kept before the messages are used."""
         memory: dict[str, bytes] = {}
         pruned = prune_messages(MESSAGES, 0, "anthropic", memory)
-        await self.keeper.keep_values("me", PROVENANCE, memory, estimate_tokens)
+        await self.writer.keep_values("me", PROVENANCE, memory, estimate_tokens)
         return pruned
 
     async def restore(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,4 +83,4 @@ async def test_what_is_pruned_again_is_not_stored_again(counted: Counted) -> Non
 async def test_null_is_refused(counted: Counted) -> None:
     async with counted.store:
         with pytest.raises(StoreError, match="null"):
-            await counted.keeper.keep_values("me", PROVENANCE, {"pruned-x": b"null"}, estimate_tokens)
+            await counted.writer.keep_values("me", PROVENANCE, {"pruned-x": b"null"}, estimate_tokens)

@@ -11,19 +11,19 @@ import anyio
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
+from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.elicitation import Asked, HeldCalls, Round, ask_live, read_asked
-from mcp_mirror.upstreams.session import Outgoing
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls, ask_live, read_asked
+from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import Arrival
 
 MOST = 10
 """Times that a server may ask."""
 BOUND = 60
 DONE: Mapping[str, Buffer] = {"content": b"[1e400]"}
-ORDER = Outgoing("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
+ORDER = UpstreamRequest("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
 ALL = {capability: dict[str, Any]() for capability in CAPABILITY_OF.values()}
 Answer = Mapping[str, Any] | RefusedError
 
@@ -36,7 +36,7 @@ class Client:
     log_level: str | None = "notice"
     wants_progress: bool = True
     is_waiting: bool = True
-    home: Exchange | None = None
+    home: ClientChannel | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
     told: list[Any] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Server:
     replies: list[Arrival]
     sent: list[dict[str, Any]] = field(default_factory=list)
 
-    async def answer(self, order: Outgoing) -> Arrival:
+    async def answer(self, order: UpstreamRequest) -> Arrival:
         assert order.params["arguments"] == ORDER.params["arguments"]
         self.sent.append({key: json.loads(b"".join(raw)) for key, raw in order.params.items() if key != "arguments"})
         return self.replies.pop(0)
@@ -82,7 +82,7 @@ def asking(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
     return {"resultType": b'"input_required"', **members}
 
 
-def asked_of(arrival: Arrival) -> Asked:
+def asked_of(arrival: Arrival) -> InputRequired:
     asked = read_asked(arrival)
     assert asked is not None
     return asked
@@ -108,7 +108,7 @@ def test_what_a_server_asks_is_read_and_kept_as_it_wrote_it() -> None:
     assert asked.requests["l"]["params"] == {"a": 1}
     assert asked.state == {"state": "a"}
     assert asked.raw == raw
-    assert asked_of(asking()) == Asked({}, None, None)
+    assert asked_of(asking()) == InputRequired({}, None, None)
 
 
 @pytest.mark.parametrize(
@@ -183,24 +183,24 @@ async def test_a_client_that_lacks_a_capability_hears_which(method: str, needed:
     assert client.asked == []
 
 
-Send = Callable[[Exchange], Awaitable[Arrival]]
+Send = Callable[[ClientChannel], Awaitable[Arrival]]
 
 
 @asynccontextmanager
-async def holding(seconds: float = BOUND) -> AsyncIterator[HeldCalls]:
+async def holding(seconds: float = BOUND) -> AsyncIterator[SuspendedCalls]:
     """Held calls; all have come to their end when this does."""
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
-            yield HeldCalls(tasks, seconds)
+            yield SuspendedCalls(tasks, seconds)
 
 
 def asker(*messages: str) -> tuple[Send, list[Mapping[str, Any]]]:
     """A server that asks these one after another before it answers, and what it is answered."""
     answers: list[Mapping[str, Any]] = []
 
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         for message in messages:
-            answer = await exchange.ask("elicitation/create", {"message": message})
+            answer = await channel.ask("elicitation/create", {"message": message})
             answers.append(answer)
         return DONE
 
@@ -211,14 +211,14 @@ def modern(namespace: str = "me") -> Client:
     return Client(Caller(namespace, capabilities=ALL))
 
 
-def again(asked: Arrival | Asked, answers: Any) -> Round:
+def again(asked: Arrival | InputRequired, answers: Any) -> InputRound:
     """What a client brings that comes back."""
-    assert isinstance(asked, Asked)
-    return Round(json.dumps(answers).encode(), asked.state or {})
+    assert isinstance(asked, InputRequired)
+    return InputRound(json.dumps(answers).encode(), asked.state or {})
 
 
-def reply_to(asked: Arrival | Asked, **answer: Any) -> Round:
-    assert isinstance(asked, Asked)
+def reply_to(asked: Arrival | InputRequired, **answer: Any) -> InputRound:
+    assert isinstance(asked, InputRequired)
     return again(asked, dict.fromkeys(asked.requests, answer))
 
 
@@ -233,11 +233,11 @@ async def test_a_call_is_held_while_the_client_fetches_answers() -> None:
     client = modern()
     async with holding() as held:
         first = await held.begin(client, send)
-        assert isinstance(first, Asked)
+        assert isinstance(first, InputRequired)
         (name,) = first.requests
         assert first.requests[name] == {"method": "elicitation/create", "params": {"message": "name?"}}
         second = await held.resume(reply_to(first, action="accept"), modern())
-        assert isinstance(second, Asked)
+        assert isinstance(second, InputRequired)
         assert second.state == first.state
         assert name not in second.requests
         assert await held.resume(reply_to(second, n=1), modern()) == DONE
@@ -250,18 +250,18 @@ async def test_a_call_is_held_while_the_client_fetches_answers() -> None:
 
 
 async def test_questions_that_were_not_answered_are_asked_again() -> None:
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         async with anyio.create_task_group() as tasks:
             for message in ("one?", "two?"):
-                tasks.start_soon(exchange.ask, "elicitation/create", {"message": message})
+                tasks.start_soon(channel.ask, "elicitation/create", {"message": message})
         return DONE
 
     async with holding() as held:
         first = await held.begin(modern(), send)
-        assert isinstance(first, Asked)
+        assert isinstance(first, InputRequired)
         one, two = first.requests
         second = await held.resume(again(first, {one: {}, "unknown": {}}), modern())
-        assert isinstance(second, Asked)
+        assert isinstance(second, InputRequired)
         assert list(second.requests) == [two]
         assert await held.resume(reply_to(second), modern()) == DONE
 
@@ -270,17 +270,17 @@ async def test_to_the_server_a_held_call_is_its_client_whichever_request_waits()
     seen: list[Any] = []
     may_end = anyio.Event()
 
-    async def send(exchange: Exchange) -> Arrival:
-        seen.append((exchange.caller, exchange.log_level, exchange.wants_progress, exchange.home))
-        await exchange.tell("m", {"at": 1})
+    async def send(channel: ClientChannel) -> Arrival:
+        seen.append((channel.caller, channel.log_level, channel.wants_progress, channel.home))
+        await channel.tell("m", {"at": 1})
         with anyio.CancelScope() as meanwhile:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(exchange.ask, "roots/list", {})
+                tasks.start_soon(channel.ask, "roots/list", {})
                 await may_end.wait()
-                await exchange.tell("m", {"at": 2})  # nobody waits: the question has gone out
+                await channel.tell("m", {"at": 2})  # nobody waits: the question has gone out
                 meanwhile.cancel()
-        await exchange.ask("roots/list", {})
-        await exchange.tell("m", {"at": 3})
+        await channel.ask("roots/list", {})
+        await channel.tell("m", {"at": 3})
         return DONE
 
     first, second = modern(), modern()
@@ -296,9 +296,9 @@ async def test_to_the_server_a_held_call_is_its_client_whichever_request_waits()
 
 @pytest.mark.parametrize("comes_back", ["at once", "later"])
 async def test_a_server_that_fails_fails_the_call_that_waits_for_it(comes_back: str) -> None:
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         if comes_back == "later":
-            await exchange.ask("roots/list", {})
+            await channel.ask("roots/list", {})
         raise UpstreamError("It fell over.")
 
     async with holding() as held:
@@ -309,9 +309,9 @@ async def test_a_server_that_fails_fails_the_call_that_waits_for_it(comes_back: 
 async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is_over() -> None:
     refused: list[RefusedError] = []
 
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         try:
-            await exchange.ask("roots/list", {})
+            await channel.ask("roots/list", {})
         except RefusedError as error:
             refused.append(error)
             raise
@@ -327,9 +327,9 @@ async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is
 async def test_who_comes_back_a_little_too_late_hears_why() -> None:
     given_up = anyio.Event()
 
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         try:
-            await exchange.ask("roots/list", {})
+            await channel.ask("roots/list", {})
         except RefusedError:
             given_up.set()
         await anyio.sleep_forever()
@@ -357,7 +357,7 @@ async def test_a_held_call_is_its_own_namespaces() -> None:
 async def test_a_state_of_no_held_call_is_refused(state: dict[str, str]) -> None:
     async with holding() as held:
         with pytest.raises(RefusedError, match="Make the call anew"):
-            await held.resume(Round(b"{}", state), modern())
+            await held.resume(InputRound(b"{}", state), modern())
 
 
 @pytest.mark.parametrize("answers", [[], 5, {"a": 5}, "x"])
@@ -387,7 +387,7 @@ async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkey
     monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 1)
     began, left = anyio.Event(), anyio.Event()
 
-    async def send(_: Exchange) -> Arrival:
+    async def send(_: ClientChannel) -> Arrival:
         began.set()
         try:
             await anyio.sleep_forever()
@@ -409,8 +409,8 @@ async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_re
     may_end = anyio.Event()
     refused: list[str] = []
 
-    async def send(exchange: Exchange) -> Arrival:
-        await exchange.ask("roots/list", {})
+    async def send(channel: ClientChannel) -> Arrival:
+        await channel.ask("roots/list", {})
         await may_end.wait()
         return DONE
 
@@ -439,7 +439,7 @@ async def test_a_large_result_is_its_callers_to_discard(tmp_path: Path) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")
 
-    async def send(_: Exchange) -> Arrival:
+    async def send(_: ClientChannel) -> Arrival:
         return SpooledFrame(path, 2, b"{}", b"{}")
 
     async with holding() as held:
@@ -453,15 +453,15 @@ async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -
 
     may_answer = anyio.Event()
 
-    async def send(exchange: Exchange) -> Arrival:
+    async def send(channel: ClientChannel) -> Arrival:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(exchange.ask, "roots/list", {})
+            tasks.start_soon(channel.ask, "roots/list", {})
             await may_answer.wait()
             tasks.cancel_scope.cancel()  # the server takes its question back
         return SpooledFrame(path, 2, b"{}", b"{}")
 
     async with holding(0.05) as held:
-        assert isinstance(await held.begin(modern(), send), Asked)
+        assert isinstance(await held.begin(modern(), send), InputRequired)
         may_answer.set()
     assert not path.exists()
 
@@ -470,14 +470,14 @@ async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
     ended: list[str] = []
     with anyio.fail_after(60):
         async with anyio.create_task_group() as client, anyio.create_task_group() as servers:
-            calls = HeldCalls(servers, 60)
+            calls = SuspendedCalls(servers, 60)
 
             async def wait() -> None:
                 with pytest.raises(UpstreamError) as raised:
                     await calls.begin(Client(), never)
                 ended.append(str(raised.value))
 
-            async def never(_exchange: Exchange) -> Arrival:
+            async def never(_channel: ClientChannel) -> Arrival:
                 await anyio.sleep_forever()
                 return {}
 
@@ -489,9 +489,9 @@ async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
 
 async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> None:
     async with anyio.create_task_group() as tasks:
-        calls = HeldCalls(tasks, 0.05)
+        calls = SuspendedCalls(tasks, 0.05)
 
-        async def breaks(_exchange: Exchange) -> Arrival:
+        async def breaks(_channel: ClientChannel) -> Arrival:
             raise LookupError
 
         with anyio.fail_after(60), pytest.raises(UpstreamError, match="failed within the gateway"):

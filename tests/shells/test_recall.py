@@ -16,9 +16,9 @@ from mcp_mirror.memory.value_lookup import nearest, nearest_first, recall, unkno
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
-from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.frames import FrameScanner
 
 GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 SHEET = "tika-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -112,9 +112,9 @@ async def test_a_pasted_notice_leads_to_its_value_and_the_input_that_it_repeats_
     path = read_path(notice)
     assert path is not None
     nowhere: Any = None  # nothing here is scanned by another process
-    recalled = await recall(store, nowhere, "me", path)
-    assert recalled is not None
-    assert recalled.blob == b"[7]"
+    found_value = await recall(store, nowhere, "me", path)
+    assert found_value is not None
+    assert found_value.blob == b"[7]"
 
 
 class Fleeting(MemoryStore):
@@ -137,8 +137,8 @@ async def test_a_large_value_that_goes_while_it_is_searched_is_searched_to_the_e
     file = FileSpan(str(frame), Span(0, len(blob))) if place == "in a file" else None
     store = kind(StorePolicy(), lambda: 1e9, lambda: tmp_path)
     await store.put("me", replace(descriptor(GRID), size=len(blob)), (blob,), file)
-    with Leash() as leash:
-        async with aclosing(Scanner(leash)) as scanner:
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(FrameScanner(child_watchdog)) as scanner:
             found = await recall(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
     assert found is not None
     assert bytes(found.blob) == b"7"

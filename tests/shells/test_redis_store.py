@@ -23,7 +23,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.redis.connection import Read
-from mcp_mirror.stores.redis.eviction import Room, Usher
+from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
 from mcp_mirror.stores.redis.records import CHUNK, Entry
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span
@@ -279,8 +279,8 @@ async def test_what_another_gateway_does_while_room_is_made_is_no_damage(
     async with opened(redis_server, tmp_path, max_values=1) as store, opened(redis_server, tmp_path) as other:
         meddling = [lambda: other.delete("me", "t-1")]
 
-        class Meddled(Usher):
-            async def make_room(self, read: Read, entry: Entry) -> Room:
+        class Meddled(RedisEviction):
+            async def make_room(self, read: Read, entry: Entry) -> EvictionPlan:
                 async def meddle(*command: Any) -> Any:
                     told = await read(*command)
                     if meddling:
@@ -290,7 +290,7 @@ async def test_what_another_gateway_does_while_room_is_made_is_no_damage(
                 return await super().make_room(meddle, entry)
 
         await put(store, "t-1")
-        store._usher = Meddled(store._usher.clerk, time.time)  # noqa: SLF001  # between two commands of its own
+        store._eviction = Meddled(store._eviction.redis_commands, time.time)  # noqa: SLF001  # between two commands of its own
         await put(store, "t-2")
         assert not meddling
         assert check_accounts(redis_server, tmp_path) == (3, 1)

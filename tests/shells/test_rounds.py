@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
-from mcp_mirror.upstreams.elicitation import Asked, Round
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 REQUESTS = {"a": {"method": "roots/list"}}
 ARGUMENTS = b'{"q": 1.0}'
 
 
-def sent(asked: Asked, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
+def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the client gets, parsed."""
     reply: dict[str, Any] = json.loads(join(object_of(asked_reply(asked, arguments))))
     return reply
@@ -28,7 +28,7 @@ def sent(asked: Asked, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
 def test_a_state_comes_back_as_it_went_and_to_the_same_arguments_alone(
     key: str, state: str, arguments: bytes, others: bytes
 ) -> None:
-    reply = sent(Asked(REQUESTS, {key: state}), arguments)
+    reply = sent(InputRequired(REQUESTS, {key: state}), arguments)
     assert (reply["resultType"], reply["inputRequests"]) == ("input_required", REQUESTS)
     again = read_round(b'{"a":{}}', reply["requestState"])
     assert again is not None
@@ -41,7 +41,7 @@ def test_a_state_comes_back_as_it_went_and_to_the_same_arguments_alone(
 
 def test_questions_go_on_as_the_server_wrote_them() -> None:
     raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
-    reply = asked_reply(Asked(REQUESTS, None, raw), ARGUMENTS)
+    reply = asked_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
     assert reply["inputRequests"] == raw
     assert "requestState" not in reply
 
@@ -53,9 +53,9 @@ def test_a_request_that_is_made_for_the_first_time_brings_nothing() -> None:
 
 def test_answers_alone_and_a_state_alone_are_rounds() -> None:
     stateless = read_round(b'{"a":{}}', None)
-    assert stateless == Round(b'{"a":{}}', {})
+    assert stateless == InputRound(b'{"a":{}}', {})
     assert checked(stateless, ARGUMENTS) is stateless
-    again = read_round(None, sent(Asked({}, {"state": "s"}))["requestState"])
+    again = read_round(None, sent(InputRequired({}, {"state": "s"}))["requestState"])
     assert again is not None
     assert (again.answers, again.state["state"]) == (b"{}", "s")
     assert checked(again, ARGUMENTS) is again

@@ -11,29 +11,29 @@ import anyio
 import pytest
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.result_processing import Digest, Order, Refused, digest_frame
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import SpooledFrame, map_file
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import FileSpan, Span
-from mcp_mirror.workers.frames import OpenedList, Scanner
+from mcp_mirror.workers.frames import FrameScanner, OpenedList
 
 RULES = CaptureRules("auto", inline_budget=20, error_budget=50, wrapped=False)
 
 
-def order(**changes: Any) -> Order:
+def order(**changes: Any) -> ProcessingOptions:
     given: dict[str, Any] = {
         "rules": RULES, "style": "compact", "tool": "grid", "arguments": b"{}", "base": "grid-1",
         "companion_base": "grid-2", "max_key_bytes": 100,
     }  # fmt: skip
-    return Order(**(given | changes))
+    return ProcessingOptions(**(given | changes))
 
 
 @pytest.fixture
-async def scanner() -> AsyncIterator[Scanner]:
-    with Leash() as leash:
-        scanner = Scanner(leash)
+async def scanner() -> AsyncIterator[FrameScanner]:
+    with ChildWatchdog() as child_watchdog:
+        scanner = FrameScanner(child_watchdog)
         yield scanner
         await scanner.aclose()
 
@@ -66,12 +66,12 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-async def test_the_other_process_finds_what_this_one_would(scanner: Scanner, tmp_path: Path, name: str) -> None:
+async def test_the_other_process_finds_what_this_one_would(scanner: FrameScanner, tmp_path: Path, name: str) -> None:
     frame = frame_of(tmp_path, RESPONSES[name])
-    here = digest_frame(frame.view, order(), order().estimate)
+    here = process_frame(frame.view, order(), order().estimate)
     there = await scanner.scan(frame, order())
-    assert isinstance(here, Digest)
-    assert isinstance(there, Digest)
+    assert isinstance(here, ProcessedResult)
+    assert isinstance(there, ProcessedResult)
     assert there.notice == here.notice
     for ours, theirs in (
         (here.captured.value, there.captured.value),
@@ -90,9 +90,9 @@ async def test_the_other_process_finds_what_this_one_would(scanner: Scanner, tmp
     assert [bytes(block) for block in there.captured.passed] == [bytes(block) for block in here.captured.passed]
 
 
-async def test_an_error_of_the_protocol_is_told(scanner: Scanner, tmp_path: Path) -> None:
+async def test_an_error_of_the_protocol_is_told(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}})
-    assert await scanner.scan(frame, order()) == Refused(-32602, "no such tool")
+    assert await scanner.scan(frame, order()) == RejectedFrame(-32602, "no such tool")
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,21 @@ async def test_an_error_of_the_protocol_is_told(scanner: Scanner, tmp_path: Path
     ],
 )
 async def test_what_is_no_response_is_an_error_and_the_next_is_read(
-    scanner: Scanner, tmp_path: Path, message: bytes, said: str
+    scanner: FrameScanner, tmp_path: Path, message: bytes, said: str
 ) -> None:
     with pytest.raises(WireError, match=said):
         await scanner.scan(frame_of(tmp_path, message), order())
-    assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), Digest)
+    assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
 
 
-async def test_a_pointer_is_followed_inside_a_file(scanner: Scanner, tmp_path: Path) -> None:
+async def test_a_pointer_is_followed_inside_a_file(scanner: FrameScanner, tmp_path: Path) -> None:
     data = b'junk{"rows":[1,22,333]}junk'
     place = FileSpan(str(frame_of(tmp_path, data).path), Span(4, len(data) - 8))
     assert await scanner.locate(place, ("rows", "2")) == Span(14, 3)
     assert await scanner.locate(place, ("rows", "3")) == Miss(1, "array", length=3)
 
 
-async def test_questions_at_once_are_answered_in_turn(scanner: Scanner, tmp_path: Path) -> None:
+async def test_questions_at_once_are_answered_in_turn(scanner: FrameScanner, tmp_path: Path) -> None:
     data = json.dumps(ROWS).encode()
     place = FileSpan(str(frame_of(tmp_path, data).path), Span(0, len(data)))
     found: dict[int, object] = {}
@@ -136,7 +136,7 @@ async def test_questions_at_once_are_answered_in_turn(scanner: Scanner, tmp_path
         assert data[span.start : span.stop] == str(index).encode()
 
 
-async def test_a_process_that_dies_costs_one_question(scanner: Scanner, tmp_path: Path) -> None:
+async def test_a_process_that_dies_costs_one_question(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
     await scanner.scan(frame, order())
     (worker,) = scanner._pool._idle  # noqa: SLF001  # nothing else tells which process to kill
@@ -151,14 +151,14 @@ async def test_a_process_that_dies_costs_one_question(scanner: Scanner, tmp_path
         tasks.start_soon(kill)
         with pytest.raises(UpstreamError, match="Try again"):
             await scanner.scan(frame, order())
-    assert isinstance(await scanner.scan(frame, order()), Digest)
+    assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
 
 
-async def test_a_list_is_read_item_by_item_up_to_its_bounds(scanner: Scanner, tmp_path: Path) -> None:
+async def test_a_list_is_read_item_by_item_up_to_its_bounds(scanner: FrameScanner, tmp_path: Path) -> None:
     items = [{"name": "one"}, 2, "three"]
     frame = frame_of(tmp_path, response(tools=items, nextCursor="next", ttlMs=5, other=1))
 
-    def read(page: OpenedList | Refused) -> list[Any]:
+    def read(page: OpenedList | RejectedFrame) -> list[Any]:
         assert isinstance(page, OpenedList)
         places = iter(page.bounds)
         return [json.loads(bytes(page.whole[start:stop])) for start, stop in zip(places, places, strict=True)]
@@ -175,9 +175,9 @@ async def test_a_list_is_read_item_by_item_up_to_its_bounds(scanner: Scanner, tm
     assert read(await scanner.open_list(frame, "prompts", 20)) == []
 
 
-async def test_a_list_that_cannot_be_read_is_an_error(scanner: Scanner, tmp_path: Path) -> None:
+async def test_a_list_that_cannot_be_read_is_an_error(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -5, "message": "no"}})
-    assert await scanner.open_list(frame, "tools", 20) == Refused(-5, "no")
+    assert await scanner.open_list(frame, "tools", 20) == RejectedFrame(-5, "no")
     frame = frame_of(tmp_path, b'{"jsonrpc":"2.0","id":1,"result":{"tools":[' + b"1," * 4_000_000 + b"1]}}")
     with pytest.raises(WireError, match="more than 4,000,000"):
         await scanner.open_list(frame, "tools", 1 << 30)
@@ -189,7 +189,7 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: Scanner, tmp_path
 
 
 @pytest.mark.parametrize("size", [10, 5 << 20])
-async def test_a_pointer_is_followed_in_a_value_that_is_in_no_file(scanner: Scanner, size: int) -> None:
+async def test_a_pointer_is_followed_in_a_value_that_is_in_no_file(scanner: FrameScanner, size: int) -> None:
     blob = b'{"a":["%b",12]}' % (b"x" * size)
     found = await scanner.locate_sent(blob, ("a", 1))
     assert isinstance(found, Span)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page, tool
 
-from mcp_mirror.core.catalog import CatalogRules, Entry, build_catalog
+from mcp_mirror.core.catalog import CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.schemas import SchemaWorkers
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ PLAIN = tool("plain", {"properties": {"n": {"type": "integer"}}})
 
 @pytest.fixture
 async def workers() -> AsyncIterator[SchemaWorkers]:
-    with Leash() as leash:
-        async with aclosing(SchemaWorkers(leash)) as opened:
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(SchemaWorkers(child_watchdog)) as opened:
             yield opened
 
 
@@ -39,7 +39,7 @@ async def examined(workers: SchemaWorkers, *tools: Any) -> list[Examined]:
     return list(await workers.examine(POLICY, items))
 
 
-async def entry_of(workers: SchemaWorkers, given: Any) -> Entry:
+async def entry_of(workers: SchemaWorkers, given: Any) -> CatalogEntry:
     found = await examined(workers, given)
     (entry,) = finish(build_catalog([(POLICY, found)], CatalogRules(MirrorPolicy()))).entries.values()
     return entry

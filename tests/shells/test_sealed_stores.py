@@ -95,7 +95,7 @@ BYTES, RECORD = ("content", "digest"), ("descriptor",)
 WHERE = "namespace = ? AND base = ?"
 
 
-def exchange(index: sqlite3.Connection, columns: tuple[str, ...], one: tuple[str, str], other: tuple[str, str]) -> None:
+def channel(index: sqlite3.Connection, columns: tuple[str, ...], one: tuple[str, str], other: tuple[str, str]) -> None:
     """Give two values each other's columns."""
     names = ", ".join(columns)
     rows = [index.execute(f"SELECT {names} FROM entries WHERE {WHERE}", key).fetchone() for key in (one, other)]  # noqa: S608  # ours
@@ -114,11 +114,11 @@ def resize(index: sqlite3.Connection, size: str) -> None:
 
 
 ROWS: dict[str, Callable[[sqlite3.Connection], None]] = {
-    "another principal's bytes": lambda index: exchange(index, BYTES, MINE, YOURS),
-    "another value's bytes": lambda index: exchange(index, BYTES, MINE, MY_OTHER),
-    "another principal's record": lambda index: exchange(index, RECORD, MINE, YOURS),
-    "another principal's row": lambda index: exchange(index, BYTES + RECORD, MINE, YOURS),
-    "another value's row": lambda index: exchange(index, BYTES + RECORD, MINE, MY_OTHER),
+    "another principal's bytes": lambda index: channel(index, BYTES, MINE, YOURS),
+    "another value's bytes": lambda index: channel(index, BYTES, MINE, MY_OTHER),
+    "another principal's record": lambda index: channel(index, RECORD, MINE, YOURS),
+    "another principal's row": lambda index: channel(index, BYTES + RECORD, MINE, YOURS),
+    "another value's row": lambda index: channel(index, BYTES + RECORD, MINE, MY_OTHER),
     "a row under another name": rename,
     "a shorter value": lambda index: resize(index, "size - 1"),
     "an empty value": lambda index: resize(index, "0"),

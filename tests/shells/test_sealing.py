@@ -15,9 +15,9 @@ from mcp_mirror.stores.encryption import (
     HEAD,
     SEALED_CHUNK,
     TAG,
+    Encryptor,
     Envelope,
     UnknownKeyError,
-    Vault,
     sealed_size,
     sealed_span,
     within,
@@ -28,12 +28,12 @@ SECRET, OTHER = "an example of a secret of 32 characters", "another example of a
 SIZES = (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 7, 30 * CHUNK + 5)
 
 
-def vault(*keys: str, **more: object) -> Vault:
-    return Vault(EncryptionPolicy(keys or (SECRET,), **more))  # type: ignore[arg-type]  # as a test says
+def encryptor(*keys: str, **more: object) -> Encryptor:
+    return Encryptor(EncryptionPolicy(keys or (SECRET,), **more))  # type: ignore[arg-type]  # as a test says
 
 
 def sealing(namespace: str = "me", base: str = "t-1") -> Envelope:
-    envelope = vault().new(namespace, base)
+    envelope = encryptor().new(namespace, base)
     assert envelope
     return envelope
 
@@ -115,25 +115,25 @@ def test_a_value_does_not_open_as_a_shorter_one(size: int) -> None:
     [("you", "t-1"), ("me", "t-2"), ("m", "et-1"), ("met", "-1"), ("", "met-1"), ("me\0", "t-1"), ("ME", "t-1")],
 )
 def test_what_is_anothers_or_another_value_does_not_open(namespace: str, base: str) -> None:
-    stranger = vault().of(namespace, base, RECORD)
+    stranger = encryptor().of(namespace, base, RECORD)
     assert stranger
     with pytest.raises(StoreError, match="changed or moved"):
         stranger.open_record(RECORD)
     with pytest.raises(StoreError, match="changed or moved"):
         opened(stranger, SEALED, SIZE)
-    assert vault().open_record("me", "t-1", RECORD) == b"what is known"
+    assert encryptor().open_record("me", "t-1", RECORD) == b"what is known"
 
 
 @pytest.mark.parametrize("at", [1 + 8, HEAD - 1, HEAD, len(RECORD) - 1])
 def test_a_record_that_was_changed_does_not_open(at: int) -> None:
     with pytest.raises(StoreError, match="changed or moved"):
-        vault().open_record("me", "t-1", flipped(RECORD, at))
+        encryptor().open_record("me", "t-1", flipped(RECORD, at))
 
 
 @pytest.mark.parametrize("length", [HEAD, HEAD - 1, 1, len(RECORD) - 1])
 def test_a_record_that_was_cut_does_not_open(length: int) -> None:
     with pytest.raises(StoreError, match="changed or moved"):
-        vault().open_record("me", "t-1", RECORD[:length])
+        encryptor().open_record("me", "t-1", RECORD[:length])
 
 
 def test_a_chunk_is_no_record_and_a_record_no_chunk() -> None:
@@ -144,31 +144,31 @@ def test_a_chunk_is_no_record_and_a_record_no_chunk() -> None:
 
 
 def test_the_first_key_seals_and_all_open() -> None:
-    after = vault(OTHER, SECRET)
+    after = encryptor(OTHER, SECRET)
     assert after.open_record("me", "t-1", RECORD) == b"what is known"
     envelope = after.new("me", "t-2")
     assert envelope
     record = envelope.seal_record(b"new")
-    assert vault(OTHER).open_record("me", "t-2", record) == b"new"
+    assert encryptor(OTHER).open_record("me", "t-2", record) == b"new"
     with pytest.raises(UnknownKeyError, match=r"not in `store.encryption.keys`"):
-        vault().open_record("me", "t-2", record)
+        encryptor().open_record("me", "t-2", record)
     with pytest.raises(UnknownKeyError, match=r"not in `store.encryption.keys`"):
-        Vault().open_record("me", "t-2", record)
+        Encryptor().open_record("me", "t-2", record)
 
 
 @pytest.mark.parametrize("written", [base64.b64encode, base64.urlsafe_b64encode])
 def test_a_key_may_be_given_in_base64(written: Callable[[bytes], bytes]) -> None:
     key = b"\xfb\xff" * 16
-    assert vault(written(key).decode()).key_ids == vault(base64.b64encode(key).decode()).key_ids
+    assert encryptor(written(key).decode()).key_ids == encryptor(base64.b64encode(key).decode()).key_ids
     others = [SECRET, key.hex(), base64.b64encode(key + b"x").decode(), base64.b64encode(key).decode()[:-1]]
-    assert len({next(iter(vault(one).key_ids)) for one in (base64.b64encode(key).decode(), *others)}) == 5
+    assert len({next(iter(encryptor(one).key_ids)) for one in (base64.b64encode(key).decode(), *others)}) == 5
 
 
 def test_what_is_in_clear_passes_or_is_refused() -> None:
-    assert Vault().new("me", "t-1") is None
-    assert vault(enabled=False).new("me", "t-1") is None
-    assert vault(enabled=False).open_record("me", "t-1", RECORD) == b"what is known"
-    for one in (Vault(), vault()):
+    assert Encryptor().new("me", "t-1") is None
+    assert encryptor(enabled=False).new("me", "t-1") is None
+    assert encryptor(enabled=False).open_record("me", "t-1", RECORD) == b"what is known"
+    for one in (Encryptor(), encryptor()):
         assert one.open_record("me", "t-1", b"\x8cclear") == b"\x8cclear"
     with pytest.raises(StoreError, match=r"is not encrypted, and `store.encryption.clear` is refuse"):
-        vault(clear="refuse").open_record("me", "t-1", b"\x8cclear")
+        encryptor(clear="refuse").open_record("me", "t-1", b"\x8cclear")

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.memory.usage import Tally
+from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.types import Traffic
@@ -31,39 +31,39 @@ def store() -> Fickle:
 
 
 async def test_what_is_counted_is_told_at_once_and_delivered_later(store: Fickle) -> None:
-    tally = Tally(store)
-    tally.add("me", 10, 500)
-    tally.add("me", 5, 0)
-    tally.add("you", 1, 0)
+    usage_counter = UsageCounter(store)
+    usage_counter.add("me", 10, 500)
+    usage_counter.add("me", 5, 0)
+    usage_counter.add("you", 1, 0)
     assert store.counted == 0
-    assert (await tally.stats("me")).traffic == Traffic(15, 500)
-    await tally.deliver()
+    assert (await usage_counter.stats("me")).traffic == Traffic(15, 500)
+    await usage_counter.deliver()
     assert store.counted == 2
-    await tally.deliver()
+    await usage_counter.deliver()
     assert store.counted == 2
-    assert (await store.stats("me")).traffic == (await tally.stats("me")).traffic == Traffic(15, 500)
-    assert (await tally.stats("stranger")).traffic == Traffic()
+    assert (await store.stats("me")).traffic == (await usage_counter.stats("me")).traffic == Traffic(15, 500)
+    assert (await usage_counter.stats("stranger")).traffic == Traffic()
 
 
 async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(store: Fickle) -> None:
-    tally = Tally(store)
-    tally.add("me", 10, 500)
+    usage_counter = UsageCounter(store)
+    usage_counter.add("me", 10, 500)
     store.away = True
-    await tally.deliver()
-    tally.add("me", 1, 1)
-    assert (await tally.stats("me")).traffic == Traffic(11, 501)
+    await usage_counter.deliver()
+    usage_counter.add("me", 1, 1)
+    assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
     store.away = False
-    await tally.deliver()
+    await usage_counter.deliver()
     assert (await store.stats("me")).traffic == Traffic(11, 501)
-    assert (await tally.stats("me")).traffic == Traffic(11, 501)
+    assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
 
 
 async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> None:
-    tally = Tally(store, pause=0.001)
+    usage_counter = UsageCounter(store, pause=0.001)
     async with asyncio.timeout(60), anyio.create_task_group() as tasks:
-        tasks.start_soon(tally.follow)
+        tasks.start_soon(usage_counter.follow)
         for total in (1, 2):
-            tally.add("me", 1, 0)
+            usage_counter.add("me", 1, 0)
             while (await store.stats("me")).traffic.sent < total:  # the tally goes on
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

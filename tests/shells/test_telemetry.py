@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.config import load_config
-from mcp_mirror.observability.logging import Net, set_up_logging, tell_operator
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.observability.logging import SecretFilter, set_up_logging, tell_operator
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import Config
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -77,12 +77,12 @@ def test_what_looks_like_a_credential_or_another_line_is_none(log: Log, said: st
 
 def test_a_memory_path_is_told_by_the_hash_that_the_audit_log_has(log: Log) -> None:
     (line,) = log(f'under "{BASE}/secret key" there is')
-    short = Shorthand(KEYS["audit"].encode()).of(f"{BASE}/secret key")
+    short = PathHasher(KEYS["audit"].encode()).of(f"{BASE}/secret key")
     assert line.endswith(f": under (path {short}) there is")
 
 
 def test_a_message_is_bounded() -> None:
-    assert len(Net(Shorthand(b"k")).clean("x" * 100_000)) == 4000
+    assert len(SecretFilter(PathHasher(b"k")).clean("x" * 100_000)) == 4000
 
 
 def test_a_line_may_be_an_object(log: Log) -> None:

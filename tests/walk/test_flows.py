@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from mcp_mirror import Mirror
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import Reply, read_reply
@@ -58,7 +58,7 @@ class Desk:
     folder: Path
 
     async def reply(self, tool: str, **arguments: Any) -> Reply:
-        call = ToolCall(Silent(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+        call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
         return read_reply(await asyncio.wait_for(self.application.gateway.call_tool(call), BOUND))
 
     async def text(self, tool: str, **arguments: Any) -> str:
@@ -78,7 +78,7 @@ class Desk:
         return path_in(await self.text(f"{name}_say_mirrored", result=json.dumps(result)))
 
     async def labels(self, path: str) -> Mapping[str, str]:
-        known = await self.application.gateway.keeper.store.describe(LOCAL, path)
+        known = await self.application.gateway.writer.store.describe(LOCAL, path)
         assert isinstance(known, Descriptor)
         return known.labels
 
@@ -306,7 +306,7 @@ async def test_no_result_that_the_model_may_not_see_is_shown_in_any_part(desk: A
     mirror = {"expose_originals": True, "resource_links": True, "notice": "paper"}
     async with desk(STRICT, flows=HIDING, mirror=mirror) as user:
         for result in HIDDEN:
-            call = ToolCall(Silent(Caller(LOCAL)), tool, json.dumps({"result": json.dumps(result)}).encode())
+            call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps({"result": json.dumps(result)}).encode())
             reply = await user.application.gateway.call_tool(call)
             shown = b"".join(b"".join(part) if isinstance(part, tuple) else bytes(part) for part in reply.values())
             assert b"c4nary" not in shown
@@ -386,8 +386,8 @@ async def test_every_store_keeps_the_labels(
 
 async def test_a_value_from_before_there_were_labels_is_taken_for_the_worst(desk: Any) -> None:
     async with desk(STRICT) as user:
-        base, keeper = f"say-{uuid.uuid4()}", user.application.gateway.keeper
-        await keeper.keep_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
+        base, writer = f"say-{uuid.uuid4()}", user.application.gateway.writer
+        await writer.keep_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
         assert await user.labels(base) == {}
         assert "it is untrusted" in await user.refused("mail_hear_mirrored", x=base)
         told = await user.text("memory_describe", memory_path=base)

@@ -10,7 +10,7 @@ import pytest
 
 from mcp_mirror import Mirror
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.prune import prune_messages
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
@@ -42,8 +42,8 @@ async def test_a_twin_takes_what_was_pruned_by_its_path_by_the_path_of_a_key_and
         async with DiskStore(policy, time.time, tmp_path / "store") as store:
             memory: dict[str, bytes] = {}
             stub = prune_messages(MESSAGES, 0, "openai", memory).messages[2]["content"]
-            keeper = Keeper(store, policy, time.time)
-            await keeper.keep_values("local", Provenance("mcp-mirror", "prune", ""), memory, estimate_tokens)
+            writer = ValueWriter(store, policy, time.time)
+            await writer.keep_values("local", Provenance("mcp-mirror", "prune", ""), memory, estimate_tokens)
         [path] = memory
         heard = await client.text("hear_mirrored", {"all": path, "name": f"{path}/name", "pasted": stub})
         assert json.loads(heard)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from tests.walk.test_children import offspring
 
-from mcp_mirror.security.ssrf_guard import PRIVATE, GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ async def test_a_redirect_to_another_origin_is_not_followed(
 
 async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
     async with trap() as (port, came):
-        named = Reach.of("https://mcp.example.com/mcp")
-        async with httpx2.AsyncClient(transport=GuardedTransport(named)) as client:
+        named = AddressPolicy.of("https://mcp.example.com/mcp")
+        async with httpx2.AsyncClient(transport=SSRFGuardTransport(named)) as client:
             for host in ("127.0.0.1", "localhost", LOOKS_PUBLIC, "[::ffff:127.0.0.1]", "2130706433"):
                 with pytest.raises(httpx2.ConnectError, match="private address"):
                     await client.get(f"http://{host}:{port}/")
@@ -93,7 +93,7 @@ async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
 
 async def test_a_host_with_an_address_that_does_not_answer_is_reached_at_another(listening: Listening) -> None:
     async with listening("raw_http.py") as port:
-        transport = GuardedTransport(Reach.of("http://localhost/"))  # which is ::1 too, where nobody listens
+        transport = SSRFGuardTransport(AddressPolicy.of("http://localhost/"))  # which is ::1 too, where nobody listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
 
@@ -138,9 +138,9 @@ async def _everything(client: Lines, strings: list[str]) -> None:
 async def test_nothing_that_a_client_can_say_starts_a_program_or_makes_a_connection(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
-    made, exchange = tmp_path / "made", tmp_path / "exchange"
-    exchange.mkdir()
-    config = configured({"up": raw()}, memory_tools={"roots": [str(exchange)]})
+    made, channel = tmp_path / "made", tmp_path / "exchange"
+    channel.mkdir()
+    config = configured({"up": raw()}, memory_tools={"roots": [str(channel)]})
     async with trap() as (port, came), speak(config) as client:
         await client.greet()
         await client.call("hear_mirrored", '{"text":"first"}')

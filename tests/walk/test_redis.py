@@ -42,7 +42,7 @@ async def stored(client: Lines, result: dict[str, Any] = LARGE) -> str:
     return str(path_in(told))
 
 
-async def recalled(client: Lines, path: str) -> str:
+async def found_value(client: Lines, path: str) -> str:
     return await client.text("retrieve_final_answer_from_memory", {"memory_path": path})
 
 
@@ -54,10 +54,10 @@ async def test_a_path_of_one_gateway_works_in_another_and_after_both(
         await one.greet()
         await other.greet()
         path = await stored(one)
-        assert "a line of text" in await recalled(other, path)
+        assert "a line of text" in await found_value(other, path)
     async with speak(config) as later:
         await later.greet()
-        assert "a line of text" in await recalled(later, path)
+        assert "a line of text" in await found_value(later, path)
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
@@ -88,7 +88,7 @@ async def test_without_its_store_a_gateway_does_what_it_can_and_says_what_it_can
         ]
         own_redis.start() if fault == "kill" else own_redis.resume()
         async with asyncio.timeout(BOUND):
-            while "a line of text" not in await recalled(client, path):  # noqa: ASYNC110  # a server comes back
+            while "a line of text" not in await found_value(client, path):  # noqa: ASYNC110  # a server comes back
                 await asyncio.sleep(0.05)
         assert await stored(client)
     log = b"".join(client.stderr).decode()

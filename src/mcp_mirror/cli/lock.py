@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from mcp_mirror.app import Application
-from mcp_mirror.security.pins import NO_LOCK, Change, Finding, Lock, Pinned, differences, pin_upstream
+from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, differences, pin_upstream
 from mcp_mirror.upstreams.upstream import Upstream
 
 DIFFERENCES: Final = {"  -": "red", "  +": "green"}
@@ -25,7 +25,7 @@ class Comparison:
     """What could not be looked at, a sentence each."""
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[DefinitionChange, ...]:
         """What differs."""
         return differences(self.was or NO_LOCK, self.now)
 

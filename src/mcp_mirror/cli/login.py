@@ -18,7 +18,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.security.ssrf_guard import GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, Person
 
@@ -102,7 +102,7 @@ async def _try(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None:
 async def _knock(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Response]:
     """A request without a token, and its refusal, which says where tokens are had; one of ours where all are let in."""
     headers = {**endpoint.headers, **_HEADERS}
-    guarded = GuardedTransport(Reach.of(endpoint.url, everywhere=endpoint.allow_private))
+    guarded = SSRFGuardTransport(AddressPolicy.of(endpoint.url, everywhere=endpoint.allow_private))
     async with httpx2.AsyncClient(transport=guarded, timeout=_CONNECT, follow_redirects=False) as client:
         for message in _KNOCKS:
             request = client.build_request("POST", endpoint.url, content=json.dumps(message), headers=headers)

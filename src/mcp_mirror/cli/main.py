@@ -17,7 +17,7 @@ import typer
 
 from mcp_mirror import __version__
 from mcp_mirror.app import Application, open_application, open_kept_store
-from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.arguments import read_arguments
 from mcp_mirror.cli.check import follow_start, open_console, report
 from mcp_mirror.cli.flows import print_flows
@@ -234,7 +234,7 @@ def call(
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _until_served(application, tool)
             arguments = read_arguments(given, _schema_of(application, tool))
-            asked = ToolCall(Silent(Caller(LOCAL)), tool, arguments)
+            asked = ToolCall(NullChannel(Caller(LOCAL)), tool, arguments)
             made.append((asked, await application.gateway.call_tool(asked)))
 
     run_to_end(run())
@@ -242,7 +242,7 @@ def call(
     result = {key: _parsed(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))  # noqa: T201  # the output
-    if asked.course.path and loaded.store.kind in (None, "memory"):
+    if asked.call_trace.path and loaded.store.kind in (None, "memory"):
         say(_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
 

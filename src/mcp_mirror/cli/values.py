@@ -28,14 +28,14 @@ from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.files import bytes_of
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import Recalled, recall, unknown_path
+from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.logging import set_up_logging
 from mcp_mirror.paths import tool_label, unwrap
-from mcp_mirror.security.sanitize import plain_lines
+from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Descriptor
-from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.frames import FrameScanner
 
 values_app = typer.Typer(no_args_is_help=True, help="Stored values: list, show, export and clear them.")
 
@@ -61,15 +61,15 @@ class _Shelf:
     store: Store
     namespace: str
 
-    async def find(self, text: str) -> Recalled:
+    async def find(self, text: str) -> FoundValue:
         """The value under a path.
 
         Raises:
             ToolError: There is none; the message names paths that may be meant.
         """
         path = read_path(text)
-        with Leash() as leash:
-            async with aclosing(Scanner(leash)) as scanner:
+        with ChildWatchdog() as child_watchdog:
+            async with aclosing(FrameScanner(child_watchdog)) as scanner:
                 found = await recall(self.store, scanner, self.namespace, path) if path else None
         if found is None:
             raise await unknown_path(self.store, self.namespace, unwrap(text))
@@ -118,7 +118,7 @@ def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigO
         found = await shelf.find(path)
         facts = _facts(found.known) | {"path": str(found.path)} if found.known else {}
         for name, fact in facts.items():
-            print(f"{name + ':':<12}{plain_lines(str(fact))}")  # noqa: T201  # the output
+            print(f"{name + ':':<12}{sanitize_to_lines(str(fact))}")  # noqa: T201  # the output
         print(f"\n{_beginning(found)}")  # noqa: T201  # the output
 
     _run(config, namespace, run)
@@ -214,7 +214,7 @@ def _as_table(found: Iterable[Descriptor]) -> Table:
         table.add_column(name, overflow="fold")
     now = time.time()
     for one in found:
-        tool, upstream = plain_lines(one.provenance.tool), one.provenance.upstream
+        tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
         times = (_duration(now - one.created), _duration(one.expires - now))
         table.add_row(one.base, tool, upstream, one.media_type or one.kind, human_bytes(one.size), *times)
     return table
@@ -248,7 +248,7 @@ def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _beginning(found: Recalled) -> str:
+def _beginning(found: FoundValue) -> str:
     """The first bytes of a value, without characters that nobody sees; of media, how to get them."""
     if found.kind == "binary":
         return "Media are not shown. Write them to a file with `mcp-mirror values export`."
@@ -258,7 +258,7 @@ def _beginning(found: Recalled) -> str:
         if len(head) > _SHOWN:
             break
     more = "\n... `mcp-mirror values export` writes all of it." if len(head) > _SHOWN else ""
-    return plain_lines(head[:_SHOWN].decode("utf-8", "ignore")) + more
+    return sanitize_to_lines(head[:_SHOWN].decode("utf-8", "ignore")) + more
 
 
 def _write(path: Path, pieces: Iterable[Buffer], *, force: bool) -> int:

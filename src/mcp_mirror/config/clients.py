@@ -11,7 +11,7 @@ from typing import Final
 
 from mcp_mirror.config.fields import kind_name
 from mcp_mirror.config.models import UPSTREAM_NAME
-from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 
 CLIENT_BLOCKS: Final[Mapping[str, str]] = {
     "mcpServers": "Claude, Cursor, Cline, Roo, Windsurf, Gemini CLI and others",
@@ -138,7 +138,7 @@ def _add(gathered: dict[str, Node], name: str, node: Node, findings: Findings) -
     gathered.setdefault(name, node)
 
 
-def _upstream_name(name: str, place: Place, findings: Findings) -> str:
+def _upstream_name(name: str, place: YamlLocation, findings: Findings) -> str:
     usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if usable != name and UPSTREAM_NAME.fullmatch(usable):
         findings.warn(place, f"the upstream is called '{usable}' here; names are of A-Z, a-z, 0-9, _, - and dots")

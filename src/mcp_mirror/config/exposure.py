@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_mirror.config.clients import RENAMED
-from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 
 _NAMED: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
 """Names of headers and variables whose values are secrets."""
@@ -40,7 +40,7 @@ def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
         )
 
 
-def _literal_secrets(node: Node) -> Iterator[Place]:
+def _literal_secrets(node: Node) -> Iterator[YamlLocation]:
     match node:
         case Scalar():
             if "${" not in node.text and _is_secret(node):

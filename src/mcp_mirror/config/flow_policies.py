@@ -7,7 +7,7 @@ from mcp_mirror.config.flows import FilesPlaceSection, FlowsSection, ModelPlaceS
 from mcp_mirror.config.models import ConfigFile
 from mcp_mirror.config.source import Findings, Items, Node, Table
 from mcp_mirror.security.flows import EVERYBODY, read_rule
-from mcp_mirror.settings.labels import WORDS, ZONE, Accepts, FlowsPolicy, PlacePolicy, Rule
+from mcp_mirror.settings.labels import WORDS, ZONE, Accepts, FlowRule, FlowsPolicy, PlacePolicy
 
 _GLOB: Final = frozenset("*?[")
 
@@ -40,7 +40,7 @@ def read_place(section: ModelPlaceSection) -> PlacePolicy:
     )
 
 
-def _rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+def _rules(texts: tuple[str, ...]) -> tuple[FlowRule, ...]:
     return tuple(rule for text in texts if (rule := read_rule(text)))
 
 

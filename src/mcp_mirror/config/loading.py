@@ -27,7 +27,7 @@ from mcp_mirror.config.flow_policies import check_flows, read_flows, read_place
 from mcp_mirror.config.limits import read_bounds, read_limits
 from mcp_mirror.config.models import UPSTREAM_NAME, ConfigFile, MemoryToolsSection, UpstreamSection
 from mcp_mirror.config.shape import keys_at, plain
-from mcp_mirror.config.source import Findings, Items, Node, Place, Scalar, Table, expand, read_yaml
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation, expand, read_yaml
 from mcp_mirror.config.store_policies import check_store, read_store
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.access import TOKEN_PREFIX
@@ -321,20 +321,20 @@ def _unknown_key(loc: tuple[str, ...]) -> str:
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; wanted one of {', '.join(keys)}"
 
 
-def _unknown_place(place: Place) -> Place:
+def _unknown_place(place: YamlLocation) -> YamlLocation:
     """No key of ours is long or odd, but a secret in the place of a key is."""
     name = place.path[-1]
     return place if name.replace("-", "_").isidentifier() and len(name) <= LONGEST_KEY else _parent(place)
 
 
-def _safe_place(node: Node) -> Place:
+def _safe_place(node: Node) -> YamlLocation:
     """In `env: {secret}` the secret is a key without a value."""
     keys = node.place.path
     lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
     return _parent(node.place) if lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers") else node.place
 
 
-def _parent(place: Place) -> Place:
+def _parent(place: YamlLocation) -> YamlLocation:
     return replace(place, path=place.path[:-1])
 
 
@@ -414,7 +414,7 @@ class _Builder:
         return seconds / 1000
 
 
-def _is_clients_timeout(place: Place) -> bool:
+def _is_clients_timeout(place: YamlLocation) -> bool:
     """Whether no unit is known: Codex's `tool_timeout_sec` has its own in its name."""
     return place.path[0] in CLIENT_BLOCKS and place.path[-1] == "timeout"
 

@@ -62,22 +62,22 @@ _SYNTAX: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class YamlLocation:
     """Where in the file something is: its line (from 1) and the keys that lead to it, as the user wrote them."""
 
     line: int
     path: tuple[str, ...] = ()
 
-    def child(self, key: str, line: int) -> "Place":
+    def child(self, key: str, line: int) -> "YamlLocation":
         """The place of a key or item below this one."""
-        return Place(line, (*self.path, key))
+        return YamlLocation(line, (*self.path, key))
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """Text, a number, a boolean or nothing, as it was written."""
 
-    place: Place
+    place: YamlLocation
     text: str = field(repr=False)
     kind: Kind = "text"
     flipped: bool = False
@@ -88,7 +88,7 @@ class Scalar:
 class Items:
     """A list."""
 
-    place: Place
+    place: YamlLocation
     nodes: tuple["Node", ...]
 
 
@@ -96,7 +96,7 @@ class Items:
 class Table:
     """A mapping. A member's place is that of its key."""
 
-    place: Place
+    place: YamlLocation
     members: Mapping[str, "Node"]
 
 
@@ -111,15 +111,15 @@ class Findings:
     _problems: list[tuple[int, str]] = field(default_factory=list)
     _warnings: list[tuple[int, str]] = field(default_factory=list)
 
-    def problem(self, place: Place, message: str) -> None:
+    def problem(self, place: YamlLocation, message: str) -> None:
         """Note what must be mended at `place`."""
         self._problems.append((place.line, self._line(place, message)))
 
-    def warn(self, place: Place, message: str) -> None:
+    def warn(self, place: YamlLocation, message: str) -> None:
         """Note what is read without effect at `place`."""
         self._warnings.append((place.line, self._line(place, message)))
 
-    def fail(self, place: Place, message: str) -> NoReturn:
+    def fail(self, place: YamlLocation, message: str) -> NoReturn:
         """Stop reading here.
 
         Raises:
@@ -142,7 +142,7 @@ class Findings:
         """The warnings in the order of the file."""
         return tuple(text for _, text in sorted(self._warnings, key=lambda found: found[0]))
 
-    def _line(self, place: Place, message: str) -> str:
+    def _line(self, place: YamlLocation, message: str) -> str:
         keys = ".".join(shown_key(key) for key in place.path)
         return f"{self.file}:{place.line}: {keys}: {message}" if keys else f"{self.file}:{place.line}: {message}"
 
@@ -163,13 +163,13 @@ def read_yaml(text: str, findings: Findings) -> Node:
     Raises:
         ConfigError: the text is not YAML, is empty, or means more than `MAX_NODES` nodes.
     """
-    place, message = Place(1), "the file is empty; begin with 'upstreams:'"
+    place, message = YamlLocation(1), "the file is empty; begin with 'upstreams:'"
     try:
         root = yaml.compose(_without_json_tabs(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         root, place, message = None, _marked_place(error), _explain(error)
     except yaml.reader.ReaderError as error:
-        root, place = None, Place(text.count("\n", 0, error.position) + 1)
+        root, place = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "a control character stands here; remove it"
     except (ValueError, OverflowError):
         root, message = None, 'an escape such as "\\U..." in quotes names no character'
@@ -177,7 +177,7 @@ def read_yaml(text: str, findings: Findings) -> Node:
         root, message = None, f"nested deeper than {MAX_DEPTH} levels; a configuration needs fewer"
     if root is None:
         findings.fail(place, message)
-    return _Reader(findings).read(root, Place(_line_of(root)), MAX_DEPTH)
+    return _Reader(findings).read(root, YamlLocation(_line_of(root)), MAX_DEPTH)
 
 
 def _without_json_tabs(text: str) -> str:
@@ -191,9 +191,9 @@ def _without_json_tabs(text: str) -> str:
     return text.replace("\t", " ")
 
 
-def _marked_place(error: yaml.MarkedYAMLError) -> Place:
+def _marked_place(error: yaml.MarkedYAMLError) -> YamlLocation:
     mark = error.problem_mark or error.context_mark
-    return Place(mark.line + 1 if mark else 1)
+    return YamlLocation(mark.line + 1 if mark else 1)
 
 
 def _explain(error: yaml.MarkedYAMLError) -> str:
@@ -215,7 +215,7 @@ class _Reader:
     findings: Findings
     nodes: int = 0
 
-    def read(self, node: yaml.Node, place: Place, depth: int) -> Node:
+    def read(self, node: yaml.Node, place: YamlLocation, depth: int) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             self.findings.fail(place, f"aliases repeat this file into more than {MAX_NODES} values; use fewer")
@@ -229,11 +229,11 @@ class _Reader:
             return Table(place, self._members(node, place, depth))
         return Items(place, tuple(self._items(node, place, depth)))
 
-    def _unusable(self, place: Place, message: str) -> Scalar:
+    def _unusable(self, place: YamlLocation, message: str) -> Scalar:
         self.findings.problem(place, message)
         return Scalar(place, "", "unusable")
 
-    def _scalar(self, node: yaml.ScalarNode, place: Place) -> Scalar:
+    def _scalar(self, node: yaml.ScalarNode, place: YamlLocation) -> Scalar:
         kind = _KINDS.get(node.tag)
         text = _joined_surrogates(node.value)
         if kind is None:
@@ -245,11 +245,11 @@ class _Reader:
             kind = "number"
         return Scalar(place, text, kind)
 
-    def _items(self, node: yaml.Node, place: Place, depth: int) -> Iterator[Node]:
+    def _items(self, node: yaml.Node, place: YamlLocation, depth: int) -> Iterator[Node]:
         for index, item in enumerate(node.value):
             yield self.read(item, place.child(str(index), _line_of(item)), depth - 1)
 
-    def _members(self, node: yaml.MappingNode, place: Place, depth: int) -> dict[str, Node]:
+    def _members(self, node: yaml.MappingNode, place: YamlLocation, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
@@ -265,8 +265,8 @@ class _Reader:
             members = {**self._merge(base, place, depth), **members}
         return members
 
-    def _key(self, key: yaml.Node, place: Place) -> str | None:
-        at = Place(_line_of(key), place.path)
+    def _key(self, key: yaml.Node, place: YamlLocation) -> str | None:
+        at = YamlLocation(_line_of(key), place.path)
         scalar = self._scalar(key, at) if isinstance(key, yaml.ScalarNode) else None
         if scalar is None:
             self.findings.problem(
@@ -274,12 +274,12 @@ class _Reader:
             )
         return scalar.text if scalar and scalar.kind != "unusable" else None
 
-    def _merge(self, base: yaml.Node, place: Place, depth: int) -> Mapping[str, Node]:
+    def _merge(self, base: yaml.Node, place: YamlLocation, depth: int) -> Mapping[str, Node]:
         self.nodes += 1
         if isinstance(base, yaml.MappingNode) and depth > 1:
             table = self.read(base, place, depth - 1)
             return table.members if isinstance(table, Table) else {}
-        self.findings.problem(Place(_line_of(base), place.path), "wanted a mapping to merge after '<<'")
+        self.findings.problem(YamlLocation(_line_of(base), place.path), "wanted a mapping to merge after '<<'")
         return {}
 
 

@@ -42,7 +42,7 @@ _TOLD: Final = frozenset({b'"image"', b'"audio"'})
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class TokenAccount:
     """What is in one conversation, in estimated tokens."""
 
     capacity: int
@@ -59,11 +59,11 @@ class Account:
         """How much of the room a call gets that wants so much: less than `LEAST` where there is no room to call."""
         return min(wanted, max(self.room // SHARE, min(self.room, LEAST)))
 
-    def hold(self, tokens: int) -> "Account":
+    def hold(self, tokens: int) -> "TokenAccount":
         """With more held, out of the room."""
         return replace(self, held=self.held + tokens)
 
-    def settle(self, held: int, cost: int) -> "Account":
+    def settle(self, held: int, cost: int) -> "TokenAccount":
         """With what a call held given back, and what it sent counted."""
         return replace(self, sent=self.sent + cost, held=self.held - held)
 

@@ -28,7 +28,7 @@ _OLD_APP: Final = "ui/resourceUri"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One advertised tool and the upstream tool behind it."""
 
     name: str
@@ -57,7 +57,7 @@ class Entry:
 class Catalog:
     """What is served, in a stable order: the upstreams' in the configuration, the tools' in their listings."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CatalogEntry]
     labels: frozenset[str]
     """The tool labels with which paths of ours begin."""
     problems: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     for policy, tools in given:
         found += yield from _admitted(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogEntry] = {}
     quarantined: dict[str, Finding] = {}
     names = Names(rules.reserved, rules.held)
     for mirrored in rules.kinds:
@@ -260,13 +260,13 @@ def _problems_of(policy: UpstreamPolicy, examined: Examined) -> Iterator[str]:
 _ANY: Final[Schema] = {"type": "object"}
 
 
-def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> Entry:
+def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
     original = {**examined.kept, **described, "name": name, "inputSchema": _own_schema(examined)}
     original.pop(EXECUTION, None)
     twin = twin_of(examined.kept, name, examined.widened, policy.description)
-    return Entry(
+    return CatalogEntry(
         name=name,
         upstream=one.policy.name,
         tool=one.name,

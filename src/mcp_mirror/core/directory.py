@@ -19,7 +19,7 @@ Kind = Literal["resources", "templates", "prompts"]
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
-class Named(NamedTuple):
+class ListKind(NamedTuple):
     """How a kind of thing is listed, and by what its items are known."""
 
     method: str
@@ -27,14 +27,14 @@ class Named(NamedTuple):
     key: str
 
 
-KINDS: Final[Mapping[Kind, Named]] = {
-    "resources": Named("resources/list", "resources", "uri"),
-    "templates": Named("resources/templates/list", "resourceTemplates", "uriTemplate"),
-    "prompts": Named("prompts/list", "prompts", "name"),
+KINDS: Final[Mapping[Kind, ListKind]] = {
+    "resources": ListKind("resources/list", "resources", "uri"),
+    "templates": ListKind("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    "prompts": ListKind("prompts/list", "prompts", "name"),
 }
 
 
-class Place(NamedTuple):
+class ResourceOrigin(NamedTuple):
     """Where a thing really is."""
 
     upstream: str
@@ -42,12 +42,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedList:
     """The lists of all upstreams as one."""
 
     items: tuple[Segments, ...]
     """As they came, but for the keys that had to be changed."""
-    places: Mapping[str, Place]
+    places: Mapping[str, ResourceOrigin]
 
 
 IsReserved = Callable[[str], bool]
@@ -58,7 +58,7 @@ def _is_free(_name: str) -> bool:
     return False
 
 
-def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free) -> Merged:
+def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free) -> MergedList:
     """One list of many.
 
     Args:
@@ -68,23 +68,25 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserve
     """
     key = KINDS[kind].key
     items: list[Segments] = []
-    places: dict[str, Place] = {}
+    places: dict[str, ResourceOrigin] = {}
     for upstream, raws in listed:
         for raw in raws:
             members = open_object(raw) or {}
             name = _text(members.get(key))
             if name is None:
                 continue
-            place = Place(upstream, name)
+            place = ResourceOrigin(upstream, name)
             own = name_at(kind, place, places, is_reserved)
             if own in places:
                 continue  # the same upstream lists it twice
             places[own] = place
             items.append((raw,) if own == name else object_of({**members, key: msgspec.json.encode(own)}))
-    return Merged(tuple(items), places)
+    return MergedList(tuple(items), places)
 
 
-def name_at(kind: Kind, place: Place, places: Mapping[str, Place], is_reserved: IsReserved = _is_free) -> str:
+def name_at(
+    kind: Kind, place: ResourceOrigin, places: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
+) -> str:
     """The name under which clients know a thing, or are to: its own, unless that is another's already."""
     name = place.key
     while is_reserved(name) or places.get(name, place) != place:

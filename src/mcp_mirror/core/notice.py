@@ -24,7 +24,7 @@ from mcp_mirror.core.preview import (
 )
 from mcp_mirror.paths import LABEL_OF_SHOWN, LABEL_OF_TEXT, escape_token, position_token, unescape_token
 from mcp_mirror.payload.json_spans import trim
-from mcp_mirror.security.sanitize import bare, cut, plain_lines, quoted, visible
+from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Buffer, Kind, Member
 
@@ -128,11 +128,11 @@ def _preview(stored: Stored) -> Preview:
 
 
 def _excerpt_lines(error: Excerpt) -> tuple[str, ...]:
-    head = cut(plain_lines(error.head), _HEAD)
+    head = cut(sanitize_to_lines(error.head), _HEAD)
     if not error.tail:
         return (head,)
     # The end is where the cause is: of it the last bytes stay.
-    tail = plain_lines(error.tail).encode()[-_HEAD // 2 :].decode(errors="ignore")
+    tail = sanitize_to_lines(error.tail).encode()[-_HEAD // 2 :].decode(errors="ignore")
     return (head, "It ends:", tail)
 
 
@@ -153,7 +153,7 @@ def _use(stored: Stored) -> str:
 
 
 def _listed(stored: Stored, room: int) -> str:
-    shown, left = _shown_keys(stored, lambda key, value: f"{quoted(f'/{key}', _KEY)} {value}", _KEYS)
+    shown, left = _shown_keys(stored, lambda key, value: f"{as_json_string(f'/{key}', _KEY)} {value}", _KEYS)
     room, fitting = room - _MORE_TOKENS, 0
     for said in shown:
         room -= stored.estimate(said.encode()) + 1
@@ -165,10 +165,10 @@ def _listed(stored: Stored, room: int) -> str:
 
 
 def _paper(stored: Stored) -> str:
-    given = bare(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
+    given = strip_invisible(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
     content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
     also = f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
-    first = f"The function {bare(stored.tool, _NAME)} was executed with the input {given}.\n"
+    first = f"The function {strip_invisible(stored.tool, _NAME)} was executed with the input {given}.\n"
     told = _paper_error(stored) or _paper_keys(stored)
     media = "".join(f"\n{line}" for line in _named_media(stored))
     return (
@@ -188,7 +188,9 @@ def _paper_error(stored: Stored) -> str:
 
 def _paper_keys(stored: Stored) -> str:
     longest = 2 * _KEY + _NAME
-    shown, left = _shown_keys(stored, lambda key, _: f"- {quoted(f'{stored.path}/{key}', longest)}", _PAPER_KEYS)
+    shown, left = _shown_keys(
+        stored, lambda key, _: f"- {as_json_string(f'{stored.path}/{key}', longest)}", _PAPER_KEYS
+    )
     listed = "\n".join((*shown, *([f"and {left:,} more"] if left else ())))
     return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
@@ -226,7 +228,7 @@ def _json_content(shown: str, kind: Kind) -> str:
         return _dumped(shown)
     if kind == "text":
         return _dumped(shown)
-    return _STRING_OR_SPACE.sub(lambda part: visible(part[0]) if part[0][0] == '"' else "", shown)
+    return _STRING_OR_SPACE.sub(lambda part: sanitize(part[0]) if part[0][0] == '"' else "", shown)
 
 
 def _is_json(text: str) -> bool:
@@ -238,18 +240,18 @@ def _is_json(text: str) -> bool:
 
 
 def _dumped(value: Any) -> str:
-    return visible(json.dumps(value, ensure_ascii=False))
+    return sanitize(json.dumps(value, ensure_ascii=False))
 
 
 def _json_cut(text: str, limit: int) -> str:
     """As much of an error as fits when it is quoted."""
-    shown: str = json.loads(f'"{cut(_dumped(plain_lines(text))[1:-1], limit)}"')
+    shown: str = json.loads(f'"{cut(_dumped(sanitize_to_lines(text))[1:-1], limit)}"')
     return shown
 
 
 def _json_end(text: str, limit: int) -> str:
     """As much of the end of an error as fits when it is quoted."""
-    end = plain_lines(text)[-limit:]
+    end = sanitize_to_lines(text)[-limit:]
     while len(_dumped(end).encode()) > limit + 2:
         end = end[len(end) // 8 + 1 :]
     return end
@@ -290,7 +292,7 @@ def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tu
     shown: list[str] = []
     for position, member in enumerate(stored.members if stored.kind == "object" else ()):
         if stored.preview and (
-            len(member.key) > _KEY or len(quoted(escape_token(member.key), 2 * _KEY).encode()) > _KEY
+            len(member.key) > _KEY or len(as_json_string(escape_token(member.key), 2 * _KEY).encode()) > _KEY
         ):
             continue
         token = escape_token(member.key) if stored.preview else position_token(position)

@@ -22,7 +22,7 @@ from mcp_mirror.payload.json_spans import (
     text_start,
     trim,
 )
-from mcp_mirror.security.sanitize import bare, cut, plain_lines, quoted
+from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
 
 Estimate = Callable[[Buffer], int]
@@ -93,7 +93,9 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
         return _text(blob, span, room)
     if kind == "array":
         return _array(blob, span, room)
-    return Preview(f"{kind} {bare(str(bytes(blob[span.start : span.stop][:_TINY]), 'utf-8', 'replace'), _TINY)}")
+    return Preview(
+        f"{kind} {strip_invisible(str(bytes(blob[span.start : span.stop][:_TINY]), 'utf-8', 'replace'), _TINY)}"
+    )
 
 
 def preview_rows(blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MOST_TOKENS) -> Preview | None:
@@ -109,7 +111,7 @@ def preview_rows(blob: Buffer, known: Sequence[Member], estimate: Estimate, room
     largest = max(arrays, key=lambda member: member.span.length, default=None)
     if largest is None or not _is_table(blob, largest.span):
         return None
-    named = f'fields of "/{bare(escape_token(largest.key), _FIELD)}": '
+    named = f'fields of "/{strip_invisible(escape_token(largest.key), _FIELD)}": '
     left = _Room(estimate, room)
     left.takes(named)
     fields, first = _rows(blob, largest.span, left)
@@ -120,7 +122,7 @@ def describe_media(media: Media) -> str:
     """`image/png, 1280x720, 0.9 MB`."""
     pixels = media.pixels
     sides = (f"{pixels[0]}x{pixels[1]}",) if pixels else ()
-    return ", ".join((bare(media.media_type or "file", _FIELD), *sides, human_bytes(media.size)))
+    return ", ".join((strip_invisible(media.media_type or "file", _FIELD), *sides, human_bytes(media.size)))
 
 
 @dataclass(slots=True)
@@ -151,14 +153,14 @@ def _text(blob: Buffer, span: Span, room: _Room) -> Preview:
     summary = ", ".join(said)
     room.takes(summary)
     if not breaks:
-        return Preview(summary, tuple(_ends(plain_lines(head), plain_lines(end))))
+        return Preview(summary, tuple(_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first, last = _lines_of(head), _lines_of(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
     return Preview(summary, tuple(_edges(first[:_HEAD_LINES], last, count, room)))
 
 
 def _lines_of(text: str) -> list[str]:
-    return [cut(line, _LINE) for line in plain_lines(text).rstrip("\n").split("\n")]
+    return [cut(line, _LINE) for line in sanitize_to_lines(text).rstrip("\n").split("\n")]
 
 
 def _ends(head: str, end: str) -> Iterator[str]:
@@ -222,7 +224,7 @@ def _rows(blob: Buffer, span: Span, room: _Room) -> tuple[str, tuple[str, ...]]:
             break
     shown: list[str] = []
     for key, found in islice(kinds.items(), _FIELDS):
-        field = f"{bare(key, _FIELD)} {' or '.join(found)}"
+        field = f"{strip_invisible(key, _FIELD)} {' or '.join(found)}"
         if not room.takes(field):
             break
         shown.append(field)
@@ -236,7 +238,7 @@ def _row(blob: Buffer, known: Iterable[Member], room: _Room) -> str:
     """One object as JSON, with long strings cut and large containers left out; empty where there is no room."""
     parts: list[str] = []
     for key, span in known:
-        part = f"{quoted(key, _FIELD)}:{_cell(blob, span)}"
+        part = f"{as_json_string(key, _FIELD)}:{_cell(blob, span)}"
         if not room.takes(part):
             parts.append("...")
             break
@@ -247,10 +249,10 @@ def _row(blob: Buffer, known: Iterable[Member], room: _Room) -> str:
 def _cell(blob: Buffer, span: Span) -> str:
     kind = kind_at(blob, span.start)
     if kind == "text":
-        return quoted(text_start(blob, span, 4 * _STRING), _STRING)
+        return as_json_string(text_start(blob, span, 4 * _STRING), _STRING)
     if kind in ("object", "array") and span.length > _STRING:
         return "{...}" if kind == "object" else "[...]"
-    return bare(re.sub(r"\s+", " ", str(bytes(blob[span.start : span.stop]), "utf-8", "replace")), _TINY)
+    return strip_invisible(re.sub(r"\s+", " ", str(bytes(blob[span.start : span.stop]), "utf-8", "replace")), _TINY)
 
 
 def _first_items(blob: Buffer, span: Span, room: _Room) -> tuple[str, ...]:
@@ -268,7 +270,7 @@ def outline_value(blob: Buffer, span: Span) -> str:
     """A tiny value as it is, any other as what it is and how large."""
     if span.length <= _TINY:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
-        return bare(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
+        return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
     return outline_hidden(blob, span)
 
 

@@ -10,10 +10,10 @@ import msgspec
 
 from mcp_mirror.core.budgets import media_cost
 from mcp_mirror.core.capture import Captured
-from mcp_mirror.core.result_processing import Digest
+from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.payload.json_rpc import array_of
-from mcp_mirror.security.sanitize import visible_ends
+from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 
 Reply = Mapping[str, Buffer | Segments]
@@ -26,7 +26,7 @@ WORDLESS: Final[Reply] = {"content": b"[]", "isError": b"true"}
 """The error that costs nothing."""
 
 
-def reply_of(digest: Digest, linked: str | None) -> Reply:
+def reply_of(digest: ProcessedResult, linked: str | None) -> Reply:
     """The notice and the blocks that pass beside it, or the result as it came.
 
     Args:
@@ -42,7 +42,7 @@ def reply_of(digest: Digest, linked: str | None) -> Reply:
     return _marked(digest.captured, content_reply((*blocks, *links)))
 
 
-def path_reply(digest: Digest, base: str) -> Reply:
+def path_reply(digest: ProcessedResult, base: str) -> Reply:
     """The path of a value alone."""
     return _marked(digest.captured, content_reply(((text_block(f"{base}\n"),),)))
 
@@ -67,7 +67,7 @@ def text_block(text: str) -> bytes:
 
 def error_reply(message: str) -> Reply:
     """A tool error that the model reads. Whatever strangers' words are in it, it is bounded, and nothing is hidden."""
-    return {"content": array_of([text_block(visible_ends(message, LONGEST_ERROR))]), "isError": b"true"}
+    return {"content": array_of([text_block(sanitize_ends(message, LONGEST_ERROR))]), "isError": b"true"}
 
 
 def refusal_result(message: str) -> Mapping[str, Buffer]:

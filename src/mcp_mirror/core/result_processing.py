@@ -23,7 +23,7 @@ INDEXED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ProcessingOptions:
     """How one call's result is to be read."""
 
     rules: CaptureRules
@@ -50,16 +50,16 @@ class Order:
         """Tokens of a text, as the budgets mean them."""
         return (estimator if self.is_bounded else expecter)(self.provider)
 
-    def unshown(self) -> "Order":
+    def unshown(self) -> "ProcessingOptions":
         """The same for a result of which the model may be shown nothing."""
         return replace(self, rules=replace(self.rules, preview=False))
 
-    def hidden(self) -> "Order":
+    def hidden(self) -> "ProcessingOptions":
         """The same for a result that the model may not see: it is stored, and its path alone is told."""
         rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
         return replace(self, rules=rules, style="opaque")
 
-    def tightened(self) -> "Order":
+    def tightened(self) -> "ProcessingOptions":
         """The same for a result of which nothing may be shown: its path alone, unless it must not be stored."""
         mode: CaptureMode = "never" if self.rules.mode == "never" else "always"
         rules = replace(self.rules, mode=mode, inline_budget=0, error_budget=0, passes=False)
@@ -67,7 +67,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class ProcessedResult:
     """What a result came to."""
 
     members: Mapping[str, Buffer]
@@ -107,16 +107,16 @@ def read_ifc(meta: Buffer | msgspec.Raw) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedFrame:
     """The upstream answered with a JSON-RPC error."""
 
     code: int
     message: str
 
 
-def digest_result(
-    members: Mapping[str, Buffer], order: Order, estimate: Estimate, decode: Decode = decode_text
-) -> Digest:
+def process_result(
+    members: Mapping[str, Buffer], order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+) -> ProcessedResult:
     """Read a result.
 
     Raises:
@@ -128,26 +128,28 @@ def digest_result(
     if not order.rules.preview:
         members = _unshown(captured)
     if (value := captured.value) is None:
-        return Digest(members, captured)
+        return ProcessedResult(members, captured)
     if captured.in_order and order.style == "compact":  # a text may speak of the picture above it
         captured = replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, order.max_key_bytes)
     notice = _write_notice(value, captured, order, estimate)
     indexed = replace(value, members=value.members[:INDEXED])
-    return Digest(members, replace(captured, value=indexed), notice)
+    return ProcessedResult(members, replace(captured, value=indexed), notice)
 
 
-def digest_frame(frame: Buffer, order: Order, estimate: Estimate, decode: Decode = decode_text) -> Digest | Refused:
+def process_frame(
+    frame: Buffer, order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+) -> ProcessedResult | RejectedFrame:
     """Read a whole response that was not looked at yet.
 
     Raises:
         WireError: It is no JSON-RPC response, or past a bound.
     """
     members = members_of(frame, order.max_depth)
-    return members if isinstance(members, Refused) else digest_result(members, order, estimate, decode)
+    return members if isinstance(members, RejectedFrame) else process_result(members, order, estimate, decode)
 
 
-def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | Refused:
+def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
     """The members of the result in a whole response that was not looked at yet.
 
     Raises:
@@ -159,7 +161,7 @@ def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer
             error = msgspec.json.decode(message.error, type=_Error)
         except msgspec.ValidationError:
             raise WireError("Its error is not of JSON-RPC's form: a code and a message.") from None
-        return Refused(error.code, bound_error(error.message))
+        return RejectedFrame(error.code, bound_error(error.message))
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
     if asks(message.result):
@@ -197,7 +199,7 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
         raise WireError(f"A key of {longest:,} characters is over `limits.max_key_bytes` ({max_key_bytes:,}).")
 
 
-def _write_notice(value: Draft, captured: Captured, order: Order, estimate: Estimate) -> str:
+def _write_notice(value: Draft, captured: Captured, order: ProcessingOptions, estimate: Estimate) -> str:
     content_base = order.companion_base if captured.companion else order.base
     stored = Stored(
         path=order.base,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.catalog import Entry
+from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.resolve import Escaped, Pointer, Resolved, Spelled, find_spelled, substitute
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ToolError
@@ -24,12 +24,12 @@ _AT_ONCE_BYTES: Final = 1 << 17
 Found = Pointer | Escaped | Spelled
 
 
-Validate = Callable[[Entry, bytes], Awaitable[str | None]]
+Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
 """Returns what is wrong with a tool's arguments, JSON text; None if nothing is, or the upstream is to validate."""
 
 
 async def fitted(  # one call's
-    entry: Entry,
+    entry: CatalogEntry,
     arguments: Buffer,
     found: tuple[Pointer | Escaped, ...],
     values: Mapping[Pointer, Resolved],
@@ -67,7 +67,7 @@ async def fitted(  # one call's
 
 
 async def _substituted(
-    entry: Entry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+    entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
     """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
 
@@ -78,14 +78,14 @@ async def _substituted(
     return await anyio.to_thread.run_sync(put_in) if large else put_in()
 
 
-async def _wrong_in(entry: Entry, arguments: Segments, validate: Validate) -> str | None:
+async def _wrong_in(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
     """What does not fit; None where nothing is wrong, or the upstream is to judge."""
     if sum(len(segment) for segment in arguments) > _CHECKED_BYTES:
         return None
     return await validate(entry, bytes(join(arguments)))
 
 
-def header_arguments(entry: Entry, arguments: Segments) -> dict[str, Any]:
+def header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
     """The arguments that are mirrored into HTTP headers, parsed, each in its place."""
     picked: dict[str, Any] = {}
     text = join(arguments) if entry.headers else b""

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.callers import Caller, Exchange
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.gateway.input_required import asked_reply, checked
-from mcp_mirror.upstreams.elicitation import Asked, Round
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _METHOD: Final = "elicitation/create"
 _KEY: Final = "mcp-mirror/flow"
@@ -41,17 +41,17 @@ class Consent:
     """What they let pass in this call."""
     declined: str | None = None
     """What they did not."""
-    again: Round | None = None
+    again: InputRound | None = None
     """The round without what is ours in it."""
 
-    def carried(self, asked: Asked) -> Asked:
+    def carried(self, asked: InputRequired) -> InputRequired:
         """Questions of an upstream's, whose answers come with the same consent."""
         if self.flow is None:
             return asked
         return replace(asked, state={**(asked.state or {}), _GRANTED: self.flow, _ONCE: token_urlsafe(12)})
 
 
-class Spent:
+class UsedConsents:
     """Which answers were taken: each lets one call pass, and no other that a client makes with it."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Spent:
         return is_first
 
 
-def read_consent(again: Round | None, spent: Spent) -> Consent:
+def read_consent(again: InputRound | None, spent: UsedConsents) -> Consent:
     """What the user has said, of a call that may have been made before."""
     if again is None:
         return Consent()
@@ -78,11 +78,11 @@ def read_consent(again: Round | None, spent: Spent) -> Consent:
         return Consent()
     if pending is not None:
         return Consent(flow=pending) if _is_allowed(again) else Consent(declined=pending)
-    return Consent(flow=granted, again=Round(again.answers, state))
+    return Consent(flow=granted, again=InputRound(again.answers, state))
 
 
 async def with_consent(
-    call: ToolCall, spent: Spent, serve: Callable[[Consent], Awaitable[Reply]], *, may_ask: bool
+    call: ToolCall, spent: UsedConsents, serve: Callable[[Consent], Awaitable[Reply]], *, may_ask: bool
 ) -> Reply:
     """What a call comes to, and where a flow is refused that users may let pass, once they have been asked.
 
@@ -100,17 +100,17 @@ async def with_consent(
     try:
         return await serve(consent)
     except FlowError as refused:
-        call.course.rule = "flow"
+        call.call_trace.rule = "flow"
         if consent.declined == refused.flow:
             raise declined(refused) from None
         if not may_ask:
             raise
-        answer = await ask_consent(refused, call.exchange)
-    call.course.rule = ""
-    return asked_reply(answer, call.arguments) if isinstance(answer, Asked) else await serve(answer)
+        answer = await ask_consent(refused, call.channel)
+    call.call_trace.rule = ""
+    return asked_reply(answer, call.arguments) if isinstance(answer, InputRequired) else await serve(answer)
 
 
-async def ask_consent(refused: FlowError, exchange: Exchange) -> Asked | Consent:
+async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequired | Consent:
     """Ask the user.
 
     Returns:
@@ -119,15 +119,15 @@ async def ask_consent(refused: FlowError, exchange: Exchange) -> Asked | Consent
     Raises:
         FlowError: They do not let it pass, or cannot be asked.
     """
-    caller = exchange.caller
+    caller = channel.caller
     if not _can_answer(caller):
         raise refused
     params = {"message": refused.question, "requestedSchema": _SCHEMA}
     if caller.modern:
         state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
-        return Asked({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
+        return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
     try:
-        answer = await exchange.ask(_METHOD, params)
+        answer = await channel.ask(_METHOD, params)
     except RefusedError:
         raise refused from None
     if not _says_yes(answer):
@@ -146,7 +146,7 @@ def _can_answer(caller: Caller) -> bool:
     return isinstance(said, Mapping) and ("form" in said or not said)
 
 
-def _is_allowed(again: Round) -> bool:
+def _is_allowed(again: InputRound) -> bool:
     try:
         answers = msgspec.json.decode(again.answers, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

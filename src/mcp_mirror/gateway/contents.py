@@ -14,10 +14,10 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.directory import Place
-from mcp_mirror.core.result_processing import Digest, Order, digest_result, read_ifc
+from mcp_mirror.core.directory import ResourceOrigin
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
 from mcp_mirror.errors import StoreError, ToolError
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, written
@@ -39,7 +39,7 @@ Members = Mapping[str, Buffer | Segments]
 class ContentCapture:
     """Captures contents, if it is told to."""
 
-    keeper: Keeper
+    writer: ValueWriter
     mirror: MirrorPolicy
     limits: WirePolicy
     new_id: Callable[[], UUID]
@@ -47,7 +47,7 @@ class ContentCapture:
     """Whether models are shown what an upstream says; of another, everything is stored."""
     flows: Flows = field(default_factory=Flows)
 
-    async def resource(self, result: Members, namespace: str, place: Place) -> Members:
+    async def resource(self, result: Members, namespace: str, place: ResourceOrigin) -> Members:
         """The result of a `resources/read`, large contents exchanged for notices.
 
         Raises:
@@ -68,7 +68,7 @@ class ContentCapture:
             contents.append((raw,) if notice is None else object_of({**kept, **told}))
         return self._rest(result, place) | {"contents": array_of(contents)}
 
-    async def prompt(self, result: Members, namespace: str, place: Place) -> Members:
+    async def prompt(self, result: Members, namespace: str, place: ResourceOrigin) -> Members:
         """The result of a `prompts/get`, large messages exchanged for notices.
 
         Raises:
@@ -88,14 +88,14 @@ class ContentCapture:
             messages.append((raw,) if notice is None else object_of({**kept, "content": told}))
         return self._rest(result, place) | {"messages": array_of(messages)}
 
-    def _rest(self, result: Members, place: Place) -> dict[str, Buffer | Segments]:
+    def _rest(self, result: Members, place: ResourceOrigin) -> dict[str, Buffer | Segments]:
         """What else there is in a result, as far as that may be shown."""
         return dict(result) if self.may_show(place.upstream) else {}
 
-    def _captures(self, place: Place) -> bool:
+    def _captures(self, place: ResourceOrigin) -> bool:
         return self.mirror.capture_resources or not self.may_show(place.upstream)
 
-    def _labels(self, result: Members, place: Place) -> Labels:
+    def _labels(self, result: Members, place: ResourceOrigin) -> Labels:
         given, ifc = self.flows.lowest, read_ifc(_text(result.get("_meta", b"null")))
         labels = self.flows.labels_of_result(place.upstream, given, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
@@ -109,7 +109,7 @@ class ContentCapture:
         rules = CaptureRules(
             "large", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False, preview=preview
         )
-        order = Order(
+        order = ProcessingOptions(
             rules=rules,
             style=self.mirror.notice,
             tool=label,
@@ -124,7 +124,7 @@ class ContentCapture:
             return None
         try:
             made = Provenance(place.upstream, place.key, "")
-            await self.keeper.keep(namespace, made, order, digest.captured, written(labels))
+            await self.writer.keep(namespace, made, order, digest.captured, written(labels))
         except StoreError as error:
             if not preview:
                 raise
@@ -138,14 +138,14 @@ class _Origin(NamedTuple):
 
     label: str
     namespace: str
-    place: Place
+    place: ResourceOrigin
     labels: Labels
 
 
-async def _digest(members: Mapping[str, Buffer], order: Order) -> Digest:
+async def _digest(members: Mapping[str, Buffer], order: ProcessingOptions) -> ProcessedResult:
     if len(members["content"]) > _AT_ONCE_BYTES:
-        return await anyio.to_thread.run_sync(digest_result, members, order, order.estimate)
-    return digest_result(members, order, order.estimate)
+        return await anyio.to_thread.run_sync(process_result, members, order, order.estimate)
+    return process_result(members, order, order.estimate)
 
 
 def _role(message: Mapping[str, Buffer]) -> bytes:

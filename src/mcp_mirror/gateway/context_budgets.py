@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mcp_mirror.core.budgets import LEAST, Account, capacity_of
+from mcp_mirror.core.budgets import LEAST, TokenAccount, capacity_of
 from mcp_mirror.errors import ToolError
 from mcp_mirror.settings.policies import ContextPolicy
 
@@ -79,14 +79,14 @@ def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conver
 
 
 @dataclass(slots=True)
-class _Book:
-    account: Account
+class _LedgerEntry:
+    account: TokenAccount
     used: float
     """Seconds, by the clock."""
 
 
 @dataclass(slots=True)
-class Hold:
+class Reservation:
     """What one call may send; and what it sends in place of."""
 
     tokens: int | None = None
@@ -95,7 +95,7 @@ class Hold:
     """Tokens that the result would have cost that is stored instead of shown."""
     sent: int = 0
     """Tokens of the answer that was sent."""
-    _book: _Book | None = field(default=None, repr=False)
+    _book: _LedgerEntry | None = field(default=None, repr=False)
 
     @property
     def is_spent(self) -> bool:
@@ -127,19 +127,19 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Conversations:
+class ContextBudgets:
     """All accounts."""
 
     policy: ContextPolicy
     """May be exchanged at any time."""
     clock: Callable[[], float]
     """Seconds that only grow."""
-    _books: dict[str, OrderedDict[Key, _Book]] = field(default_factory=dict)
+    _books: dict[str, OrderedDict[Key, _LedgerEntry]] = field(default_factory=dict)
 
     @contextmanager
     def hold(
         self, namespace: str, conversation: Conversation | None, wanted: int, definitions: Callable[[], int]
-    ) -> Iterator[Hold]:
+    ) -> Iterator[Reservation]:
         """What a call may send, held until it has sent it or has ended.
 
         Args:
@@ -150,25 +150,27 @@ class Conversations:
         """
         capacity = capacity_of(self.policy)
         if capacity is None or conversation is None:
-            yield Hold()
+            yield Reservation()
             return
         book = self._open(namespace, conversation, capacity, definitions)
         tokens = book.account.share(wanted)
         book.account = book.account.hold(tokens)
-        hold = Hold(tokens, _book=book)
+        hold = Reservation(tokens, _book=book)
         try:
             yield hold
         finally:
             hold.settle(0)
 
-    def _open(self, namespace: str, conversation: Conversation, capacity: int, definitions: Callable[[], int]) -> _Book:
+    def _open(
+        self, namespace: str, conversation: Conversation, capacity: int, definitions: Callable[[], int]
+    ) -> _LedgerEntry:
         """The account as the call finds it, after what its harness says of it."""
         now = self.clock()
         self._forget(now)
         books = self._books.setdefault(namespace, OrderedDict())
         book = books.get(conversation.key)
         if book is None:
-            book = books[conversation.key] = _Book(_begun(capacity, definitions()), now)
+            book = books[conversation.key] = _LedgerEntry(_begun(capacity, definitions()), now)
         elif conversation.begins_anew:
             sent = definitions() if conversation.tokens is None else conversation.tokens
             book.account = replace(book.account, sent=sent)
@@ -188,11 +190,11 @@ class Conversations:
                 del self._books[namespace]
 
 
-def _begun(capacity: int, definitions: int) -> Account:
+def _begun(capacity: int, definitions: int) -> TokenAccount:
     if definitions + LEAST > capacity:
         _logger.warning(
             "The definitions of the tools alone take %d tokens, and `context` leaves %d: no tool can be called.",
             definitions,
             capacity,
         )
-    return Account(capacity, definitions)
+    return TokenAccount(capacity, definitions)

@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.budgets import lowered, wanted_by
-from mcp_mirror.core.catalog import Catalog, Entry
+from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import (
     Reply,
     content_reply,
@@ -30,37 +30,37 @@ from mcp_mirror.core.replies import (
     weight_of,
 )
 from mcp_mirror.core.resolve import Pointer, Resolved, explain_strings
-from mcp_mirror.core.result_processing import Digest, Order, Refused, digest_result
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_result
 from mcp_mirror.errors import MirrorError, RefusedError, StoreError, ToolError, UpstreamError, WireError
 from mcp_mirror.gateway.arguments import fitted, header_arguments
 from mcp_mirror.gateway.calls import UNWRITTEN, ToolCall, log_line_of, outcome_of, record_of
-from mcp_mirror.gateway.consent import Consent, Spent, with_consent
-from mcp_mirror.gateway.context_budgets import Hold
+from mcp_mirror.gateway.consent import Consent, UsedConsents, with_consent
+from mcp_mirror.gateway.context_budgets import Reservation
 from mcp_mirror.gateway.hidden_results import WITHHELD, Reading, hidden_reply, veiling
 from mcp_mirror.gateway.input_required import asked_reply
-from mcp_mirror.gateway.reply_budget import Sender, full
-from mcp_mirror.memory.flow_guard import Border, Crossing
+from mcp_mirror.gateway.reply_budget import ReplyBudget, full
+from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.tools.tool import Memory, OwnTool
+from mcp_mirror.memory.tools.tool import Memory, MemoryTool
 from mcp_mirror.memory.value_lookup import nearest
-from mcp_mirror.memory.value_writer import Keeper
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord
 from mcp_mirror.paths import URI_TEMPLATE, new_base, path_of_uri
 from mcp_mirror.payload.spool import Spool, SpooledFrame, discarding
 from mcp_mirror.security.flows import Flows, written
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_PINS, Pins
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.tokens import estimator
 from mcp_mirror.types import Buffer, Provenance, Segments
-from mcp_mirror.upstreams.content_filter import is_for_client, muted, unquoting
-from mcp_mirror.upstreams.elicitation import Asked
-from mcp_mirror.upstreams.registry import Upstreams
-from mcp_mirror.upstreams.session import Outgoing
+from mcp_mirror.upstreams.content_filter import filter_content, is_for_client, unquoting
+from mcp_mirror.upstreams.elicitation import InputRequired
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import Arrival
-from mcp_mirror.workers.frames import Scanner
-from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 
 _logger = logging.getLogger(__name__)
@@ -81,10 +81,10 @@ _TOLD_BYTES = 1 << 10
 class Gateway:
     """Serves tool calls. The catalog is exchanged whole when an upstream's listing changes."""
 
-    upstreams: Upstreams
-    keeper: Keeper
-    scanner: Scanner
-    inquirer: Inquirer
+    upstreams: UpstreamRegistry
+    writer: ValueWriter
+    scanner: FrameScanner
+    queries: QueryRunner
     schema_workers: SchemaWorkers
     spool: Spool
     mirror: MirrorPolicy
@@ -92,8 +92,8 @@ class Gateway:
     limits: WirePolicy
     new_id: Callable[[], UUID]
     """UUID version 4."""
-    sender: Sender
-    shorthand: Shorthand
+    sender: ReplyBudget
+    path_hasher: PathHasher
     """Path hashes for the log."""
     is_transparent: bool = False
     """Nothing is stored."""
@@ -101,11 +101,11 @@ class Gateway:
     """What upstreams are held to."""
     flows: Flows = field(default_factory=Flows)
     """What may flow where."""
-    spent: Spent = field(default_factory=Spent)
+    spent: UsedConsents = field(default_factory=UsedConsents)
     """The users' answers that were taken."""
     audit: Audit = SILENT
     """Where it is said who called and read what."""
-    own_tools: Mapping[str, OwnTool] = field(default_factory=dict)
+    own_tools: Mapping[str, MemoryTool] = field(default_factory=dict)
     """Our own tools that are served; none where nothing is stored."""
     catalog: Catalog = field(default_factory=lambda: Catalog({}, frozenset()))
     """What every client is shown."""
@@ -118,39 +118,39 @@ class Gateway:
         Raises:
             RefusedError: The upstream's own error is for the client and not for the model.
         """
-        began, outcome = self.keeper.clock(), "cancelled"
+        began, outcome = self.writer.clock(), "cancelled"
         if not await self.audit.admit(self._record(call, "begun")):
             return error_reply(UNWRITTEN)
         reply: Reply = {}
         try:
             reply = await self._reply(call)
-            outcome = outcome_of(reply, call.course)
+            outcome = outcome_of(reply, call.call_trace)
         except Exception:
             outcome = "error"
             raise
         finally:
-            spent = 1000 * (self.keeper.clock() - began)
+            spent = 1000 * (self.writer.clock() - began)
             record = replace(self._record(call, outcome), bytes=size_of(reply), milliseconds=max(spent, 0))
             self.audit.write(record)
             if _logger.isEnabledFor(logging.INFO):
-                _logger.info("%s", log_line_of(record, call.course, self.shorthand))
+                _logger.info("%s", log_line_of(record, call.call_trace, self.path_hasher))
         return reply
 
     async def _reply(self, call: ToolCall) -> Reply:
         if self.is_transparent:
-            return await self._answer(call, Hold())
-        caller = call.exchange.caller
+            return await self._answer(call, Reservation())
+        caller = call.channel.caller
         with self.sender.hold(
             call.namespace, call.conversation, self._wanted(call), lambda: self._listed(caller)
         ) as hold:
             if hold.is_spent:
-                call.course.rule = "context is full"
+                call.call_trace.rule = "context is full"
             reply = full(hold) if hold.is_spent else await self._answer(call, hold)
             reply = await self.sender.send(call.namespace, call.name, hold, reply)
-            call.course.sent, call.course.kept_out = hold.sent, max(hold.stands_for - hold.sent, 0)
+            call.call_trace.sent, call.call_trace.kept_out = hold.sent, max(hold.stands_for - hold.sent, 0)
             return reply
 
-    async def _answer(self, call: ToolCall, hold: Hold) -> Reply:
+    async def _answer(self, call: ToolCall, hold: Reservation) -> Reply:
         may_ask = self.flows.policy.on_refusal == "ask"
         try:
             return await with_consent(call, self.spent, lambda it: self._serve(call, hold, it), may_ask=may_ask)
@@ -161,21 +161,21 @@ class Gateway:
         except MirrorError as error:
             return error_reply(str(error))
 
-    async def _serve(self, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
+    async def _serve(self, call: ToolCall, hold: Reservation, consent: Consent) -> Reply:
         if own := self.own_tools.get(call.name):
-            memory = replace(self.memory_within(hold, call.id, consent), course=call.course)
+            memory = replace(self.memory_within(hold, call.id, consent), call_trace=call.call_trace)
             return content_reply(await own.call(memory, call.namespace, call.arguments))
-        return await self._walk(await self._route(call.name, call.exchange.caller), call, hold, consent)
+        return await self._walk(await self._route(call.name, call.channel.caller), call, hold, consent)
 
     def _record(self, call: ToolCall, outcome: str) -> AuditRecord:
-        return record_of(call, outcome, self.catalog_for(call.exchange.caller), self.own_tools)
+        return record_of(call, outcome, self.catalog_for(call.channel.caller), self.own_tools)
 
-    def _charges(self, call: ToolCall, hold: Hold, error: RefusedError) -> bool:
+    def _charges(self, call: ToolCall, hold: Reservation, error: RefusedError) -> bool:
         """Whether there is room for an error that passes as it is: clients show it to the model."""
         return self.is_transparent or self.sender.charge(call.namespace, hold, self.sender.cost_of_text(str(error)))
 
     def _wanted(self, call: ToolCall) -> int:
-        entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
+        entry = self.catalog_for(call.channel.caller).entries.get(call.name)
         inline_budget = entry.rules.inline_budget if entry else 0
         return wanted_by(self.mirror, inline_budget, brings_back=call.name == RETRIEVE)
 
@@ -184,16 +184,16 @@ class Gateway:
         entries, own = self.catalog_for(caller).entries.values(), self.own_tools.values()
         return msgspec.json.encode([*(entry.advert for entry in entries), *(tool.advert for tool in own)])
 
-    async def _walk(self, entry: Entry, call: ToolCall, hold: Hold, consent: Consent) -> Reply:
+    async def _walk(self, entry: CatalogEntry, call: ToolCall, hold: Reservation, consent: Consent) -> Reply:
         """A twin's call; of an original, listed beside it, nothing is resolved and nothing captured."""
-        catalog, crossing = self.catalog_for(call.exchange.caller), self._crossing(call, consent)
+        catalog, loader = self.catalog_for(call.channel.caller), self._loader(call, consent)
         most = self.limits.traffic.max_pointers
         found = await self.scanner.find(call.arguments, catalog.labels, most) if entry.mirrored else ()
         if entry.mirrored and _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(entry, call, catalog)
-        named = await crossing.look(found)
-        given = crossing.border.admit(named, entry.upstream)
-        values = await crossing.fetch(found, named)
+        named = await loader.look(found)
+        given = loader.guard.admit(named, entry.upstream)
+        values = await loader.fetch(found, named)
         shows = all(value.preview for value in values.values())
         tells = shows and self.flows.may_show(given)
         arguments: Segments = (call.arguments,)
@@ -209,7 +209,7 @@ class Gateway:
                 arrival = await self._send(entry, arguments, call, consent, hides=order.is_veiled)
             except RefusedError as error:
                 arrival = _as_result(error, entry, order)
-            if isinstance(arrival, Asked):
+            if isinstance(arrival, InputRequired):
                 return asked_reply(consent.carried(arrival), call.arguments)
             with discarding(arrival):
                 read = await self._read_within(hold, entry, arrival, order, given)
@@ -219,7 +219,7 @@ class Gateway:
                     return await self._unkept(entry, read, error, hold)
         return await self._told(read, order, hold)
 
-    def _log_strings(self, entry: Entry, call: ToolCall, catalog: Catalog) -> None:
+    def _log_strings(self, entry: CatalogEntry, call: ToolCall, catalog: Catalog) -> None:
         """Log why strings of the arguments are, or are not, memory paths; it names only arguments of the schema."""
         if len(call.arguments) > _EXPLAINED_BYTES:
             _logger.debug("arguments of tool=%s are too large to explain", entry.name)
@@ -227,17 +227,17 @@ class Gateway:
         explained = explain_strings(call.arguments, catalog.labels)
         for at, path, why in explained:
             name = at[0] if at and at[0] in entry.schema.get("properties", {}) else "(unnamed)"
-            told = self.shorthand.of(path) if path else "-"
+            told = self.path_hasher.of(path) if path else "-"
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, told, why)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
 
-    def _crossing(self, call: ToolCall, consent: Consent) -> Crossing:
+    def _loader(self, call: ToolCall, consent: Consent) -> ArgumentLoader:
         audit = self.audit.within(call.id)
-        border = Border(self.flows, call.namespace, call.name, audit, call.course, consent.flow)
-        return Crossing(self.keeper.store, self.scanner, border)
+        guard = FlowGuard(self.flows, call.namespace, call.name, audit, call.call_trace, consent.flow)
+        return ArgumentLoader(self.writer.store, self.scanner, guard)
 
-    def _hides(self, entry: Entry, given: Labels) -> bool:
+    def _hides(self, entry: CatalogEntry, given: Labels) -> bool:
         """Whether the model may not see what a tool answers.
 
         Raises:
@@ -248,7 +248,7 @@ class Gateway:
             raise ToolError(WITHHELD)
         return hides
 
-    async def _told(self, read: Reading, order: Order, hold: Hold) -> Reply:
+    async def _told(self, read: Reading, order: ProcessingOptions, hold: Reservation) -> Reply:
         """The notice of what is stored, or its path alone where that is too much; what is not stored as it came."""
         digest = read.digest
         if digest.captured.value is None and not read.is_hidden:
@@ -259,7 +259,7 @@ class Gateway:
         reply = reply_of(digest, order.base if self.mirror.resource_links else None)
         return reply if await self.sender.fits(hold, reply) else path_reply(digest, order.base)
 
-    async def _unkept(self, entry: Entry, read: Reading, error: StoreError, hold: Hold) -> Reply:
+    async def _unkept(self, entry: CatalogEntry, read: Reading, error: StoreError, hold: Reservation) -> Reply:
         """What could not be stored, as it came, if that is not too much; else the model hears why it has nothing.
 
         Raises:
@@ -274,7 +274,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.party or "", self.catalog).seen_by(caller)
+        return self.catalogs.get(caller.owner or "", self.catalog).seen_by(caller)
 
     def may_show(self, upstream: str) -> bool:
         """Whether the model may see what an upstream says that was given no value."""
@@ -288,22 +288,22 @@ class Gateway:
         return uri in (STATUS_URI, URI_TEMPLATE) or path_of_uri(uri) is not None
 
     def _is_twin(self, call: ToolCall) -> bool:
-        entry = self.catalog_for(call.exchange.caller).entries.get(call.name)
+        entry = self.catalog_for(call.channel.caller).entries.get(call.name)
         return entry is not None and entry.mirrored
 
     @property
     def memory(self) -> Memory:
         """What our own resources work on, and our own tools where no account is kept."""
-        return self.memory_within(Hold(), token_hex(8), Consent())
+        return self.memory_within(Reservation(), token_hex(8), Consent())
 
-    def memory_within(self, hold: Hold, correlation: str, consent: Consent) -> Memory:
+    def memory_within(self, hold: Reservation, correlation: str, consent: Consent) -> Memory:
         """What our own tools work on, showing no more than a call may send."""
         return Memory(
-            keeper=self.keeper,
+            writer=self.writer,
             scanner=self.scanner,
-            inquirer=self.inquirer,
+            queries=self.queries,
             spool=self.spool,
-            tally=self.sender.tally,
+            usage_counter=self.sender.usage_counter,
             mirror=self._mirror_within(hold),
             tools=self.memory_tools,
             limits=self.limits,
@@ -314,10 +314,10 @@ class Gateway:
             consent=consent.flow,
         )
 
-    def _mirror_within(self, hold: Hold) -> MirrorPolicy:
+    def _mirror_within(self, hold: Reservation) -> MirrorPolicy:
         return self.mirror if hold.tokens is None else lowered(self.mirror, hold.tokens)
 
-    async def _route(self, name: str, caller: Caller) -> Entry:
+    async def _route(self, name: str, caller: Caller) -> CatalogEntry:
         if (listed := self._find(name, caller)) is not None:  # its upstream may be starting still
             await self.upstreams.settle_one(listed.upstream, self.mirror.startup_wait)
             if self._find(name, caller) is None and (why := self._down(listed.upstream)):
@@ -342,7 +342,7 @@ class Gateway:
         why = f": {status.detail}" if status.detail and self.may_show(upstream) else "."
         return f"Upstream {upstream!r} is {status.state}{why} Try again in a moment."
 
-    def _find(self, name: str, caller: Caller) -> Entry | None:
+    def _find(self, name: str, caller: Caller) -> CatalogEntry | None:
         """What has this name for a client now.
 
         Raises:
@@ -354,12 +354,12 @@ class Gateway:
         return catalog.entries.get(name)
 
     async def _send(
-        self, entry: Entry, arguments: Segments, call: ToolCall, consent: Consent, *, hides: bool
-    ) -> Arrival | Asked:
+        self, entry: CatalogEntry, arguments: Segments, call: ToolCall, consent: Consent, *, hides: bool
+    ) -> Arrival | InputRequired:
         upstream = self.upstreams[entry.upstream]
-        await upstream.settle_for(call.exchange)  # a connection of the caller's own may list the tool otherwise
-        self._find(entry.name, call.exchange.caller)
-        order = Outgoing(
+        await upstream.settle_for(call.channel)  # a connection of the caller's own may list the tool otherwise
+        self._find(entry.name, call.channel.caller)
+        order = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},
             shown={"name": entry.tool, "arguments": header_arguments(entry, arguments)},
@@ -367,15 +367,15 @@ class Gateway:
             timeout=entry.timeout,
             may_repeat=entry.may_repeat,
         )
-        exchange = muted(call.exchange, may_show=not hides) or call.exchange
-        return await upstream.request(order, exchange, consent.again)
+        channel = filter_content(call.channel, may_show=not hides) or call.channel
+        return await upstream.request(order, channel, consent.again)
 
-    def _order(self, entry: Entry, call: ToolCall, hold: Hold) -> Order:
+    def _order(self, entry: CatalogEntry, call: ToolCall, hold: Reservation) -> ProcessingOptions:
         rules = entry.rules if entry.mirrored else replace(entry.rules, mode="never")
         if hold.tokens is not None:
             inline_budget = min(rules.inline_budget, hold.tokens)
             rules = replace(rules, inline_budget=inline_budget, error_budget=min(rules.error_budget, hold.tokens))
-        return Order(
+        return ProcessingOptions(
             rules=rules,
             style=self._mirror_within(hold).notice,
             tool=entry.tool,
@@ -388,25 +388,27 @@ class Gateway:
             is_bounded=hold.tokens is not None,
         )
 
-    async def _read(self, entry: Entry, arrival: Arrival, order: Order) -> Digest:
+    async def _read(self, entry: CatalogEntry, arrival: Arrival, order: ProcessingOptions) -> ProcessedResult:
         """What a result comes to: at once if it is small, else where it holds up no other call."""
         try:
             if isinstance(arrival, SpooledFrame):
                 digest = await self.scanner.scan(arrival, order)
             elif sum(len(raw) for raw in arrival.values()) > _AT_ONCE_BYTES:
-                digest = await anyio.to_thread.run_sync(digest_result, arrival, order, order.estimate)
+                digest = await anyio.to_thread.run_sync(process_result, arrival, order, order.estimate)
             else:
-                digest = digest_result(arrival, order, order.estimate)
+                digest = process_result(arrival, order, order.estimate)
         except WireError as error:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
-        if isinstance(digest, Refused):
+        if isinstance(digest, RejectedFrame):
             refusal = self.upstreams[entry.upstream].refusal(
                 repr(entry.tool), digest.code, digest.message, hides=order.is_veiled
             )
             return await self._read(entry, _as_result(refusal, entry, order), order)
         return digest
 
-    async def _read_within(self, hold: Hold, entry: Entry, arrival: Arrival, order: Order, given: Labels) -> Reading:
+    async def _read_within(
+        self, hold: Reservation, entry: CatalogEntry, arrival: Arrival, order: ProcessingOptions, given: Labels
+    ) -> Reading:
         """The same; what does not fit as it came is stored, if it may be, and what the model may not see always is.
 
         Raises:
@@ -424,7 +426,12 @@ class Gateway:
         return Reading(await self._read(entry, arrival, order.tightened()), labels, is_hidden=False)
 
     async def _keep(
-        self, call: ToolCall, entry: Entry, order: Order, read: Reading, inputs: Mapping[Pointer, Resolved]
+        self,
+        call: ToolCall,
+        entry: CatalogEntry,
+        order: ProcessingOptions,
+        read: Reading,
+        inputs: Mapping[Pointer, Resolved],
     ) -> None:
         digest = hashlib.sha256(call.arguments).hexdigest()
         paths = tuple(sorted({value.path for value in inputs.values()}))
@@ -433,12 +440,12 @@ class Gateway:
             read.digest.captured,
             written(read.labels),
         )
-        await self.keeper.keep(call.namespace, made, order, captured, labels)
-        call.course.path, call.course.labels = order.base if captured.value else None, labels
-        call.course.envelope = captured.envelope
+        await self.writer.keep(call.namespace, made, order, captured, labels)
+        call.call_trace.path, call.call_trace.labels = order.base if captured.value else None, labels
+        call.call_trace.envelope = captured.envelope
 
 
-def _as_result(error: RefusedError, entry: Entry, order: Order) -> Mapping[str, Buffer]:
+def _as_result(error: RefusedError, entry: CatalogEntry, order: ProcessingOptions) -> Mapping[str, Buffer]:
     """An upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
 
     Raises:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from mcp_mirror.core.replies import Reply, path_reply
-from mcp_mirror.core.result_processing import Digest
+from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -19,13 +19,13 @@ WITHHELD: Final = (
 class Reading(NamedTuple):
     """A result that was read, and what is known of it."""
 
-    digest: Digest
+    digest: ProcessedResult
     labels: Labels
     is_hidden: bool
     """The model may not see it."""
 
 
-def hidden_reply(digest: Digest, base: str) -> Reply:
+def hidden_reply(digest: ProcessedResult, base: str) -> Reply:
     """The path of what is stored, and nothing else; a result without content has none."""
     if digest.captured.value is not None:
         return path_reply(digest, base)

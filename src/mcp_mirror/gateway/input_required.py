@@ -14,13 +14,13 @@ import msgspec
 
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.elicitation import Asked, Round
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _OF: Final = "of"
 """The state's member that tells which arguments the request had."""
 
 
-def asked_reply(asked: Asked, arguments: Buffer, upstream: str = "") -> Mapping[str, Buffer | Segments]:
+def asked_reply(asked: InputRequired, arguments: Buffer, upstream: str = "") -> Mapping[str, Buffer | Segments]:
     """What a client gets instead of a result: the questions, and the state to bring back with the answers.
 
     Args:
@@ -36,7 +36,7 @@ def asked_reply(asked: Asked, arguments: Buffer, upstream: str = "") -> Mapping[
     return reply
 
 
-def read_round(answers: Buffer | None, state: str | None) -> Round | None:
+def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
     """What a request brings; None for one that is made for the first time.
 
     Raises:
@@ -48,10 +48,10 @@ def read_round(answers: Buffer | None, state: str | None) -> Round | None:
         read = {} if state is None else msgspec.json.decode(state, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError):
         raise _foreign() from None
-    return Round(b"{}" if answers is None else answers, read)
+    return InputRound(b"{}" if answers is None else answers, read)
 
 
-def checked(again: Round | None, arguments: Buffer, upstream: str = "") -> Round | None:
+def checked(again: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
     """The round, where it belongs to a request with these arguments, to this upstream.
 
     Raises:

@@ -8,8 +8,8 @@ import anyio.to_thread
 
 from mcp_mirror.core.budgets import cost_of
 from mcp_mirror.core.replies import WORDLESS, Reply, error_reply
-from mcp_mirror.gateway.context_budgets import Conversation, Conversations, Hold
-from mcp_mirror.memory.usage import Tally
+from mcp_mirror.gateway.context_budgets import ContextBudgets, Conversation, Reservation
+from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.types import Buffer
 
 _AT_ONCE_BYTES = 1 << 17
@@ -17,21 +17,21 @@ _AT_ONCE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class ReplyBudget:
     """Counts."""
 
-    conversations: Conversations
-    tally: Tally
+    conversations: ContextBudgets
+    usage_counter: UsageCounter
     estimate: Callable[[Buffer], int] = field(repr=False)
     """Tells tokens."""
 
     def hold(
         self, namespace: str, conversation: Conversation | None, wanted: int, definitions: Callable[[], Buffer]
-    ) -> AbstractContextManager[Hold]:
-        """What a call may send; see `Conversations.hold`. Here `definitions` gives what is listed, as JSON."""
+    ) -> AbstractContextManager[Reservation]:
+        """What a call may send; see `ContextBudgets.hold`. Here `definitions` gives what is listed, as JSON."""
         return self.conversations.hold(namespace, conversation, wanted, lambda: self.estimate(definitions()))
 
-    async def send(self, namespace: str, tool: str, hold: Hold, reply: Reply) -> Reply:
+    async def send(self, namespace: str, tool: str, hold: Reservation, reply: Reply) -> Reply:
         """An answer as it is sent: exchanged for words where it does not fit, and these for none."""
         cost = await self.cost_of(reply)
         if self.charge(namespace, hold, cost):
@@ -42,23 +42,23 @@ class Sender:
         self.charge(namespace, hold, 0)
         return WORDLESS
 
-    async def fits(self, hold: Hold, reply: Reply) -> bool:
+    async def fits(self, hold: Reservation, reply: Reply) -> bool:
         """Whether an answer is within what its call holds."""
         return hold.tokens is None or hold.admits(await self.cost_of(reply))
 
-    async def pass_on(self, tool: str, hold: Hold, reply: Reply) -> Reply:
+    async def pass_on(self, tool: str, hold: Reservation, reply: Reply) -> Reply:
         """A result that is not stored, as it came, if there is any room for it; else that it was lost."""
         if hold.tokens is None or hold.widen(cost := await self.cost_of(reply)):
             return reply
         return error_reply(_lost(tool, cost, hold.left))
 
-    def charge(self, namespace: str, hold: Hold, cost: int) -> bool:
+    def charge(self, namespace: str, hold: Reservation, cost: int) -> bool:
         """Count what is sent; False, and nothing counted, where it does not fit."""
         if not hold.widen(cost):
             return False
         hold.settle(cost)
         hold.sent = cost
-        self.tally.add(namespace, cost, max(hold.stands_for - cost, 0))
+        self.usage_counter.add(namespace, cost, max(hold.stands_for - cost, 0))
         return True
 
     def cost_of_text(self, text: str) -> int:
@@ -73,7 +73,7 @@ class Sender:
         return cost_of(reply, self.estimate)
 
 
-def full(hold: Hold) -> Reply:
+def full(hold: Reservation) -> Reply:
     """The answer to a call for which there is no room."""
     return error_reply(
         f"This conversation's context is full: {hold.left:,} tokens are left for tools' answers. Nothing was called. "

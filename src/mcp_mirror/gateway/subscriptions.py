@@ -12,13 +12,13 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp import MCPError
 
-from mcp_mirror.callers import Caller, Exchange
-from mcp_mirror.core.directory import Place
+from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.directory import ResourceOrigin
 from mcp_mirror.errors import ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.upstreams.connection import Link
-from mcp_mirror.upstreams.registry import Upstreams
-from mcp_mirror.upstreams.session import Connection, Outgoing
+from mcp_mirror.upstreams.connection import ReconnectingConnection
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.session import UpstreamRequest, UpstreamSession
 
 _PAUSE: Final = 1.0
 """Seconds before a subscription that was lost is made again."""
@@ -31,9 +31,9 @@ Watcher = Callable[[str, Mapping[str, Any]], None]
 class _Watch:
     """One resource over one connection, and all who watch it."""
 
-    place: Place
-    link: Link
-    watchers: dict[Hashable, tuple[Watcher, Exchange]] = field(default_factory=dict)
+    place: ResourceOrigin
+    link: ReconnectingConnection
+    watchers: dict[Hashable, tuple[Watcher, ClientChannel]] = field(default_factory=dict)
     """Who is told, and the way to them: it tells over which connection, and what they may know of."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -41,7 +41,7 @@ class _Watch:
 class Subscriptions:
     """The resources that clients watch."""
 
-    def __init__(self, upstreams: Upstreams, relay: Relay, tasks: TaskGroup, most: int = 1000) -> None:
+    def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, most: int = 1000) -> None:
         """Watch nothing yet; streams are kept open in `tasks`. One principal watches `most` resources."""
         self._most = most
         self._whose: dict[Hashable, str] = {}
@@ -49,38 +49,38 @@ class Subscriptions:
         self._upstreams = upstreams
         self._relay = relay
         self._tasks = tasks
-        self._watches: dict[tuple[Place, str | None], _Watch] = {}
+        self._watches: dict[tuple[ResourceOrigin, str | None], _Watch] = {}
 
-    async def subscribe(self, exchange: Exchange, uri: str, who: Hashable, watcher: Watcher) -> None:
+    async def subscribe(self, channel: ClientChannel, uri: str, who: Hashable, watcher: Watcher) -> None:
         """Tell `watcher` of each update of a resource from now on.
 
         Raises:
             ToolError: The client watches too many.
             UpstreamError: Its upstream refused, or is away.
         """
-        namespace = exchange.caller.namespace
+        namespace = channel.caller.namespace
         if who not in self._whose and sum(one == namespace for one in self._whose.values()) >= self._most:
             raise ToolError(
                 f"This client watches `limits.subscriptions_per_principal` ({self._most:,}) resources already. "
                 "Leave one first (resources/unsubscribe)."
             )
-        place = await self._relay.place_of(uri, exchange)
-        link = await self._upstreams[place.upstream].link_for(exchange)
-        watch = self._watches.get(key := (place, link.party.name))
+        place = await self._relay.place_of(uri, channel)
+        link = await self._upstreams[place.upstream].link_for(channel)
+        watch = self._watches.get(key := (place, link.owner.name))
         if watch is None:
             watch = _Watch(place, link)
             connection = await link.usable()
             if not connection.modern:
-                await connection.request(_order("resources/subscribe", place), exchange)
+                await connection.request(_order("resources/subscribe", place), channel)
             if (other := self._watches.get(key)) is None:  # nobody has come meanwhile
                 self._watches[key] = watch
                 self._tasks.start_soon(self._keep, watch, connection)
             else:
                 watch = other
-        watch.watchers[who] = watcher, exchange
+        watch.watchers[who] = watcher, channel
         self._whose[who] = namespace
 
-    async def unsubscribe(self, exchange: Exchange, uri: str, who: Hashable) -> None:
+    async def unsubscribe(self, channel: ClientChannel, uri: str, who: Hashable) -> None:
         """Tell nobody under this name any more; whoever watches may leave, though they see less now than then.
 
         Raises:
@@ -88,10 +88,10 @@ class Subscriptions:
             UpstreamError: Its upstream refused.
         """
         if who not in self._whose:
-            await self._relay.place_of(uri, exchange)
+            await self._relay.place_of(uri, channel)
         for key, watch in tuple(self._watches.items()):
             if self._leave(key, watch, who):
-                await self._end(watch, exchange)
+                await self._end(watch, channel)
 
     def forget(self, who: Hashable) -> None:
         """A client has gone; its upstreams are told so in their own time."""
@@ -106,7 +106,7 @@ class Subscriptions:
                 if isinstance(who, tuple) and who[0] == session and self._leave(key, watch, who):
                     watch.scope.cancel()
 
-    def _leave(self, key: tuple[Place, str | None], watch: _Watch, who: Hashable) -> bool:
+    def _leave(self, key: tuple[ResourceOrigin, str | None], watch: _Watch, who: Hashable) -> bool:
         """Whether nobody watches any more."""
         if who not in watch.watchers:
             return False
@@ -117,30 +117,30 @@ class Subscriptions:
         del self._watches[key]
         return True
 
-    async def _end(self, watch: _Watch, exchange: Exchange | None = None) -> None:
+    async def _end(self, watch: _Watch, channel: ClientChannel | None = None) -> None:
         watch.scope.cancel()
         if (connection := watch.link.connection) and not connection.modern:
-            await connection.request(_order("resources/unsubscribe", watch.place), exchange)
-            if (watch.place, watch.link.party.name) in self._watches:  # somebody has come meanwhile
-                await connection.request(_order("resources/subscribe", watch.place), exchange)
+            await connection.request(_order("resources/unsubscribe", watch.place), channel)
+            if (watch.place, watch.link.owner.name) in self._watches:  # somebody has come meanwhile
+                await connection.request(_order("resources/subscribe", watch.place), channel)
 
     async def _end_quietly(self, watch: _Watch) -> None:
         with contextlib.suppress(UpstreamError):
             await self._end(watch)
 
-    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
+    def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """Told by an upstream, over the connection of a party or over one for all, that a resource was updated."""
         for watch in tuple(self._watches.values()):
-            if watch.place.upstream == upstream and watch.link.party.name == party and _covers(watch.place.key, uri):
+            if watch.place.upstream == upstream and watch.link.owner.name == owner and _covers(watch.place.key, uri):
                 self._tell(watch, uri, params)
 
     def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:
         if not self._relay.may_show(watch.place.upstream):
             uri, params = watch.place.key, {}
-        for watcher, exchange in self._entitled(watch):
-            watcher(self._relay.name_of(Place(watch.place.upstream, uri), _caller_of(exchange)), params)
+        for watcher, channel in self._entitled(watch):
+            watcher(self._relay.name_of(ResourceOrigin(watch.place.upstream, uri), _caller_of(channel)), params)
 
-    def _entitled(self, watch: _Watch) -> Sequence[tuple[Watcher, Exchange]]:
+    def _entitled(self, watch: _Watch) -> Sequence[tuple[Watcher, ClientChannel]]:
         """Those who may know of the upstream now: its scopes can be others than when they began, and theirs too."""
         try:
             required = self._upstreams[watch.place.upstream].policy.required_scopes
@@ -148,9 +148,9 @@ class Subscriptions:
             return ()
         return [one for one in watch.watchers.values() if _caller_of(one[1]).holds(required)]
 
-    async def _keep(self, watch: _Watch, connection: Connection) -> None:
+    async def _keep(self, watch: _Watch, connection: UpstreamSession) -> None:
         """Stay subscribed over connections that come and go; what may have been missed counts as an update."""
-        subscribed: Connection | None = None if connection.modern else connection
+        subscribed: UpstreamSession | None = None if connection.modern else connection
         with watch.scope:
             while True:
                 with contextlib.suppress(UpstreamError, MCPError):
@@ -165,11 +165,11 @@ class Subscriptions:
                     continue
                 self._tell(watch, watch.place.key, {"uri": watch.place.key})
 
-    async def _follow(self, watch: _Watch, connection: Connection, *, is_subscribed: bool) -> None:
+    async def _follow(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
         with watch.link.pinned():
             await self._stay(watch, connection, is_subscribed=is_subscribed)
 
-    async def _stay(self, watch: _Watch, connection: Connection, *, is_subscribed: bool) -> None:
+    async def _stay(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
         if connection.modern:
             await connection.listen(resourceSubscriptions=[watch.place.key])
             return
@@ -178,13 +178,13 @@ class Subscriptions:
         await connection.bypass.ended.wait()
 
 
-def _caller_of(exchange: Exchange) -> Caller:
+def _caller_of(channel: ClientChannel) -> Caller:
     """Who somebody is now: a session goes on with other tokens than that of the request which began something."""
-    return (exchange.home or exchange).caller
+    return (channel.home or channel).caller
 
 
-def _order(method: str, place: Place) -> Outgoing:
-    return Outgoing(method, {}, {"uri": place.key})
+def _order(method: str, place: ResourceOrigin) -> UpstreamRequest:
+    return UpstreamRequest(method, {}, {"uri": place.key})
 
 
 def _covers(watched: str, updated: str) -> bool:

@@ -20,7 +20,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.app import Application, open_application
-from mcp_mirror.callers import LOCAL, Caller, Silent
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
 from mcp_mirror.core.definitions import Definition, Format, define
 from mcp_mirror.errors import MirrorError, innermost
@@ -30,9 +30,9 @@ from mcp_mirror.functions.signatures import ToolOptions, read_function, read_pol
 from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.memory.tools.lookup import CONTENTS, find
-from mcp_mirror.memory.tools.save import Made, store
-from mcp_mirror.memory.tools.tool import Call, Given
-from mcp_mirror.memory.value_lookup import Recalled
+from mcp_mirror.memory.tools.save import NewValue, store
+from mcp_mirror.memory.tools.tool import Arguments, Call
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.security.flows import written
@@ -181,7 +181,7 @@ class Mirror:
 
         async def put_in(application: Application) -> str:
             made = await anyio.to_thread.run_sync(_made_of, value)
-            return (await store(Call(application.gateway.memory, namespace, _PUT, Given({}, b"{}")), made)).path
+            return (await store(Call(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)).path
 
         return await self._within(put_in)
 
@@ -220,7 +220,7 @@ class Mirror:
         async def keep(application: Application) -> None:
             memory = application.gateway.memory
             labels = written(memory.flows.labels_from(MODEL))
-            await memory.keeper.keep_values(namespace, _PRUNED, kept, memory.estimate, labels)
+            await memory.writer.keep_values(namespace, _PRUNED, kept, memory.estimate, labels)
 
         await self._within(keep)
         return pruned
@@ -243,7 +243,7 @@ class Mirror:
 
         async def read(application: Application) -> None:
             for path in pruned_paths(messages, provider):
-                kept[path] = await application.gateway.keeper.store.read(namespace, path)
+                kept[path] = await application.gateway.writer.store.read(namespace, path)
 
         await self._within(read)
         return await anyio.to_thread.run_sync(restore_messages, messages, kept.get, provider)
@@ -344,10 +344,10 @@ class Mirror:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(now.application), now.loop))
 
 
-def _made_of(value: object) -> Made:
+def _made_of(value: object) -> NewValue:
     media = media_of(value)
     raw = write_json(value) if media is None else media
-    return Made((raw,), is_content=media is not None, size=len(raw))
+    return NewValue((raw,), is_content=media is not None, size=len(raw))
 
 
 async def _call(
@@ -359,9 +359,9 @@ async def _call(
 ) -> Reply:
     try:
         given, conversation = _read_arguments(arguments), read_conversation(told, None)
-        call = ToolCall(Silent(Caller(namespace)), name, given, conversation=conversation)
+        call = ToolCall(NullChannel(Caller(namespace)), name, given, conversation=conversation)
         members = await application.gateway.call_tool(call)
-        return read_reply(members, call.course.path, call.course.envelope)
+        return read_reply(members, call.call_trace.path, call.call_trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 
@@ -377,11 +377,11 @@ def _read_arguments(given: Mapping[str, Any] | str | bytes | None) -> bytes:
     return raw.strip() or b"{}"
 
 
-def _python(recalled: Recalled) -> Any:
-    if recalled.kind != "binary":
-        return json.loads(bytes(recalled.blob))
+def _python(found_value: FoundValue) -> Any:
+    if found_value.kind != "binary":
+        return json.loads(bytes(found_value.blob))
     for member, tokens in CONTENTS:
-        if not isinstance(span := locate(recalled.blob, tokens), Miss):
-            held = json.loads(bytes(recalled.blob[span.start : span.stop]))
+        if not isinstance(span := locate(found_value.blob, tokens), Miss):
+            held = json.loads(bytes(found_value.blob[span.start : span.stop]))
             return b64decode(held) if member == "blob" else held
-    return json.loads(bytes(recalled.blob))
+    return json.loads(bytes(found_value.blob))

@@ -9,13 +9,13 @@ import msgspec
 
 from mcp_mirror.core.resolve import Escaped, Pointer, Resolved
 from mcp_mirror.errors import FlowError
-from mcp_mirror.memory.value_lookup import Recalled, recall, unknown_path
-from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, Course, Event
+from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
+from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.security.flows import Flows, Refusal, told, written
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Descriptor
-from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.frames import FrameScanner
 
 Named = Mapping[str, Descriptor | Tombstone]
 """What is known of values, by their bases."""
@@ -30,7 +30,7 @@ _OTHERWISE: Final = "Nothing was read or sent. Use another value, or ask the use
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class FlowGuard:
     """Where values are held for one call, on their way to a place."""
 
     flows: Flows
@@ -38,7 +38,7 @@ class Border:
     tool: str
     """As clients call it."""
     audit: Audit = SILENT
-    course: Course = field(default_factory=Course)
+    call_trace: CallTrace = field(default_factory=CallTrace)
     """Told what the call is refused for."""
     consent: str | None = None
     """The one flow that the user lets pass this time."""
@@ -99,17 +99,17 @@ def described(labels: Labels) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class ArgumentLoader:
     """Fetches the values that the arguments of a call name."""
 
     store: Store
-    scanner: Scanner
-    border: Border
+    scanner: FrameScanner
+    guard: FlowGuard
 
     async def look(self, found: tuple[Pointer | Escaped, ...]) -> Named:
         """What is known of the values, by their bases; none of them is read."""
         bases = dict.fromkeys(one.path.base for one in found if isinstance(one, Pointer) and one.path)
-        known = {base: await self.store.describe(self.border.namespace, base) for base in bases}
+        known = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in known.items() if one is not None}
 
     async def fetch(self, found: tuple[Pointer | Escaped, ...], named: Named) -> dict[Pointer, Resolved]:
@@ -124,16 +124,18 @@ class Crossing:
         for pointer in found:
             if isinstance(pointer, Escaped):
                 continue
-            if recalled := await self._recall(pointer, named):
-                values[pointer] = Resolved(str(recalled.path), recalled.blob, recalled.kind, recalled.preview)
+            if found_value := await self._recall(pointer, named):
+                values[pointer] = Resolved(
+                    str(found_value.path), found_value.blob, found_value.kind, found_value.preview
+                )
             elif pointer.ours:
-                self.border.course.rule = "unknown path"
-                raise await unknown_path(self.store, self.border.namespace, pointer.text)
+                self.guard.call_trace.rule = "unknown path"
+                raise await unknown_path(self.store, self.guard.namespace, pointer.text)
         return values
 
-    async def _recall(self, pointer: Pointer, named: Named) -> Recalled | None:
+    async def _recall(self, pointer: Pointer, named: Named) -> FoundValue | None:
         if pointer.path is None or (known := named.get(pointer.path.base)) is None:
             return None
-        flows = self.border.flows
+        flows = self.guard.flows
         tells = isinstance(known, Tombstone) or flows.may_show(flows.labels_of(known))
-        return await recall(self.store, self.scanner, self.border.namespace, pointer.path, known, tells=tells)
+        return await recall(self.store, self.scanner, self.guard.namespace, pointer.path, known, tells=tells)

@@ -10,12 +10,12 @@ from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import CONTENTS, find, text_of
 from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.memory.value_lookup import Recalled
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, path_of_uri
 from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.sanitize import bare, quoted
+from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100
@@ -63,7 +63,7 @@ def _resource(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
     media_type = descriptor.media_type if flows.may_show(flows.labels_of(descriptor)) else None
     made = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
-    tool = bare(source.tool, _NAME)
+    tool = strip_invisible(source.tool, _NAME)
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
@@ -81,23 +81,24 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     Raises:
         ToolError: There is none under this path, or it is over 10 MB.
     """
-    recalled = await find(memory, namespace, str(path_of_uri(uri) or ""), "resources/read")
-    if (size := len(recalled.blob)) > MAX_BYTES:
+    found_value = await find(memory, namespace, str(path_of_uri(uri) or ""), "resources/read")
+    if (size := len(found_value.blob)) > MAX_BYTES:
         raise ToolError(
-            f"{quoted(str(recalled.path), _PATH)} is {recalled.kind} of {human_bytes(size)}; a resource is limited to "
-            f"{human_bytes(MAX_BYTES)}, since clients drop larger messages. Read a part of it: add a key or an index."
+            f"{as_json_string(str(found_value.path), _PATH)} is {found_value.kind} of {human_bytes(size)}; "
+            f"a resource is limited to {human_bytes(MAX_BYTES)}, since clients drop larger messages. "
+            "Read a part of it: add a key or an index."
         )
-    content = {"uri": msgspec.json.encode(uri), **_content_of(recalled)}
+    content = {"uri": msgspec.json.encode(uri), **_content_of(found_value)}
     return {"contents": array_of([object_of(content)])}
 
 
-def _content_of(recalled: Recalled) -> dict[str, Buffer]:
-    if recalled.kind != "binary":
-        return {"mimeType": msgspec.json.encode(media_type_of(recalled.kind)), "text": text_of(recalled)}
+def _content_of(found_value: FoundValue) -> dict[str, Buffer]:
+    if found_value.kind != "binary":
+        return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": text_of(found_value)}
     for member, tokens in CONTENTS:
-        if not isinstance(span := locate(recalled.blob, tokens), Miss):
-            media = locate(recalled.blob, (*tokens[:-1], "mimeType"))
-            blob = memoryview(recalled.blob)
+        if not isinstance(span := locate(found_value.blob, tokens), Miss):
+            media = locate(found_value.blob, (*tokens[:-1], "mimeType"))
+            blob = memoryview(found_value.blob)
             named: dict[str, Buffer] = {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
             return {**named, member: blob[span.start : span.stop]}
     raise ToolError("This value holds no content that can be shown; give its path to a tool instead.")

@@ -21,7 +21,7 @@ _PAUSE: Final = 5.0
 
 
 @dataclass(slots=True)
-class Tally:
+class UsageCounter:
     """What was counted and is not in the store yet."""
 
     store: Store

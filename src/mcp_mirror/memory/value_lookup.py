@@ -14,10 +14,10 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath, almost_path, label_of, noticed_bases, position_token, unescape_token
 from mcp_mirror.payload.json_rpc import MOST_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import Miss, kind_at, locate
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
-from mcp_mirror.workers.frames import Scanner
+from mcp_mirror.workers.frames import FrameScanner
 
 _AT_ONCE: Final = 1 << 17
 """Bytes up to which a value is searched without leaving the event loop: what it costs goes by its keys."""
@@ -45,7 +45,7 @@ _PATH: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class FoundValue:
     """What a path leads to."""
 
     path: MemoryPath
@@ -61,13 +61,13 @@ class Recalled:
 
 async def recall(
     store: Store,
-    scanner: Scanner,
+    scanner: FrameScanner,
     namespace: str,
     path: MemoryPath,
     known: Descriptor | Tombstone | None = None,
     *,
     tells: bool = True,
-) -> Recalled | None:
+) -> FoundValue | None:
     """The value behind a path; None where nothing is or was stored under its base.
 
     Args:
@@ -90,15 +90,19 @@ async def recall(
     member = _member_at(described, path)
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
-        raise ToolError(f"The value of {quoted(str(path), _PATH)} has just gone. Call the tool that made it again.")
+        raise ToolError(
+            f"The value of {as_json_string(str(path), _PATH)} has just gone. Call the tool that made it again."
+        )
     tokens = path.tokens[1:] if member else path.tokens
     place = await _place_of(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
     found = await _locate(scanner, place, blob, tokens)
     if isinstance(found, Miss):
         depth = len(path.tokens) - len(tokens) + found.depth
         raise ToolError(_miss(path, depth, found, tells_keys=described.preview) if tells else _untold(path))
-    recalled = _at(path, described, blob, found)
-    return recalled if place is None else _in_file(recalled, place, 0 if recalled.blob is blob else found.start)
+    found_value = _at(path, described, blob, found)
+    return (
+        found_value if place is None else _in_file(found_value, place, 0 if found_value.blob is blob else found.start)
+    )
 
 
 def _is_costly(blob: Buffer) -> bool:
@@ -132,7 +136,7 @@ async def _place_of(store: Store, namespace: str, base: str, member: Member | No
     return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
 
 
-async def _locate(scanner: Scanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
+async def _locate(scanner: FrameScanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
     """Search a small blob here, a large one where it is in a file, if it still is there: what was read of it stays."""
     if not tokens or len(blob) <= _AT_ONCE:
         return locate(blob, tokens)
@@ -150,7 +154,7 @@ async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
     asked = text[:_LONG].partition("/")[0]
     near = await _bases_near(store, namespace, asked) if newest else ()
     advice = await anyio.to_thread.run_sync(_advice, asked.casefold(), newest, (*newest, *near))
-    return ToolError(f"No value is stored under {quoted(text, 160)}. {advice}")
+    return ToolError(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
 async def _bases_near(store: Store, namespace: str, asked: str) -> tuple[str, ...]:
@@ -202,20 +206,20 @@ def _likeness_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> C
     return likeness
 
 
-def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> Recalled:
+def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> FoundValue:
     """What was found in a blob."""
     if path.tokens:
         part = memoryview(blob)[found.start : found.stop]
         kind = kind_at(blob, found.start)
         kind = "binary" if kind == "object" and read_media(part) else kind
-        return Recalled(path, part, kind, preview=descriptor.preview, known=descriptor)
+        return FoundValue(path, part, kind, preview=descriptor.preview, known=descriptor)
     whole = _untrimmed(blob, found, descriptor.kind)
-    return Recalled(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
+    return FoundValue(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
 
 
-def _in_file(recalled: Recalled, place: FileSpan, start: int) -> Recalled:
+def _in_file(found_value: FoundValue, place: FileSpan, start: int) -> FoundValue:
     """What was found, with where it is in the file that `place` is of: `start` bytes into it."""
-    return replace(recalled, file=FileSpan(place.path, Span(place.span.start + start, len(recalled.blob))))
+    return replace(found_value, file=FileSpan(place.path, Span(place.span.start + start, len(found_value.blob))))
 
 
 def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
@@ -236,12 +240,12 @@ def _miss(path: MemoryPath, depth: int, miss: Miss, *, tells_keys: bool) -> str:
         there = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     else:
         there = f"It is {miss.kind} and has nothing below it: use that path."
-    return f"Under {quoted(here, _PATH)} there is no key {quoted(token, _KEY)}. {there}"
+    return f"Under {as_json_string(here, _PATH)} there is no key {as_json_string(token, _KEY)}. {there}"
 
 
 def _keys_of(miss: Miss, wanted: str) -> str:
     keys = nearest_first(wanted, miss.keys[:_LISTED])
-    listed = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
+    listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
     more = f" and {len(miss.keys) - _KEYS:,} more" if len(miss.keys) > _KEYS else ""
     return f"There is {listed}{more}." if keys else "It is an empty object."
 
@@ -257,8 +261,8 @@ def _gone(path: MemoryPath, tombstone: Tombstone) -> str:
     at = datetime.fromtimestamp(tombstone.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     provenance = tombstone.descriptor.provenance
     return (
-        f"The value of {quoted(str(path), _PATH)} {_REASONS[tombstone.reason]} at {at}. It came from tool "
-        f"{quoted(provenance.tool, _KEY)} of "
+        f"The value of {as_json_string(str(path), _PATH)} {_REASONS[tombstone.reason]} at {at}. It came from tool "
+        f"{as_json_string(provenance.tool, _KEY)} of "
         f"upstream {provenance.upstream!r}: call it again and use the new path."
     )
 

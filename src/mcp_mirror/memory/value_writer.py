@@ -8,7 +8,7 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.core.capture import Captured, CaptureRules, Estimate, capture
-from mcp_mirror.core.result_processing import INDEXED, Order
+from mcp_mirror.core.result_processing import INDEXED, ProcessingOptions
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Store
@@ -20,7 +20,7 @@ _ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, wrapped=Fa
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class ValueWriter:
     """Stores values; no path is told before its value is kept."""
 
     store: Store
@@ -31,7 +31,12 @@ class Keeper:
     """Told whose new value there is."""
 
     async def keep(
-        self, namespace: str, provenance: Provenance, order: Order, captured: Captured, labels: Mapping[str, str] = NONE
+        self,
+        namespace: str,
+        provenance: Provenance,
+        order: ProcessingOptions,
+        captured: Captured,
+        labels: Mapping[str, str] = NONE,
     ) -> None:
         """Store the value, and before it what the same result said beside it.
 

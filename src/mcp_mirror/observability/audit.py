@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 
 Event = Literal["call", "flow", "refusal", "read"]
 """`call`: a tool was called; `flow`: a value went from one zone to another; `refusal`: something was not done or shown;
@@ -101,7 +101,7 @@ SILENT: Final = Audit()
 
 
 @dataclass(slots=True)
-class Course:
+class CallTrace:
     """What one call has come to so far."""
 
     path: str | None = None
@@ -117,38 +117,38 @@ class Course:
     """Tokens that the model did not have to read, since a path stands for the value."""
 
 
-def line_of(record: AuditRecord, time: str, shorthand: Shorthand) -> bytes:
+def line_of(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     """A record as a line: ASCII, and bounded.
 
     Args:
         record: What happened.
         time: When, as it is written.
-        shorthand: Says its path.
+        path_hasher: Says its path.
     """
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,
-        "principal": _told(record.principal, shorthand),
-        "tool": _told(record.tool, shorthand),
-        "upstream": _told(record.upstream, shorthand),
-        "outcome": _told(record.outcome, shorthand),
-        "path": shorthand.of(record.path) if record.path else "",
-        "labels": {_told(k, shorthand): _said(v, shorthand) for k, v in [*record.labels.items()][:_MOST]},
+        "principal": _told(record.principal, path_hasher),
+        "tool": _told(record.tool, path_hasher),
+        "upstream": _told(record.upstream, path_hasher),
+        "outcome": _told(record.outcome, path_hasher),
+        "path": path_hasher.of(record.path) if record.path else "",
+        "labels": {_told(k, path_hasher): _said(v, path_hasher) for k, v in [*record.labels.items()][:_MOST]},
         "bytes": record.bytes,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 1),
-        "correlation": _told(record.correlation, shorthand),
-        **{_told(k, shorthand): _told(v, shorthand) for k, v in [*record.detail.items()][:_MOST]},
+        "correlation": _told(record.correlation, path_hasher),
+        **{_told(k, path_hasher): _told(v, path_hasher) for k, v in [*record.detail.items()][:_MOST]},
     }
     return json.dumps({key: value for key, value in members.items() if value not in ("", None, {})}).encode() + b"\n"
 
 
-def _told(text: str, shorthand: Shorthand) -> str:
-    hidden = shorthand.hide(text[:_LOOKED])
+def _told(text: str, path_hasher: PathHasher) -> str:
+    hidden = path_hasher.hide(text[:_LOOKED])
     return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}..."
 
 
-def _said(value: Any, shorthand: Shorthand) -> Any:
+def _said(value: Any, path_hasher: PathHasher) -> Any:
     """A label's value: a text, or a list of texts."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_told(str(one), shorthand) for one in sorted(map(str, value))[:_MOST]]
-    return _told(str(value), shorthand)
+        return [_told(str(one), path_hasher) for one in sorted(map(str, value))[:_MOST]]
+    return _told(str(value), path_hasher)

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, line_of
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.system.private_files import UnsafePathError, open_log
 
 _logger = logging.getLogger(__name__)
@@ -44,18 +44,18 @@ _END: Final = _Waiting(b"")
 class AuditFile:
     """Writes records to a file, from its opening to `close`."""
 
-    def __init__(self, path: str, shorthand: Shorthand, clock: Callable[[], float]) -> None:
+    def __init__(self, path: str, path_hasher: PathHasher, clock: Callable[[], float]) -> None:
         """Open the file; a new one is for this user alone to read.
 
         Args:
             path: Where it is.
-            shorthand: Says memory paths.
+            path_hasher: Says memory paths.
             clock: Seconds since the epoch.
 
         Raises:
             MirrorError: It cannot be opened.
         """
-        self._path, self._shorthand, self._clock = path, shorthand, clock
+        self._path, self._path_hasher, self._clock = path, path_hasher, clock
         self._waiting: queue.Queue[_Waiting] = queue.Queue(_WAITING)
         self._is_torn = self._is_failing = False
         self._refused = self._failed = 0
@@ -111,7 +111,7 @@ class AuditFile:
 
     def _line(self, record: AuditRecord) -> bytes:
         now = datetime.fromtimestamp(self._clock(), UTC)
-        return line_of(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._shorthand)
+        return line_of(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
 
     def _add(self, waiting: _Waiting) -> bool:
         try:
@@ -125,14 +125,14 @@ class AuditFile:
     def _write_all(self) -> None:
         while (waiting := self._waiting.get()) is not _END:
             if waiting is _REOPEN:
-                self._exchange()
+                self._channel()
                 continue
             is_written = self._write(waiting.line)
             if waiting.done:
                 waiting.done.set_result(is_written)
         os.close(self._file)
 
-    def _exchange(self) -> None:
+    def _channel(self) -> None:
         try:
             opened = open_log(self._path, _FLAGS)
         except (OSError, UnsafePathError) as error:

@@ -16,9 +16,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_mirror.errors import frames_of
-from mcp_mirror.security.path_hash import Shorthand
+from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.redaction import HIDDEN, forms_of, secrets_of
-from mcp_mirror.security.sanitize import cut, visible
+from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.settings.policies import Config, HttpEndpoint, LogFormat
 
 _OURS: Final = "mcp_mirror"
@@ -37,17 +37,17 @@ _CREDENTIALS: Final = (
 """What looks like a credential, whoever's it is; of a URL who logs in, and what is asked."""
 
 
-class Net:
+class SecretFilter:
     """Takes out of a text what no log may hold."""
 
-    def __init__(self, shorthand: Shorthand, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
         """Make one.
 
         Args:
-            shorthand: Says memory paths.
+            path_hasher: Says memory paths.
             secrets: What is looked for to the letter, and as programs quote it.
         """
-        self._shorthand = shorthand
+        self._path_hasher = path_hasher
         found = {form for secret in secrets for form in forms_of(secret) if len(form) >= _SHORTEST}
         words = sorted(found, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
@@ -59,13 +59,13 @@ class Net:
             text = self._secrets.sub(HIDDEN, text)
         for pattern, instead in _CREDENTIALS:
             text = pattern.sub(instead, text)
-        return cut(visible(self._shorthand.hide(text)), _LONGEST)
+        return cut(sanitize(self._path_hasher.hide(text)), _LONGEST)
 
 
-class _Reticent(logging.Formatter):
+class _SafeFormatter(logging.Formatter):
     """Writes our own messages, and of others' no more than where they came from and the error's kind."""
 
-    def __init__(self, net: Net, form: LogFormat) -> None:
+    def __init__(self, net: SecretFilter, form: LogFormat) -> None:
         super().__init__()
         self._net = net
         self._form = form
@@ -104,8 +104,8 @@ def set_up_logging(verbosity: int, config: Config | None = None) -> None:
         config: Says how lines look, and which secrets no log may hold. None: it is not read yet.
     """
     handler = logging.StreamHandler(sys.stderr)
-    net = Net(shorthand_of(config), _secrets(config) if config else ())
-    handler.setFormatter(_Reticent(net, config.server.log_format if config else "text"))
+    net = SecretFilter(shorthand_of(config), _secrets(config) if config else ())
+    handler.setFormatter(_SafeFormatter(net, config.server.log_format if config else "text"))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(_OURS).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
 
@@ -117,9 +117,9 @@ def tell_operator(config: Config, line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 
-def shorthand_of(config: Config | None) -> Shorthand:
+def shorthand_of(config: Config | None) -> PathHasher:
     """The path hashes of log and audit log, which are the same: by `audit.key`, else by a key of this process."""
-    return Shorthand(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
+    return PathHasher(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
 
 
 def _secrets(config: Config) -> Iterator[str]:

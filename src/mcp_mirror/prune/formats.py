@@ -29,7 +29,7 @@ LABELS: Final[Mapping[Kind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FormatRule:
     """One place of a format where something can be pruned."""
 
     kind: Kind
@@ -86,34 +86,36 @@ _VERCEL_FILES: Final = ("file", "file-data", "file-url", "file-id", "image-data"
 _VERCEL_BLOCKS: Final = Blocks("text", frozenset(_VERCEL_FILES))
 
 
-def _texts(kind: Literal["assistant", "user"], *types: str) -> tuple[Rule, ...]:
+def _texts(kind: Literal["assistant", "user"], *types: str) -> tuple[FormatRule, ...]:
     """A role's text, as the content itself or in parts of it."""
     said = ("role", kind)
-    parts = (Rule(kind, said, ("text",), _TEXT, "content", {("type",): name}) for name in types)
-    return (Rule(kind, said, ("content",), _TEXT), *parts)
+    parts = (FormatRule(kind, said, ("text",), _TEXT, "content", {("type",): name}) for name in types)
+    return (FormatRule(kind, said, ("content",), _TEXT), *parts)
 
 
-def _output(item: str, owner: str) -> Rule:
+def _output(item: str, owner: str) -> FormatRule:
     """The result that an item of the Responses API is."""
-    return Rule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
+    return FormatRule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
 
 
-def _vercel_result(output: str, value: Location, forms: Mapping[type, Form]) -> Rule:
+def _vercel_result(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
     item: dict[Location, str] = {("type",): "tool-result"} | ({("output", "type"): output} if output else {})
-    return Rule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
+    return FormatRule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
 
 
-def _vercel_call(value: str) -> Rule:
-    return Rule("input", ("role", "assistant"), (value,), _INPUT, "content", {("type",): "tool-call"}, "toolCallId")
+def _vercel_call(value: str) -> FormatRule:
+    return FormatRule(
+        "input", ("role", "assistant"), (value,), _INPUT, "content", {("type",): "tool-call"}, "toolCallId"
+    )
 
 
-FORMATS: Final[Mapping[ChatFormat, tuple[Rule, ...]]] = {
+FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
     "openai": (
-        Rule("result", ("role", "tool"), ("content",), {str: Text(), list: _CHAT_BLOCKS}, owner="tool_call_id"),
-        Rule("result", ("role", "function"), ("content",), _TEXT),
-        Rule("input", ("role", "assistant"), ("function_call", "arguments"), _ARGUMENTS),
-        Rule("input", ("role", "assistant"), ("function", "arguments"), _ARGUMENTS, "tool_calls", owner="id"),
-        Rule("input", ("role", "assistant"), ("custom", "input"), _TEXT, "tool_calls", owner="id"),
+        FormatRule("result", ("role", "tool"), ("content",), {str: Text(), list: _CHAT_BLOCKS}, owner="tool_call_id"),
+        FormatRule("result", ("role", "function"), ("content",), _TEXT),
+        FormatRule("input", ("role", "assistant"), ("function_call", "arguments"), _ARGUMENTS),
+        FormatRule("input", ("role", "assistant"), ("function", "arguments"), _ARGUMENTS, "tool_calls", owner="id"),
+        FormatRule("input", ("role", "assistant"), ("custom", "input"), _TEXT, "tool_calls", owner="id"),
         *_texts("assistant", "text"),
         *_texts("user", "text"),
     ),
@@ -121,13 +123,13 @@ FORMATS: Final[Mapping[ChatFormat, tuple[Rule, ...]]] = {
         _output("function_call_output", "call_id"),
         _output("custom_tool_call_output", "call_id"),
         _output("local_shell_call_output", "id"),
-        Rule("input", ("type", "function_call"), ("arguments",), _ARGUMENTS, owner="call_id"),
-        Rule("input", ("type", "custom_tool_call"), ("input",), _TEXT, owner="call_id"),
+        FormatRule("input", ("type", "function_call"), ("arguments",), _ARGUMENTS, owner="call_id"),
+        FormatRule("input", ("type", "custom_tool_call"), ("input",), _TEXT, owner="call_id"),
         *_texts("assistant", "output_text", "input_text"),
         *_texts("user", "input_text"),
     ),
     "anthropic": (
-        Rule(
+        FormatRule(
             "result",
             ("role", "user"),
             ("content",),
@@ -136,7 +138,7 @@ FORMATS: Final[Mapping[ChatFormat, tuple[Rule, ...]]] = {
             {("type",): "tool_result"},
             "tool_use_id",
         ),
-        Rule("input", ("role", "assistant"), ("input",), _INPUT, "content", {("type",): "tool_use"}, "id"),
+        FormatRule("input", ("role", "assistant"), ("input",), _INPUT, "content", {("type",): "tool_use"}, "id"),
         *_texts("assistant", "text"),
         *_texts("user", "text"),
     ),
@@ -201,7 +203,7 @@ def value_at(node: Any, where: Location) -> Any:
     return node
 
 
-def _slots_by(rule: Rule, at: int, message: Message) -> Iterator[Slot]:
+def _slots_by(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
     for where, item in _items(message, rule.items):
         value = value_at(item, rule.value)
         form = rule.forms.get(type(value))

@@ -16,7 +16,7 @@ from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text
 from mcp_mirror.query.trees import Array, Holder, Leaf, Node, Object, copy_of, leaf_of, opened, render, text_of
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 
 Pieces = tuple[Span | bytes, ...]
@@ -59,7 +59,7 @@ class Patch:
             try:
                 step(root, operation)
             except _Impossible as error:
-                place = quoted(operation.path, _NAMED)
+                place = as_json_string(operation.path, _NAMED)
                 raise ToolError(
                     f"Operation {number} of `patch` ({operation.op} {place}): {error} Nothing was changed."
                 ) from None
@@ -96,7 +96,7 @@ def _at(root: Holder, tokens: Iterable[str]) -> Holder:
     for token in tokens:
         found = _container(holder).find(token)
         if found is None:
-            raise _Impossible(f"there is no {quoted(token, _NAMED)}.")
+            raise _Impossible(f"there is no {as_json_string(token, _NAMED)}.")
         holder = found
     return holder
 
@@ -106,7 +106,7 @@ def _put(root: Holder, path: str, node: Node) -> None:
     if not tokens:
         root.node = node
     elif not _container(_at(root, tokens[:-1])).add(tokens[-1], node):
-        raise _Impossible(f"the array has no place {quoted(tokens[-1], _NAMED)}; `-` is its end.")
+        raise _Impossible(f"the array has no place {as_json_string(tokens[-1], _NAMED)}; `-` is its end.")
 
 
 def _new(operation: _Operation) -> Leaf:
@@ -133,7 +133,7 @@ def _take_out(root: Holder, tokens: list[str]) -> None:
     if not tokens:
         raise _Impossible("the whole value cannot be removed.")
     if not _container(_at(root, tokens[:-1])).remove(tokens[-1]):
-        raise _Impossible(f"there is no {quoted(tokens[-1], _NAMED)}.")
+        raise _Impossible(f"there is no {as_json_string(tokens[-1], _NAMED)}.")
 
 
 def _replace(root: Holder, operation: _Operation) -> None:
@@ -262,7 +262,7 @@ class Replace:
         return tuple(pieces)
 
     def _check(self, times: int) -> None:
-        text = quoted(self.old, _NAMED)
+        text = as_json_string(self.old, _NAMED)
         if not times:
             raise ToolError(f"{text} does not stand in the value. Read the place, and give `old_text` to the letter.")
         if self.everywhere and times == _MOST:

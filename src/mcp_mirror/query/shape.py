@@ -11,7 +11,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, text_start, trim
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
 from mcp_mirror.query.windows import Budget
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Member, Span
 
 _SAMPLE: Final = 100
@@ -47,7 +47,7 @@ class Shape:
                 return f"{kind} {outline_value(blob, span)}"
 
     def _object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
-        lines = (f"{quoted(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
+        lines = (f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
         return self._listed(f"object, {len(known):,} keys", lines, len(known))
 
     def _array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
@@ -87,7 +87,7 @@ class Shape:
 def _field(key: str, found: Counter[str], objects: int) -> str:
     times = found.total()
     seldom = f", in {times:,} of {objects:,}" if times < objects else ""
-    return f"{quoted(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{seldom}"
+    return f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{seldom}"
 
 
 def _text(blob: Buffer, span: Span, is_over: IsOver) -> str:
@@ -97,4 +97,4 @@ def _text(blob: Buffer, span: Span, is_over: IsOver) -> str:
         breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
     lines = breaks + (last != b"\n")
     begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
-    return f"text, {characters:,} characters, {lines:,} lines, begins {quoted(begins, _FIRST_LINE)}"
+    return f"text, {characters:,} characters, {lines:,} lines, begins {as_json_string(begins, _FIRST_LINE)}"

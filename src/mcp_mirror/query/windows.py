@@ -14,7 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, trim
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Kind, Span
 
 Unit = Literal["chars", "lines", "items", "keys"]
@@ -175,7 +175,7 @@ def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str
     if offset >= len(known):
         _check_offset(offset, len(known), "keys")
         return ""
-    named = ((quoted(f"/{escape_token(one.key)}", _LABEL), one.span) for one in known[offset:])
+    named = ((as_json_string(f"/{escape_token(one.key)}", _LABEL), one.span) for one in known[offset:])
     return _entries(window, blob, named, offset, is_over)
 
 

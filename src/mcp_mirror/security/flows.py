@@ -17,10 +17,10 @@ from mcp_mirror.settings.labels import (
     UNKNOWN,
     WORDS,
     ZONE,
+    FlowRule,
     FlowsPolicy,
     Labels,
     PlacePolicy,
-    Rule,
 )
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.types import Descriptor
@@ -160,7 +160,7 @@ class Flows:
     def _level(self, level: str) -> str:
         return self.policy.levels[self._rank(level)]
 
-    def _matching(self, rules: Iterable[Rule], source: str, to: str) -> Rule | None:
+    def _matching(self, rules: Iterable[FlowRule], source: str, to: str) -> FlowRule | None:
         return next((rule for rule in rules if self._is(rule.source, source) and self._is(rule.target, to)), None)
 
     def _is(self, side: str, name: str) -> bool:
@@ -229,10 +229,10 @@ def written(labels: Labels) -> dict[str, str]:
     }
 
 
-def read_rule(text: str) -> Rule | None:
+def read_rule(text: str) -> FlowRule | None:
     """`from -> to`; None where it is something else."""
     match = re.fullmatch(RULE, text)
-    return Rule(match[1], match[2]) if match else None
+    return FlowRule(match[1], match[2]) if match else None
 
 
 def told(name: str) -> str:

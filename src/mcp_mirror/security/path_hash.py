@@ -22,7 +22,7 @@ _IN_TEXT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shorthand:
+class PathHasher:
     """Says paths in short."""
 
     key: bytes = field(repr=False)

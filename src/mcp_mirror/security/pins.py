@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcp_mirror.payload.canonical_json import canonical, digest_of
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import LockMode, UpstreamPolicy
 
 Definition = Mapping[str, Any]
@@ -60,7 +60,7 @@ NO_LOCK: Final = Lock(_FORMAT, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DefinitionChange:
     """What an upstream says otherwise than it was pinned: one tool, or its instructions."""
 
     upstream: str
@@ -76,7 +76,7 @@ class Change:
         """Its name in a sentence."""
         if self.tool is None:
             return f"The instructions of upstream {self.upstream!r}"
-        return f"Tool {quoted(self.tool, _NAME)} of upstream {self.upstream!r}"
+        return f"Tool {as_json_string(self.tool, _NAME)} of upstream {self.upstream!r}"
 
     @property
     def how(self) -> str:
@@ -91,7 +91,7 @@ class Change:
         """The members that differ, in brackets; nothing where that says no more."""
         if self.tool is None or self.was is None or self.now is None:
             return ""
-        names = [quoted(name, _NAME) for name in _differing(self.was, self.now)]
+        names = [as_json_string(name, _NAME) for name in _differing(self.was, self.now)]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f" ({', '.join(names[:_NAMED])}{more})"
 
@@ -105,7 +105,7 @@ class Change:
 class Finding:
     """A change and what is done about it."""
 
-    change: Change
+    change: DefinitionChange
     is_blocked: bool
     """It is kept from clients; else told of alone."""
 
@@ -149,7 +149,7 @@ def _tell(begin: str, value: Any, margin: str) -> Iterator[str]:
         case dict() if value:
             yield f"{margin}{begin}{{"
             for key in sorted(value):
-                yield from _tell(f"{quoted(key, _LINE)}: ", value[key], inner)
+                yield from _tell(f"{as_json_string(key, _LINE)}: ", value[key], inner)
             yield f"{margin}}}"
         case list() if value:
             yield f"{margin}{begin}["
@@ -158,20 +158,20 @@ def _tell(begin: str, value: Any, margin: str) -> Iterator[str]:
             yield f"{margin}]"
         case str() if "\n" in value:
             yield f"{margin}{begin}"
-            yield from (f"{inner}{quoted(line, _LINE)}" for line in value.splitlines())
+            yield from (f"{inner}{as_json_string(line, _LINE)}" for line in value.splitlines())
         case str():
-            yield f"{margin}{begin}{quoted(value, _LINE)}"
+            yield f"{margin}{begin}{as_json_string(value, _LINE)}"
         case _:
             yield f"{margin}{begin}{json.dumps(value)}"
 
 
-def judge(lock: Lock, upstream: str, tool: str, definition: Definition) -> Change | None:
+def judge(lock: Lock, upstream: str, tool: str, definition: Definition) -> DefinitionChange | None:
     """In what a tool differs from how it was pinned; None where in nothing."""
     pinned = lock.upstreams.get(upstream)
     pin = pinned.tools.get(tool) if pinned else None
     if pin is None:
-        return Change(upstream, tool, None, definition)
-    return None if _is_same(pin, definition) else Change(upstream, tool, pin.definition, definition)
+        return DefinitionChange(upstream, tool, None, definition)
+    return None if _is_same(pin, definition) else DefinitionChange(upstream, tool, pin.definition, definition)
 
 
 def _is_same(pin: Pin, definition: Definition) -> bool:
@@ -186,13 +186,13 @@ def _sorted(definition: Definition) -> bytes:
     return msgspec.json.encode(definition, order="deterministic")
 
 
-def judge_instructions(lock: Lock, upstream: str, instructions: str | None) -> Change | None:
+def judge_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
     """In what an upstream's instructions differ from how they were pinned; None where in nothing."""
     pinned = lock.upstreams.get(upstream)
     was = pinned.instructions if pinned else None
     if (was or None) == (instructions or None):
         return None
-    return Change(upstream, None, _said(was), _said(instructions))
+    return DefinitionChange(upstream, None, _said(was), _said(instructions))
 
 
 def _said(instructions: str | None) -> Definition | None:
@@ -218,7 +218,7 @@ class Pins:
         """The same of what an upstream says of itself."""
         return self._finding(policy, lambda: judge_instructions(self.lock, policy.name, said))
 
-    def _finding(self, policy: UpstreamPolicy, look: Callable[[], Change | None]) -> Finding | None:
+    def _finding(self, policy: UpstreamPolicy, look: Callable[[], DefinitionChange | None]) -> Finding | None:
         mode = self.mode_of(policy)
         change = None if mode == "off" else look()
         return Finding(change, mode == "block") if change else None
@@ -251,21 +251,25 @@ def pin_upstream(
         try:
             text = canonical(tool)
         except RecursionError:
-            problems.append(f"Tool {quoted(name, _NAME)} of upstream {policy.name!r} is nested too deep to be locked.")
+            problems.append(
+                f"Tool {as_json_string(name, _NAME)} of upstream {policy.name!r} is nested too deep to be locked."
+            )
             continue
         pins[name] = Pin(digest_of(tool), json.loads(text))
     return Pinned(instructions or None, pins)
 
 
-def differences(was: Lock, now: Lock) -> tuple[Change, ...]:
+def differences(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
     """What one lock has otherwise than another."""
-    found: list[Change | None] = []
+    found: list[DefinitionChange | None] = []
     for name in {**was.upstreams, **now.upstreams}:
         before, after = was.upstreams.get(name, _NOBODY), now.upstreams.get(name, _NOBODY)
         found.append(judge_instructions(was, name, after.instructions))
         found += [judge(was, name, tool, pin.definition) for tool, pin in after.tools.items()]
         gone = before.tools.keys() - after.tools.keys()
-        found += [Change(name, tool, pin.definition, None) for tool, pin in before.tools.items() if tool in gone]
+        found += [
+            DefinitionChange(name, tool, pin.definition, None) for tool, pin in before.tools.items() if tool in gone
+        ]
     return tuple(change for change in found if change)
 
 
@@ -290,5 +294,7 @@ def read_lock(text: str) -> Lock:
     for upstream, pinned in lock.upstreams.items():
         for tool, pin in pinned.tools.items():
             if digest_of(pin.definition) != pin.sha256:
-                raise ValueError(f"tool {quoted(tool, _NAME)} of upstream {upstream!r} is not what its sha256 says")
+                raise ValueError(
+                    f"tool {as_json_string(tool, _NAME)} of upstream {upstream!r} is not what its sha256 says"
+                )
     return lock

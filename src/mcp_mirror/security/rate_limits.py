@@ -22,7 +22,7 @@ _SOON: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Limit:
     """A bound, and what it is called in the configuration and in errors."""
 
     name: str
@@ -36,21 +36,21 @@ class Bound:
 class Queue:
     """How many may wait, and for how long."""
 
-    bound: Bound
+    bound: Limit
     seconds: float
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _Waiter:
     """Somebody who waits."""
 
     is_free: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Door:
+class ConcurrencyLimiter:
     """Lets so many in at once; the others wait in turn, and a bounded number of them."""
 
-    def __init__(self, bound: Bound, queue: Queue, what: str) -> None:
+    def __init__(self, bound: Limit, queue: Queue, what: str) -> None:
         """Let nobody in yet.
 
         Args:
@@ -63,7 +63,7 @@ class Door:
         self._what = what
         self._held = Counter[str]()
         """Places by who has them."""
-        self._waiting: dict[str, deque[_Place]] = {}
+        self._waiting: dict[str, deque[_Waiter]] = {}
         """By who waits, in the order in which they are let in."""
         self._shares: dict[str, int] = {}
         """How many places those who wait may have at once."""
@@ -102,7 +102,7 @@ class Door:
         """Until there is a place, which is then taken."""
         if sum(map(len, self._waiting.values())) >= self._queue.bound.most:
             raise self._busy(f"{self._queue.bound} wait already")
-        place = _Place()
+        place = _Waiter()
         self._waiting.setdefault(who, deque()).append(place)
         self._shares[who] = share
         try:
@@ -115,7 +115,7 @@ class Door:
             self._give_up(who, place)
             raise self._busy(f"no place has become free for {self._queue.seconds:g} s (`limits.queue_timeout`)")
 
-    def _give_up(self, who: str, place: _Place) -> None:
+    def _give_up(self, who: str, place: _Waiter) -> None:
         if place.is_free.is_set():  # a place was given that nobody takes
             self._leave(who)
             return
@@ -144,10 +144,10 @@ class Door:
         return BusyError(f"{self._what} is busy: {self._bound} {calls} are under way, and {why}.", _SOON)
 
 
-class Meter:
+class TokenBucket:
     """Lets so many through a minute: as many at once as a minute's, then each as its time comes."""
 
-    def __init__(self, bound: Bound, what: str, clock: Callable[[], float]) -> None:
+    def __init__(self, bound: Limit, what: str, clock: Callable[[], float]) -> None:
         """Let through a minute's worth at first.
 
         Args:
@@ -185,16 +185,16 @@ class Meter:
         self._seen = now
 
 
-class Admission:
+class PerKeyLimiter:
     """One door, and one meter where there is a rate, for each of many: principals, or the one upstream."""
 
-    def __init__(self, bound: Bound, rate: Bound | None, queue: Queue, clock: Callable[[], float]) -> None:
+    def __init__(self, bound: Limit, rate: Limit | None, queue: Queue, clock: Callable[[], float]) -> None:
         self._bound = bound
         self._rate = rate
         self._queue = queue
         self._clock = clock
-        self._doors: dict[str, Door] = {}
-        self._meters: dict[str, Meter] = {}
+        self._doors: dict[str, ConcurrencyLimiter] = {}
+        self._meters: dict[str, TokenBucket] = {}
 
     def __len__(self) -> int:
         """How many are remembered."""
@@ -208,25 +208,25 @@ class Admission:
             to: Whose door it is.
             who: Who wants in; several share a door fairly.
             what: What the door's owner is called in an error.
-            is_shared: See `Door.entered`.
+            is_shared: See `ConcurrencyLimiter.entered`.
 
         Raises:
             BusyError: It cannot be let in.
         """
         if self._rate is not None:
             self._sweep()
-            self._meters.setdefault(to, Meter(self._rate, what, self._clock)).pass_one()
-        door = self._doors.setdefault(to, Door(self._bound, self._queue, what))
+            self._meters.setdefault(to, TokenBucket(self._rate, what, self._clock)).pass_one()
+        limiter = self._doors.setdefault(to, ConcurrencyLimiter(self._bound, self._queue, what))
         try:
-            async with door.entered(who, is_shared=is_shared):
+            async with limiter.entered(who, is_shared=is_shared):
                 yield
         finally:
-            if door.is_idle and self._doors.get(to) is door:
+            if limiter.is_idle and self._doors.get(to) is limiter:
                 del self._doors[to]
 
     def _sweep(self) -> None:
         """Forget those who have not called for a minute, as soon as there are many."""
         if len(self._meters) < _MANY:
             return
-        for name in [name for name, meter in self._meters.items() if meter.is_idle]:
+        for name in [name for name, bucket in self._meters.items() if bucket.is_idle]:
             del self._meters[name]

@@ -17,36 +17,36 @@ _UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
 """One character or one escape."""
 
 
-def quoted(text: str, limit: int) -> str:
+def as_json_string(text: str, limit: int) -> str:
     """A stranger's text as a JSON string: nothing invisible in it, at most `limit` bytes between the quotes."""
-    return f'"{cut(visible(json.dumps(text[: limit + 1], ensure_ascii=False)[1:-1]), limit)}"'
+    return f'"{cut(sanitize(json.dumps(text[: limit + 1], ensure_ascii=False)[1:-1]), limit)}"'
 
 
-def bare(text: str, limit: int) -> str:
+def strip_invisible(text: str, limit: int) -> str:
     """A stranger's JSON, shown as it is but bounded and with nothing invisible in it."""
-    return cut(visible(text[: limit + 1]), limit)
+    return cut(sanitize(text[: limit + 1]), limit)
 
 
-def visible(text: str) -> str:
+def sanitize(text: str) -> str:
     """A text in which what is not seen, or breaks a line, is a JSON escape."""
     return "".join(_escaped(character) if _is_hidden(character) else character for character in text)
 
 
-def visible_lines(text: str, limit: int) -> str:
+def sanitize_lines(text: str, limit: int) -> str:
     """A text of several lines, in which no stranger's part is hidden; at most `limit` bytes."""
     shown = "".join(c if c in "\n\t" else _escaped(c) if _is_hidden(c) else c for c in text[: limit + 1])
     return cut(shown, limit)
 
 
-def visible_ends(text: str, limit: int) -> str:
+def sanitize_ends(text: str, limit: int) -> str:
     """The same; of a longer text the beginning and the end, where the cause of an error often is."""
     if len(text) <= limit:
-        shown = visible_lines(text, _LONGEST_ESCAPE * limit)
+        shown = sanitize_lines(text, _LONGEST_ESCAPE * limit)
         if len(shown.encode()) <= limit:
             return shown
     half = limit // 2 - len(_OMITTED)
-    end = visible_lines(text[-half:], _LONGEST_ESCAPE * half).encode()[-half:].decode(errors="ignore")
-    return f"{visible_lines(text, half)}{_OMITTED}{end}"
+    end = sanitize_lines(text[-half:], _LONGEST_ESCAPE * half).encode()[-half:].decode(errors="ignore")
+    return f"{sanitize_lines(text, half)}{_OMITTED}{end}"
 
 
 def _is_hidden(character: str) -> bool:
@@ -70,7 +70,7 @@ def cut(text: str, limit: int) -> str:
     return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - 3) + "..."
 
 
-def plain_lines(text: str) -> str:
+def sanitize_to_lines(text: str) -> str:
     """An error's text as it is, but for what is not seen; its line breaks stay."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join("".join(c for c in line if c == "\t" or not _is_hidden(c)) for line in lines)

@@ -26,7 +26,7 @@ _POOLED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AddressPolicy:
     """Which hosts may have private addresses."""
 
     named: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Reach:
     """All may."""
 
     @classmethod
-    def of(cls, *urls: str | None, everywhere: bool = False) -> "Reach":
+    def of(cls, *urls: str | None, everywhere: bool = False) -> "AddressPolicy":
         """Where these URLs of the configuration's let us go."""
         hosts = [httpx2.URL(url).host.lower() for url in urls if url]
         named = frozenset(host for host in hosts if names_itself(host))
@@ -46,10 +46,10 @@ class Reach:
         return self.everywhere or host.lower() in self.named or is_public(address)
 
 
-class GuardedBackend(httpcore2.AsyncNetworkBackend):
+class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
     """Makes connections to where they may lead."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: AddressPolicy) -> None:
         self._reach = reach
         self._inner = httpcore2.AnyIOBackend()
 
@@ -128,15 +128,15 @@ async def _first(
     return made[0]
 
 
-class GuardedTransport(httpx2.AsyncHTTPTransport):
+class SSRFGuardTransport(httpx2.AsyncHTTPTransport):
     """HTTP to where connections may lead; no proxy of the environment's is asked."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: AddressPolicy) -> None:
         context: ssl.SSLContext = httpx2.create_ssl_context()
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
             max_connections=None,
             max_keepalive_connections=_POOLED,
             keepalive_expiry=httpx2.Limits().keepalive_expiry,
-            network_backend=GuardedBackend(reach),
+            network_backend=SSRFGuardBackend(reach),
         )

@@ -27,11 +27,11 @@ Kind = str
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ListChange:
     """A list is no longer what it was."""
 
     kind: Kind
-    party: str | None = None
+    owner: str | None = None
     """Whose connection it was told on; None: everybody's."""
     namespace: str | None = None
     """The principal whose list it is; None: all."""
@@ -40,7 +40,7 @@ class Change:
 
     def concerns(self, caller: Caller) -> bool:
         """Whether somebody is to hear of it."""
-        is_theirs = self.party in (None, caller.party) and self.namespace in (None, caller.namespace)
+        is_theirs = self.owner in (None, caller.owner) and self.namespace in (None, caller.namespace)
         return is_theirs and caller.holds(self.required)
 
 
@@ -56,13 +56,13 @@ class Stream:
             resource_subscriptions=list(wanted.resource_subscriptions) if wanted.resource_subscriptions else None,
         )
         self._pending: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._news = anyio.Event()
+        self._notifier = anyio.Event()
         self._over = False
 
     def post(self, method: str, params: Mapping[str, Any]) -> None:
         """Tell the client of it, once if it has not been told yet."""
         self._pending[method, str(params.get("uri", ""))] = params
-        self._news.set()
+        self._notifier.set()
 
     def changed(self, kind: Kind) -> None:
         """Tell the client that a list has changed, if it wants to know."""
@@ -76,7 +76,7 @@ class Stream:
     def end(self) -> None:
         """Let the stream end, when all has been told."""
         self._over = True
-        self._news.set()
+        self._notifier.set()
 
     async def serve(self, context: Context) -> types.SubscriptionsListenResult:
         """Acknowledge, then pass on what comes, until the client leaves or the stream is ended."""
@@ -86,8 +86,8 @@ class Stream:
         await context.session.send_notification(acknowledged, related_request_id=context.request_id)
         while not self._over or self._pending:
             if not self._pending:
-                self._news = anyio.Event()
-                await self._news.wait()
+                self._notifier = anyio.Event()
+                await self._notifier.wait()
                 continue
             (method, _), told = self._pending.popitem()
             stamped: Any = types.Notification[Any, str](
@@ -139,7 +139,7 @@ class Announcements:
             self._tasks.start_soon(self._tell_updates, session, pending)
         pending[uri] = {**params, "uri": uri}
 
-    async def announce(self, change: Change) -> None:
+    async def announce(self, change: ListChange) -> None:
         """Tell whom it concerns that a list has changed; a deaf one holds up no other."""
         for stream in self._streams:
             if change.concerns(stream.caller):

@@ -17,7 +17,7 @@ from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.payload.floods import Steps, finish, take_sliced
 from mcp_mirror.security.pins import Finding
-from mcp_mirror.server.announcements import Change
+from mcp_mirror.server.announcements import ListChange
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.policies import Config
@@ -35,16 +35,16 @@ _TOLD: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Remaking:
+class _CatalogRebuild:
     """Catalogs that are to be made."""
 
-    parties: tuple[str | None, ...]
+    owners: tuple[str | None, ...]
     upstream: str | None
     is_done: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _RebuiltCatalog:
     """A catalog that was made, and in what it differs from those that are served."""
 
     catalog: Catalog
@@ -56,14 +56,14 @@ class _Made:
     """It shows what everybody's catalog shows."""
 
 
-class News:
+class ChangeNotifier:
     """A new catalog at once when a list changes, and word of it to clients."""
 
     def __init__(self) -> None:
         self._handlers: Handlers | None = None
         self.config = Config()
-        self._pending: dict[Change, None] = {}
-        self._remakings: deque[_Remaking] = deque()
+        self._pending: dict[ListChange, None] = {}
+        self._remakings: deque[_CatalogRebuild] = deque()
         self._is_stale = anyio.Event()
         self._generation = 0
         """Counts the catalogs that were made at once."""
@@ -84,7 +84,7 @@ class News:
         self._held = {name: origin for name, origin in self._held.items() if origin[0] not in gone}
         self._handlers, self.config = handlers, config
 
-    def changed(self, kind: str, party: str | None, upstream: str | None = None) -> anyio.Event | None:
+    def changed(self, kind: str, owner: str | None, upstream: str | None = None) -> anyio.Event | None:
         """On a party's connection, or on everybody's, a list has changed: an upstream's, or the configuration.
 
         Returns:
@@ -92,21 +92,21 @@ class News:
             slices, so that calls are answered meanwhile.
         """
         if kind == "tools":
-            return self._remake((party, *(tuple(self.handlers.gateway.catalogs) if party is None else ())), upstream)
-        self._tell(Change(kind, party, required=self._required(upstream)))
+            return self._remake((owner, *(tuple(self.handlers.gateway.catalogs) if owner is None else ())), upstream)
+        self._tell(ListChange(kind, owner, required=self._required(upstream)))
         return None
 
-    def _remake(self, parties: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
+    def _remake(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
         gateway = self.handlers.gateway
-        listings = [one.listing_for(party) for one in gateway.upstreams for party in parties]
+        listings = [one.listing_for(owner) for one in gateway.upstreams for owner in owners]
         tools = sum(len(listing.tools) for listing in listings if listing)
         if tools > _AT_ONCE and upstream != FUNCTIONS:
-            remaking = _Remaking(parties, upstream)
+            remaking = _CatalogRebuild(owners, upstream)
             self._remakings.append(remaking)
             self._is_stale.set()
             return remaking.is_done
         self._generation += 1
-        self._put(parties, upstream, finish(self._compared(parties)))
+        self._put(owners, upstream, finish(self._compared(owners)))
         return None
 
     async def follow(self) -> None:
@@ -119,39 +119,39 @@ class News:
                 generation = self._generation - 1
                 while generation != self._generation:  # others may have been made meanwhile, of newer listings
                     generation = self._generation
-                    made = await take_sliced(self._compared(remaking.parties))
-                self._put(remaking.parties, remaking.upstream, made)
+                    made = await take_sliced(self._compared(remaking.owners))
+                self._put(remaking.owners, remaking.upstream, made)
                 remaking.is_done.set()
 
-    def _put(self, parties: tuple[str | None, ...], upstream: str | None, made: list[_Made]) -> None:
+    def _put(self, owners: tuple[str | None, ...], upstream: str | None, made: list[_RebuiltCatalog]) -> None:
         """Serve other catalogs, and tell clients if they see a difference."""
-        for party, one in zip(parties, made, strict=True):
-            self._serve(party, one)
+        for owner, one in zip(owners, made, strict=True):
+            self._serve(owner, one)
         if any(one.is_changed for one in made):
-            self._tell(Change("tools", parties[0], required=self._required(upstream)))
+            self._tell(ListChange("tools", owners[0], required=self._required(upstream)))
 
     def _required(self, upstream: str | None) -> tuple[str, ...]:
         found = (one.policy for one in self.handlers.gateway.upstreams if one.policy.name == upstream)
         return next((policy.required_scopes for policy in found), ())
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: ListChange) -> None:
         self._pending[change] = None
         self._wake.set()
 
     def pins_changed(self) -> None:
         """Tools are held to other pins: so are those that a party sees on its own connection alone."""
         links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.links)
-        for name in dict.fromkeys(link.party.name for link in links):
+        for name in dict.fromkeys(link.owner.name for link in links):
             if name is not None:
                 self._remake((name,))
 
     def own_changed(self) -> None:
         """We have other tools of our own."""
-        self._tell(Change("tools"))
+        self._tell(ListChange("tools"))
 
-    def updated(self, upstream: str, party: str | None, uri: str, params: Mapping[str, Any]) -> None:
+    def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """A resource was updated."""
-        self.handlers.subscriptions.updated(upstream, party, uri, params)
+        self.handlers.subscriptions.updated(upstream, owner, uri, params)
 
     def may_show(self, upstream: str) -> bool:
         """See `Gateway.may_show`."""
@@ -159,12 +159,12 @@ class News:
 
     def kept(self, namespace: str) -> None:
         """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
-        self._tell(Change("resources", namespace=namespace))
+        self._tell(ListChange("resources", namespace=namespace))
 
-    def _made(self, party: str | None) -> Steps[Catalog]:
+    def _made(self, owner: str | None) -> Steps[Catalog]:
         """Put a catalog together, in steps."""
         gateway, config = self.handlers.gateway, self.config
-        said = ((one.policy, one.listing_for(party)) for one in gateway.upstreams)
+        said = ((one.policy, one.listing_for(owner)) for one in gateway.upstreams)
         listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in said)
         rules = CatalogRules(
             config.mirror,
@@ -176,36 +176,36 @@ class News:
         catalog = yield from build_catalog(listed, rules)
         return replace(catalog, findings=(*catalog.findings, *self._instructions()))
 
-    def _compared(self, parties: tuple[str | None, ...]) -> Steps[list[_Made]]:
+    def _compared(self, owners: tuple[str | None, ...]) -> Steps[list[_RebuiltCatalog]]:
         """Put catalogs together, and compare them with those that are served, in steps."""
-        gateway, common, made = self.handlers.gateway, self.handlers.gateway.catalog, list[_Made]()
-        for party in parties:
-            catalog = yield from self._made(party)
-            is_changed = yield from _differ(catalog, gateway.catalogs.get(party or "", gateway.catalog))
-            if party is None:
+        gateway, common, made = self.handlers.gateway, self.handlers.gateway.catalog, list[_RebuiltCatalog]()
+        for owner in owners:
+            catalog = yield from self._made(owner)
+            is_changed = yield from _differ(catalog, gateway.catalogs.get(owner or "", gateway.catalog))
+            if owner is None:
                 common = catalog
-            is_common = party is None or not (yield from _differ(catalog, common))
+            is_common = owner is None or not (yield from _differ(catalog, common))
             told = []
             for finding in catalog.findings:
                 yield
                 told.append(finding.sentence)
             is_common = is_common and catalog.quarantined.keys() == common.quarantined.keys()
-            made.append(_Made(catalog, told, is_changed=is_changed, is_common=is_common))
+            made.append(_RebuiltCatalog(catalog, told, is_changed=is_changed, is_common=is_common))
         return made
 
-    def _serve(self, party: str | None, made: _Made) -> None:
+    def _serve(self, owner: str | None, made: _RebuiltCatalog) -> None:
         """Serve a catalog."""
         gateway = self.handlers.gateway
-        self._note(party, made)
-        before = gateway.catalogs.get(party or "", gateway.catalog)
+        self._note(owner, made)
+        before = gateway.catalogs.get(owner or "", gateway.catalog)
         # What a tool that has gone once stored is still ours to find, or to miss.
         catalog = replace(made.catalog, labels=made.catalog.labels | before.labels | LABELS | OWN_LABELS)
-        if party is None:
+        if owner is None:
             gateway.catalog = catalog
         elif made.is_common:
-            gateway.catalogs.pop(party, None)
+            gateway.catalogs.pop(owner, None)
         else:
-            gateway.catalogs[party] = catalog
+            gateway.catalogs[owner] = catalog
 
     def _instructions(self) -> list[Finding]:
         """What upstreams say of themselves otherwise than it was pinned."""
@@ -213,7 +213,7 @@ class News:
         found = [pins.judge_instructions(one.policy, one.listing.instructions) for one in upstreams if one.listing]
         return [finding for finding in found if finding]
 
-    def _note(self, party: str | None, made: _Made) -> None:
+    def _note(self, owner: str | None, made: _RebuiltCatalog) -> None:
         """Remember whose each name is, and tell the log what is not as it was pinned."""
         origins = made.catalog.origins
         self._held |= origins
@@ -221,10 +221,10 @@ class News:
             idle = (name for name in tuple(self._held) if name not in origins)
             for name in islice(idle, len(self._held) - _HELD):
                 del self._held[name]
-        known = self._told.get(None, frozenset()) | self._told.get(party, frozenset())
+        known = self._told.get(None, frozenset()) | self._told.get(owner, frozenset())
         told = made.told
-        self._told.pop(party, None)
-        self._told |= {party: frozenset(told)} if told else {}
+        self._told.pop(owner, None)
+        self._told |= {owner: frozenset(told)} if told else {}
         new = [sentence for sentence in told if sentence not in known]
         for sentence in new[:_TOLD]:
             _logger.warning("%s", sentence)

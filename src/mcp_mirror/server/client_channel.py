@@ -19,7 +19,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mcp_mirror.callers import LEVELS, Caller, Exchange
+from mcp_mirror.callers import LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
@@ -70,7 +70,7 @@ class Session:
     is_waiting: bool = True
 
     @property
-    def home(self) -> Exchange | None:
+    def home(self) -> ClientChannel | None:
         """Itself."""
         return self
 
@@ -82,19 +82,19 @@ class Session:
             await self.server_session.send_notification(_notification(method, params))
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the session's own stream; see `Exchange.ask`."""
+        """Ask on the session's own stream; see `ClientChannel.ask`."""
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
         return await _ask(self.server_session, method, params, None, self.answer_timeout)
 
 
 @dataclass(slots=True)
-class RequestExchange:
+class RequestChannel:
     """The way back on one request's own stream."""
 
     context: Context
     caller: Caller
-    home: Exchange | None
+    home: ClientChannel | None
     answer_timeout: float
     """Seconds that the user's answer may take."""
     is_waiting: bool = True
@@ -122,7 +122,7 @@ class RequestExchange:
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the request's stream; see `Exchange.ask`."""
+        """Ask on the request's stream; see `ClientChannel.ask`."""
         return await _ask(self.context.session, method, params, self.context.request_id, self.answer_timeout)
 
     @property

@@ -15,7 +15,7 @@ _SUBSCRIPTION: Final = "subscriptions/listen"
 _LEAVING: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "The gateway is stopping."}}
 
 
-class Farewell:
+class ShutdownMiddleware:
     """Wraps an ASGI application that speaks MCP; `leaving` is set when we stop."""
 
     def __init__(self, app: ASGIApp, leaving: anyio.Event) -> None:

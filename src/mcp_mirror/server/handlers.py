@@ -27,17 +27,17 @@ from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Asking, Relay, not_found
+from mcp_mirror.gateway.relay import Relay, RelayRequest, not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import Steps, take_sliced
 from mcp_mirror.payload.json_rpc import MOST_MEMBERS, array_of, has_more_values, join
-from mcp_mirror.security.rate_limits import Admission
-from mcp_mirror.security.sanitize import visible_ends
+from mcp_mirror.security.rate_limits import PerKeyLimiter
+from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.client_channel import Context, RequestExchange, meta_of, passed_on
-from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.server.client_channel import Context, RequestChannel, meta_of, passed_on
+from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
 from mcp_mirror.types import Buffer, Segments
@@ -73,8 +73,8 @@ class Handlers:
     subscriptions: Subscriptions
     announcements: Announcements
     sessions: Sessions
-    postbox: Postbox
-    admission: Admission
+    pending_payloads: PendingPayloads
+    admission: PerKeyLimiter
     """Of each principal's requests."""
 
     def register(self, server: Server[Any]) -> None:
@@ -99,10 +99,10 @@ class Handlers:
             "notifications/roots/list_changed", types.NotificationParams, self._roots_changed
         )
 
-    def exchange_of(self, context: Context) -> RequestExchange:
+    def exchange_of(self, context: Context) -> RequestChannel:
         """The way back to whoever makes a request."""
         home, caller = self.sessions.of(context), self.sessions.caller_of(context)
-        return RequestExchange(context, caller, home, self.sessions.answer_timeout)
+        return RequestChannel(context, caller, home, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
@@ -112,43 +112,43 @@ class Handlers:
         ttl, scope = join_cache_hints(hints)
         tools = await take_sliced(_encoded([*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]))
         stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
-        return self.postbox.stub(stub, {"tools": tools})
+        return self.pending_payloads.stub(stub, {"tools": tools})
 
     def _own_tools(self) -> list[dict[str, Any]]:
         return [tool.advert for tool in self.gateway.own_tools.values()]
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        meta, exchange = meta_of(context), self.exchange_of(context)
+        meta, channel = meta_of(context), self.exchange_of(context)
         try:
-            given = self.postbox.params(meta, context.params)
-            conversation = read_conversation(meta, _connection_of(context, exchange))
+            given = self.pending_payloads.params(meta, context.params)
+            conversation = read_conversation(meta, _connection_of(context, channel))
         except ToolError as error:
-            return self.postbox.stub({"content": []}, error_reply(str(error)), meta)
+            return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta)
         arguments = given.get("arguments", b"{}")
-        if schema := self.gateway.catalog_for(exchange.caller).header_schema(params.name):
+        if schema := self.gateway.catalog_for(channel.caller).header_schema(params.name):
             _check_headers(schema, arguments, context)
         again = read_round(given.get("inputResponses"), params.request_state)
         if again and conversation:
             conversation = conversation.going_on
-        call = ToolCall(exchange, params.name, arguments, passed_on(context), again, conversation)
+        call = ToolCall(channel, params.name, arguments, passed_on(context), again, conversation)
         return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         await self._settled(context)
-        exchange = self.exchange_of(context)
+        channel = self.exchange_of(context)
         cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
-        listed = None if cursor else await self.relay.list_all("resources", exchange)
+        listed = None if cursor else await self.relay.list_all("resources", channel)
         items: list[Segments] = list(listed.items) if listed else []
         if not self.gateway.is_transparent:
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
-            stored, more = await self._list_stored(exchange.caller.namespace, cursor)
+            stored, more = await self._list_stored(channel.caller.namespace, cursor)
             items += [(one,) for one in stored]
             members |= {"nextCursor": msgspec.json.encode(more)} if more else {}
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
         if not self.gateway.is_transparent:  # the caller's own values are among them
             hints = {"ttlMs": 0, "cacheScope": "private"}
-        return self.postbox.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
+        return self.pending_payloads.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
 
     async def _list_stored(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
         """A page of the stored values; where the store fails, upstreams' own resources are listed without any."""
@@ -178,7 +178,7 @@ class Handlers:
         listed = await self.relay.list_all(kind, self.exchange_of(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
-        return self.postbox.stub(stub, {member: array_of([*listed.items, *own])})
+        return self.pending_payloads.stub(stub, {member: array_of([*listed.items, *own])})
 
     async def _read_resource(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
         uri, asking = str(params.uri), self._asking(context, params.request_state)
@@ -187,18 +187,23 @@ class Handlers:
         if is_own and uri == STATUS_URI:
             audit = {"audit": counts} if (counts := self.gateway.audit.counts) else {}
             lag = {"event_loop": stalls} if (stalls := read_stalls()) else {}
-            told = {"upstreams": self.status(asking.exchange.caller), "requests": len(self.postbox) - 1, **audit, **lag}
+            told = {
+                "upstreams": self.status(asking.channel.caller),
+                "requests": len(self.pending_payloads) - 1,
+                **audit,
+                **lag,
+            }
             text = json.dumps(told, indent=1)
             content = {"uri": uri, "mimeType": "application/json", "text": text}
             reply: Reply = {"contents": msgspec.json.encode([content])}
         elif is_own:
-            reply = await read_value(self.gateway.memory, asking.exchange.caller.namespace, uri)
-        elif not self.relay.offers("resources", asking.exchange.caller):
-            raise not_found(uri, asking.exchange)
+            reply = await read_value(self.gateway.memory, asking.channel.caller.namespace, uri)
+        elif not self.relay.offers("resources", asking.channel.caller):
+            raise not_found(uri, asking.channel)
         else:
             relayed = await self.relay.read_resource(uri, asking)
             self._audited(asking, "resources/read", relayed.place.upstream)
-            reply = await self.contents.resource(relayed.members, asking.exchange.caller.namespace, relayed.place)
+            reply = await self.contents.resource(relayed.members, asking.channel.caller.namespace, relayed.place)
         return self._stub({"contents": []}, reply, meta_of(context))
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
@@ -206,11 +211,11 @@ class Handlers:
         await self._settled(context)
         relayed = await self.relay.get_prompt(params.name, asking)
         self._audited(asking, "prompts/get", relayed.place.upstream)
-        reply = await self.contents.prompt(relayed.members, asking.exchange.caller.namespace, relayed.place)
+        reply = await self.contents.prompt(relayed.members, asking.channel.caller.namespace, relayed.place)
         return self._stub({"messages": []}, reply, meta_of(context))
 
-    def _audited(self, asking: Asking, method: str, upstream: str) -> None:
-        namespace = asking.exchange.caller.namespace
+    def _audited(self, asking: RelayRequest, method: str, upstream: str) -> None:
+        namespace = asking.channel.caller.namespace
         self.gateway.audit.write(AuditRecord("call", namespace, method, "ok", upstream=upstream))
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
@@ -280,18 +285,18 @@ class Handlers:
             except BusyError as error:
                 self.gateway.audit.write(AuditRecord("refusal", who, method, "busy"))
                 if method == "tools/call":  # models read these, and not those of JSON-RPC
-                    return self.postbox.stub({"content": []}, error_reply(str(error)), meta_of(context))
+                    return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta_of(context))
                 raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.wait}) from None
             except MirrorError as error:
                 _raise(error)
 
         return answer
 
-    def _asking(self, context: Context, state: str | None) -> Asking:
+    def _asking(self, context: Context, state: str | None) -> RelayRequest:
         meta = meta_of(context)
-        given = self.postbox.params(meta, context.params)
+        given = self.pending_payloads.params(meta, context.params)
         again = read_round(given.get("inputResponses"), state)
-        return Asking(self.exchange_of(context), given, passed_on(context), again)
+        return RelayRequest(self.exchange_of(context), given, passed_on(context), again)
 
     def _stub(self, empty: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
         """The SDK's part of an answer; of one that asks for input all, for the SDK seals its state."""
@@ -301,7 +306,7 @@ class Handlers:
         if "resultType" in reply and _parsed(reply["resultType"]) == "input_required":
             members = ("resultType", "inputRequests", "requestState")
             empty = {key: _parsed(reply[key]) for key in members if key in reply}
-        return self.postbox.stub({**empty, **{k: v for k, v in own.items() if v is not None}}, reply, meta)
+        return self.pending_payloads.stub({**empty, **{k: v for k, v in own.items() if v is not None}}, reply, meta)
 
     def status(self, caller: Caller) -> list[dict[str, Any]]:
         """How each upstream is that a caller may see."""
@@ -315,9 +320,9 @@ class Handlers:
 def _raise(error: MirrorError) -> NoReturn:
     """An error of ours as a JSON-RPC one; that of an upstream's is passed on as it was."""
     if isinstance(error, RefusedError):
-        raise MCPError(error.code, visible_ends(error.said, LONGEST_ERROR), error.data) from None
+        raise MCPError(error.code, sanitize_ends(error.said, LONGEST_ERROR), error.data) from None
     code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-    raise MCPError(code, visible_ends(str(error), LONGEST_ERROR)) from None
+    raise MCPError(code, sanitize_ends(str(error), LONGEST_ERROR)) from None
 
 
 def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
@@ -329,9 +334,9 @@ def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
         raise MCPError(rejection.code, rejection.message, rejection.data)
 
 
-def _connection_of(context: Context, exchange: RequestExchange) -> str | None:
+def _connection_of(context: Context, channel: RequestChannel) -> str | None:
     """A name for the connection of a call, where that is one client's own: over HTTP in 2026 there is none."""
-    return STDIO if context.request is None else exchange.caller.session
+    return STDIO if context.request is None else channel.caller.session
 
 
 def _is_small(member: Buffer | Segments) -> bool:

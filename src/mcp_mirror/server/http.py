@@ -22,7 +22,7 @@ from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.server.auth.principals import namespace_in, owner_scope
 from mcp_mirror.server.connections import admit_connection
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import Sessions, session_name
 from mcp_mirror.types import Buffer, Segments
 
@@ -50,13 +50,13 @@ _OUTCOMES: Final = {
 """What the audit log says of a request that is not taken, by its status."""
 
 
-class PayloadLayer:
+class PayloadMiddleware:
     """Wraps an ASGI application that speaks MCP."""
 
     def __init__(
         self,
         app: ASGIApp,
-        postbox: Postbox,
+        pending_payloads: PendingPayloads,
         spool: Spool,
         addresses: AddressCheck,
         sessions: Sessions,
@@ -66,7 +66,7 @@ class PayloadLayer:
 
         Args:
             app: What speaks MCP.
-            postbox: Holds the payloads.
+            pending_payloads: Holds the payloads.
             spool: Where large bodies go.
             addresses: Refuses requests of web pages that must not reach the gateway.
             sessions: Told which of them are in use, and which a client has ended.
@@ -75,7 +75,7 @@ class PayloadLayer:
         self._audit = audit
         self._app = app
         self._sessions = sessions
-        self._postbox = postbox
+        self._pending_payloads = pending_payloads
         self._spool = spool
         self._addresses = addresses
         self._traffic = spool.policy.traffic
@@ -138,10 +138,10 @@ class PayloadLayer:
             return
         body, token = taken
         try:
-            outgoing = _Outgoing(self._postbox, self._noting(namespace_in(scope), send))
+            outgoing = _ResponseWriter(self._pending_payloads, self._noting(namespace_in(scope), send))
             await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
         finally:
-            self._postbox.discard(token)
+            self._pending_payloads.discard(token)
 
     async def _refuse(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
         outcome = _OUTCOMES.get(refusal.status_code, "not taken")
@@ -159,7 +159,7 @@ class PayloadLayer:
         if "mcp-session-id" not in Request(scope).headers and self._is_over(namespace_in(scope), body):
             return _too_many("sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open")
         try:
-            frame, token = self._postbox.inbound(body)
+            frame, token = self._pending_payloads.inbound(body)
         except WireError as error:
             return _refusal(400, _PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
@@ -262,11 +262,11 @@ def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
     return close
 
 
-class _Outgoing:
+class _ResponseWriter:
     """One response on its way out."""
 
-    def __init__(self, postbox: Postbox, send: Send) -> None:
-        self._postbox = postbox
+    def __init__(self, pending_payloads: PendingPayloads, send: Send) -> None:
+        self._pending_payloads = pending_payloads
         self._send = send
         self._start: Message | None = None
         self._held: list[bytes] = []
@@ -288,7 +288,7 @@ class _Outgoing:
         self._held.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        segments = self._postbox.outbound(b"".join(self._held))
+        segments = self._pending_payloads.outbound(b"".join(self._held))
         length = str(sum(len(segment) for segment in segments)).encode()
         headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
         await self._send({**self._start, "headers": [*headers, (b"content-length", length)]})
@@ -307,7 +307,7 @@ class _Outgoing:
             return (line,)
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
-        payload = self._postbox.outbound(data[len(_DATA) :])
+        payload = self._pending_payloads.outbound(data[len(_DATA) :])
         return (_DATA, *(_one_line(segment) for segment in payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, more: bool) -> None:

@@ -34,7 +34,7 @@ _SDK_OWNS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "req
 
 
 @dataclass(slots=True)
-class _Letter:
+class _PendingPayload:
     """One request: its parameters until its handler takes them, then its result until that is written."""
 
     since: float
@@ -42,12 +42,12 @@ class _Letter:
     result: Mapping[str, Segments] | None = None
 
 
-class Postbox:
+class PendingPayloads:
     """Holds parameters between a message's arrival and its handler, and results between handler and sending."""
 
     def __init__(self, limits: WirePolicy | None = None) -> None:
         self._limits = limits or WirePolicy()
-        self._letters: OrderedDict[str, _Letter] = OrderedDict()
+        self._letters: OrderedDict[str, _PendingPayload] = OrderedDict()
 
     def __len__(self) -> int:
         """How many requests' payloads are held."""
@@ -65,7 +65,7 @@ class Postbox:
         check_envelope(frame if lifted is None else lifted.stub, self._limits.max_envelope_bytes)
         if lifted is None:
             return frame, None
-        self._keep(token, _Letter(time.monotonic(), params=lifted.members))
+        self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
         return lifted.stub, token
 
     def params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
@@ -101,7 +101,7 @@ class Postbox:
         token = str((meta or {}).get(MARK) or "")
         if not token:
             token = secrets.token_hex(16)
-            self._keep(token, _Letter(time.monotonic(), result=kept))
+            self._keep(token, _PendingPayload(time.monotonic(), result=kept))
         elif letter := self._letters.get(token):  # else its caller has gone, and so will the stub
             letter.result = kept
         return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
@@ -119,7 +119,7 @@ class Postbox:
         letter = self._letters.pop(marked.token, None)
         return (frame,) if letter is None or letter.result is None else splice(marked, letter.result)
 
-    def _keep(self, token: str, letter: _Letter) -> None:
+    def _keep(self, token: str, letter: _PendingPayload) -> None:
         while self._letters and next(iter(self._letters.values())).since < letter.since - _KEPT:
             oldest, held = next(iter(self._letters.items()))
             if held.params is None and held.result is None:  # its handler is at work still

@@ -15,21 +15,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from mcp_mirror.callers import Caller, Silent
+from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.security.sanitize import visible_lines
+from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.auth.gate import Gate
 from mcp_mirror.server.client_channel import Context, meta_of, read_caller
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http import PayloadLayer, session_closer
+from mcp_mirror.server.http import PayloadMiddleware, session_closer
 from mcp_mirror.server.stdio import stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
-from mcp_mirror.upstreams.upstream import Presented, Upstream
+from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
 
 _INSTRUCTIONS: Final = 3900
 """Characters of instructions; a client cuts at 4,096."""
@@ -82,7 +82,7 @@ class MirrorServer:
     async def serve_stdio(self, leaving: anyio.Event) -> None:
         """Serve the one client on standard streams until it leaves, or we do; upstreams start when it has come."""
         self._waits_for_client = True
-        async with stdio_streams(self.handlers.postbox, self._spool, leaving) as (read, write):
+        async with stdio_streams(self.handlers.pending_payloads, self._spool, leaving) as (read, write):
             await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
 
     def http_app(self, host: str) -> ASGIApp:
@@ -97,8 +97,8 @@ class MirrorServer:
         )
         self.handlers.sessions.close = session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
-        layer = PayloadLayer(
-            app, self.handlers.postbox, self._spool, AddressCheck(policy), self.handlers.sessions, audit
+        layer = PayloadMiddleware(
+            app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), self.handlers.sessions, audit
         )
         self._gate = Gate(layer, self._auth, time.monotonic, audit) if self._auth.is_required else None
         return _open_to_pages(self._gate or layer, policy.allowed_origins)
@@ -116,7 +116,7 @@ class MirrorServer:
         try:
             return self._uncached(await call_next(ctx))
         except BaseException:
-            self.handlers.postbox.discard(str(meta_of(ctx).get(MARK)))
+            self.handlers.pending_payloads.discard(str(meta_of(ctx).get(MARK)))
             raise
 
     def _uncached(self, result: HandlerResult) -> HandlerResult:
@@ -132,9 +132,9 @@ class MirrorServer:
         session = None if modern else sessions.heard_from(ctx)
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
-            exchange = session or Silent(read_caller(ctx, sessions.namespace_of(ctx), None))
+            channel = session or NullChannel(read_caller(ctx, sessions.namespace_of(ctx), None))
             modes = ("auto", "legacy") if modern else ("legacy", "auto")
-            self.handlers.gateway.upstreams.start(Presented(exchange, modes))  # type: ignore[arg-type]  # literals
+            self.handlers.gateway.upstreams.start(ClientIdentity(channel, modes))  # type: ignore[arg-type]  # literals
 
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         gateway = self.handlers.gateway
@@ -205,7 +205,7 @@ def _introduce(upstream: Upstream, pins: Pins) -> str:
     if (finding and finding.is_blocked) or not upstream.policy.preview:
         return ""
     return (
-        f"Server {name}: {_cut(visible_lines(said, 4 * _UPSTREAM_INSTRUCTIONS), _UPSTREAM_INSTRUCTIONS)}"
+        f"Server {name}: {_cut(sanitize_lines(said, 4 * _UPSTREAM_INSTRUCTIONS), _UPSTREAM_INSTRUCTIONS)}"
         if said
         else ""
     )

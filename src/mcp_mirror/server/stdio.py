@@ -21,7 +21,7 @@ from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, identity_of
-from mcp_mirror.server.pending_payloads import Postbox
+from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.types import Buffer
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
@@ -35,25 +35,25 @@ _OPENING: Final = frozenset({"initialize", "server/discover", "tools/list"})
 
 @asynccontextmanager
 async def stdio_streams(
-    postbox: Postbox, spool: Spool, leaving: anyio.Event
+    pending_payloads: PendingPayloads, spool: Spool, leaving: anyio.Event
 ) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
     """What the SDK reads and writes on this process's standard streams; `leaving` is set when we are to end."""
     with _claimed_streams() as (descriptor_in, descriptor_out):
         sink = LineSink(descriptor_out)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
-            session = _Session(postbox, sink, leaving)
+            session = _Session(pending_payloads, sink, leaving)
             source = LineSource(descriptor_in, spool.collector())
             tasks.start_soon(_end_when_left, session, source)
-            yield _Incoming(session, source), _Outgoing(session)
+            yield _StdioReader(session, source), _StdioWriter(session)
             tasks.cancel_scope.cancel()
 
 
 class _Session:
     """What both directions of the one connection share: the way out, and which requests wait for an answer."""
 
-    def __init__(self, postbox: Postbox, sink: LineSink, leaving: anyio.Event) -> None:
-        self.postbox = postbox
+    def __init__(self, pending_payloads: PendingPayloads, sink: LineSink, leaving: anyio.Event) -> None:
+        self.pending_payloads = pending_payloads
         self.sink = sink
         self.leaving = leaving
         self._open_requests: dict[RequestId, str] = {}
@@ -82,7 +82,7 @@ class _Session:
             await self._answered.wait()
 
 
-class _Incoming(MessageStream):
+class _StdioReader(MessageStream):
     """What the client says."""
 
     def __init__(self, session: _Session, source: LineSource) -> None:
@@ -108,16 +108,16 @@ class _Incoming(MessageStream):
     async def _open(self, frame: Frame) -> SessionMessage | None:
         token = None
         try:
-            stub, token = self._session.postbox.inbound(_bytes_of(frame))
+            stub, token = self._session.pending_payloads.inbound(_bytes_of(frame))
             message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
             if not (self._session.leaving.is_set() and isinstance(message, types.JSONRPCRequest)):
                 return SessionMessage(message)
-            self._session.postbox.discard(token)
+            self._session.pending_payloads.discard(token)
             await self._refuse(types.INTERNAL_ERROR, "The gateway is stopping: it takes no new requests.", message.id)
         except WireError as error:
             await self._refuse(types.PARSE_ERROR, str(error), identity_of(frame))
         except ValueError:
-            self._session.postbox.discard(token)
+            self._session.pending_payloads.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
             await self._refuse(types.INVALID_REQUEST, reason, identity_of(frame))
         return None
@@ -134,7 +134,7 @@ async def _end_when_left(session: _Session, source: LineSource) -> None:
     source.end()
 
 
-class _Outgoing(MessageSink):
+class _StdioWriter(MessageSink):
     """What the client is told."""
 
     def __init__(self, session: _Session) -> None:
@@ -143,7 +143,7 @@ class _Outgoing(MessageSink):
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         try:
-            await self._session.sink.send(self._session.postbox.outbound(frame))
+            await self._session.sink.send(self._session.pending_payloads.outbound(frame))
         except OSError:  # the client has gone; its end of the input ends the session
             raise anyio.BrokenResourceError from None
         self._session.note(item.message)

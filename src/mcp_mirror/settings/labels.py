@@ -72,7 +72,7 @@ class PlacePolicy:
     may_lower: Lowering = "nothing"
 
 
-class Rule(NamedTuple):
+class FlowRule(NamedTuple):
     """`source -> target`: each a glob of upstreams' names, `model`, `files`, `functions`, or `zone:` and a zone."""
 
     source: str
@@ -89,9 +89,9 @@ class FlowsPolicy:
     levels: tuple[str, ...] = LEVELS
     default: Across = "deny"
     """From one zone to another, where no rule says anything."""
-    allow: tuple[Rule, ...] = ()
+    allow: tuple[FlowRule, ...] = ()
     """They open zones to each other; what a place accepts binds all the same."""
-    deny: tuple[Rule, ...] = ()
+    deny: tuple[FlowRule, ...] = ()
     """They win over all else."""
     on_refusal: OnRefusal = "error"
     model: PlacePolicy = PlacePolicy()

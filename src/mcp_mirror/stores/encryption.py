@@ -99,9 +99,9 @@ class Envelope:
         for number, chunk in enumerate(cut(blob, CHUNK), first):
             yield self._aead.encrypt(_nonce(number), chunk, whole)
 
-    def opening(self, size: int, span: Span) -> "Opening":
+    def opening(self, size: int, span: Span) -> "RangeReader":
         """For the chunks that a range is in, of a value of `size` bytes."""
-        return Opening(self, size, span)
+        return RangeReader(self, size, span)
 
     def open_chunk(self, number: int, sealed: memoryview, size: int) -> bytes:
         """One chunk of a value of `size` bytes.
@@ -121,7 +121,7 @@ class Envelope:
         return self._whose + _SIZE.pack(size)
 
 
-class Opening:
+class RangeReader:
     """A range of a value, put together of its chunks in their order."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
@@ -160,7 +160,7 @@ class Opening:
         return memoryview(self._room)[self._wanted.start : self._wanted.stop].toreadonly()
 
 
-class Vault:
+class Encryptor:
     """The user's keys. Without any, what is in clear passes, and what is sealed is refused."""
 
     def __init__(self, policy: EncryptionPolicy | None = None) -> None:

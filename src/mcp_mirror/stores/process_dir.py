@@ -34,7 +34,7 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class Lodging:
+class ProcessDir:
     """A folder of this process's own within a shared one; both have to be on one file system."""
 
     def __init__(self, folder: Path) -> None:

@@ -34,7 +34,7 @@ _LAST_WAIT: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class Leash:
+class ChildWatchdog:
     """The process groups that end with us. The watchdog starts with the first; one that dies is started again."""
 
     def __init__(self) -> None:

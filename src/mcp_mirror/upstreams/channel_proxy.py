@@ -4,54 +4,54 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_mirror.callers import Caller, Exchange
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 
 _INVALID_REQUEST: Final = -32600
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class ChannelProxy:
     """The way back to a client, as another one has it."""
 
-    exchange: Exchange
+    channel: ClientChannel
 
     @property
     def caller(self) -> Caller:
         """Whose it is."""
-        return self.exchange.caller
+        return self.channel.caller
 
     @property
     def log_level(self) -> str | None:
-        """See `Exchange.log_level`."""
-        return self.exchange.log_level
+        """See `ClientChannel.log_level`."""
+        return self.channel.log_level
 
     @property
     def wants_progress(self) -> bool:
-        """See `Exchange.wants_progress`."""
-        return self.exchange.wants_progress
+        """See `ClientChannel.wants_progress`."""
+        return self.channel.wants_progress
 
     @property
     def is_waiting(self) -> bool:
-        """See `Exchange.is_waiting`."""
-        return self.exchange.is_waiting
+        """See `ClientChannel.is_waiting`."""
+        return self.channel.is_waiting
 
     @property
-    def home(self) -> Exchange | None:
-        """See `Exchange.home`."""
-        return self.exchange.home
+    def home(self) -> ClientChannel | None:
+        """See `ClientChannel.home`."""
+        return self.channel.home
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on."""
-        await self.exchange.tell(method, params)
+        await self.channel.tell(method, params)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `Exchange.ask`."""
-        return await self.exchange.ask(method, params)
+        """Ask the client; see `ClientChannel.ask`."""
+        return await self.channel.ask(method, params)
 
 
 @dataclass(frozen=True, slots=True)
-class Scoped(Passing):
+class ScopedChannel(ChannelProxy):
     """The way to a session that outlives its requests, and goes on with a token that may be good for less."""
 
     required: Collection[str]
@@ -60,20 +60,20 @@ class Scoped(Passing):
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to who may know of the upstream now."""
         if self.caller.holds(self.required):
-            await self.exchange.tell(method, params)
+            await self.channel.tell(method, params)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask who may know of the upstream now; see `Exchange.ask`.
+        """Ask who may know of the upstream now; see `ClientChannel.ask`.
 
         Raises:
-            RefusedError: It may not, or as `Exchange.ask` has it.
+            RefusedError: It may not, or as `ClientChannel.ask` has it.
         """
         if not self.caller.holds(self.required):
             said = f"The client cannot be asked {method} now."
             raise RefusedError(said, _INVALID_REQUEST, said)
-        return await self.exchange.ask(method, params)
+        return await self.channel.ask(method, params)
 
 
-def scoped(home: Exchange | None, required: Collection[str]) -> Exchange | None:
+def scoped(home: ClientChannel | None, required: Collection[str]) -> ClientChannel | None:
     """The way to a session, as long as it may know of an upstream that takes these scopes."""
-    return Scoped(home, required) if home is not None and required else home
+    return ScopedChannel(home, required) if home is not None and required else home

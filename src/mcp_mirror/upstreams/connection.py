@@ -18,27 +18,27 @@ import mcp_types as types
 from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import explain_shortage
-from mcp_mirror.upstreams.limiter import Doorway
+from mcp_mirror.upstreams.limiter import UpstreamLimiter
 from mcp_mirror.upstreams.listing_cache import ListingCache
-from mcp_mirror.upstreams.notifications import Party
+from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.session import (
-    Connection,
     ConnectionLostError,
     Examine,
     Listing,
     Mode,
     OpenList,
-    Outgoing,
     Page,
     SessionLostError,
+    UpstreamRequest,
+    UpstreamSession,
     is_closed,
     open_connection,
 )
@@ -107,19 +107,19 @@ class EndedEarlyError(UpstreamError):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ConnectionSettings:
     """What every connection to one upstream is made with."""
 
     policy: UpstreamPolicy
     spool: Spool
-    leash: Leash
+    child_watchdog: ChildWatchdog
     client_info: types.Implementation
     redactor: Redactor
     examine: Examine
     open_list: OpenList
     authorizer: Authorizer | None = None
     """Has the tokens that the upstream wants; None where it wants none."""
-    doorway: Doorway | None = None
+    limiter: UpstreamLimiter | None = None
     """The way in for requests over all connections; None: each connection has one of its own."""
     listings: ListingCache | None = None
     """Keeps listings from run to run; None: nothing does."""
@@ -130,25 +130,34 @@ class Means:
         if isinstance(endpoint, HttpEndpoint):
             return HttpTransport(endpoint, self.policy.timeout, self.spool, takes_cookies, output, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # to local functions there is no link
-        return StdioTransport(self.policy.name, endpoint, self.spool, self.leash, output)
+        return StdioTransport(self.policy.name, endpoint, self.spool, self.child_watchdog, output)
 
 
-class Link:
+class ReconnectingConnection:
     """A connection for one party, kept."""
 
-    def __init__(self, means: Means, party: Party, modes: Modes = ("auto", "legacy"), *, is_kept: bool = False) -> None:
+    def __init__(
+        self,
+        connection_settings: ConnectionSettings,
+        owner: ConnectionOwner,
+        modes: Modes = ("auto", "legacy"),
+        *,
+        is_kept: bool = False,
+    ) -> None:
         """Make a link that is not connected.
 
         Args:
-            means: What connections are made with.
-            party: Whom it is for.
+            connection_settings: What connections are made with.
+            owner: Whom it is for.
             modes: How to connect, in this order.
             is_kept: Its listings are kept for the next run.
         """
         self._is_kept = is_kept
-        self.means = means
-        self._doorway = means.doorway or Doorway(means.policy.name, means.policy.bounds)
-        self.party = replace(party, on_change=self._changed_now)
+        self.connection_settings = connection_settings
+        self._limiter = connection_settings.limiter or UpstreamLimiter(
+            connection_settings.policy.name, connection_settings.policy.bounds
+        )
+        self.owner = replace(owner, on_change=self._changed_now)
         self.status = Status("starting")
         self.listing: Listing | None = None
         """The last there was: a server that is away for a while keeps its tools, and others keep their names."""
@@ -163,8 +172,8 @@ class Link:
         self.last_used = anyio.current_time()
         self.pins = 0
         """For how many reasons it is kept though nothing is asked."""
-        self._announce = party.on_change
-        self._connection: Connection | None = None
+        self._announce = owner.on_change
+        self._connection: UpstreamSession | None = None
         self._moved = anyio.Event()
         self._changed: set[str] = set()
         self._change = anyio.Event()
@@ -186,45 +195,45 @@ class Link:
     @property
     def session(self) -> str | None:
         """Whose it is; None where it is everybody's or a principal's."""
-        return self.party.home.caller.session if self.party.home else None
+        return self.owner.home.caller.session if self.owner.home else None
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> UpstreamSession | None:
         """The connection of now; None while there is none."""
         return None if self._is_away() else self._connection
 
-    async def request(self, order: Outgoing, exchange: Exchange | None) -> Arrival:
-        """Send a request; see `Connection.request`.
+    async def request(self, order: UpstreamRequest, channel: ClientChannel | None) -> Arrival:
+        """Send a request; see `UpstreamSession.request`.
 
         Raises:
             UpstreamError: Too many are under way, or it failed.
         """
-        async with self._doorway.entered(exchange):
-            return await self._request(order, exchange)
+        async with self._limiter.entered(channel):
+            return await self._request(order, channel)
 
-    async def list_all(self, method: str, member: str, exchange: Exchange) -> Page:
-        """A list for a caller; see `Connection.list_all`.
+    async def list_all(self, method: str, member: str, channel: ClientChannel) -> Page:
+        """A list for a caller; see `UpstreamSession.list_all`.
 
         Raises:
             UpstreamError: Too many requests are under way, or it failed.
         """
-        async with self._doorway.entered(exchange):
-            return await (await self.usable()).list_all(method, member, exchange)
+        async with self._limiter.entered(channel):
+            return await (await self.usable()).list_all(method, member, channel)
 
-    async def _request(self, order: Outgoing, exchange: Exchange | None) -> Arrival:
+    async def _request(self, order: UpstreamRequest, channel: ClientChannel | None) -> Arrival:
         with self._in_use():
             connection = await self.usable()
             try:
-                return await connection.request(order, exchange)
+                return await connection.request(order, channel)
             except SessionLostError:
                 connection = await self.usable()
             except ConnectionLostError:
                 if not order.may_repeat:
                     raise
                 connection = await self.usable()
-            return await connection.request(order, exchange)
+            return await connection.request(order, channel)
 
-    async def usable(self) -> Connection:
+    async def usable(self) -> UpstreamSession:
         """The connection; where there is none, it is tried for now and not only when its pause is over.
 
         Raises:
@@ -242,7 +251,7 @@ class Link:
         if self._connection is None or self._is_away():
             status = _JUST_ENDED if self.status.state == "ready" else self.status
             why = f": {status.detail}" if status.detail else "."
-            name = self.means.policy.name
+            name = self.connection_settings.policy.name
             raise UpstreamError(f"Upstream {name!r} is {status.state}{why} Try again in a moment.")
         return self._connection
 
@@ -269,13 +278,15 @@ class Link:
 
     async def restore(self) -> None:
         """Serve the listing of an earlier run until the first attempt to connect has ended."""
-        means = self.means
-        if means.listings is None:
+        connection_settings = self.connection_settings
+        if connection_settings.listings is None:
             return
-        kept = await means.listings.load(means.policy, means.redactor, self.party.capabilities)
+        kept = await connection_settings.listings.load(
+            connection_settings.policy, connection_settings.redactor, self.owner.capabilities
+        )
         if kept is None:
             return
-        examined = await means.examine(means.policy, kept.tools)
+        examined = await connection_settings.examine(connection_settings.policy, kept.tools)
         if self.listing is not None or self.settled.is_set():
             return
         self.listing = Listing(
@@ -292,9 +303,11 @@ class Link:
         self.listed.set()
 
     async def _save_listing(self) -> None:
-        if self._is_kept and self.listing and self.means.listings:
-            means, capabilities = self.means, self.party.capabilities
-            await self.means.listings.save(means.policy, means.redactor, capabilities, self.listing)
+        if self._is_kept and self.listing and self.connection_settings.listings:
+            connection_settings, capabilities = self.connection_settings, self.owner.capabilities
+            await self.connection_settings.listings.save(
+                connection_settings.policy, connection_settings.redactor, capabilities, self.listing
+            )
 
     def _tries_the_other_way(self, error: UpstreamError) -> bool:
         """Whether to try the next way at once: servers of one era die of a question of the other's, or refuse it."""
@@ -306,9 +319,9 @@ class Link:
         return following < len(self._modes) and (isinstance(error, EndedEarlyError) or of_the_other_era)
 
     async def _serve(self) -> None:
-        output = ServerOutput(self.means.redactor)
+        output = ServerOutput(self.connection_settings.redactor)
         try:
-            async with self._connected(self.means.transport(output, self._takes_cookies)) as connection:
+            async with self._connected(self.connection_settings.transport(output, self._takes_cookies)) as connection:
                 await self._tell_change("tools")
                 self._settle(connection)
                 for kind in (kind for kind in ("resources", "prompts") if connection.offers(kind)):
@@ -333,14 +346,14 @@ class Link:
     def _ended(self, cause: BaseException, output: ServerOutput) -> UpstreamError:
         is_starting = self.status.state != "ready"
         self._output = output.lines if is_starting else ()
-        reason, logged = _reason(cause, self.means.redactor)
+        reason, logged = _reason(cause, self.connection_settings.redactor)
         if is_starting and output.refusal:
             reason = logged = output.refusal
         printed = [f"Its error output: {words}"] if (words := output.summary) else []
         if is_starting and (stray := output.stray) is not None:
             printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
             logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
-        message = " ".join((reason, *printed)) if self.means.policy.preview else logged
+        message = " ".join((reason, *printed)) if self.connection_settings.policy.preview else logged
         if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
             return RefusedError(message, cause.error.code, message).logged_as(logged)
         kind = FloodError if isinstance(cause, FloodError) else UpstreamError
@@ -348,21 +361,26 @@ class Link:
         return ended.logged_as(f"{logged} `mcp-mirror check` shows its error output." if words else logged)
 
     @asynccontextmanager
-    async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[Connection]:
-        means, seconds = self.means, self.means.policy.startup_timeout
+    async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[UpstreamSession]:
+        connection_settings, seconds = self.connection_settings, self.connection_settings.policy.startup_timeout
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + seconds
             opened = open_connection(
-                means.policy, transport.open, means.redactor, self.party, means.client_info, self._mode
+                connection_settings.policy,
+                transport.open,
+                connection_settings.redactor,
+                self.owner,
+                connection_settings.client_info,
+                self._mode,
             )
             async with opened as connection:
-                _check_protocol(means.policy.oldest_protocol, connection.client.protocol_version)
-                connection.open_list = means.open_list
-                self.listing = await connection.list_tools(means.examine)
+                _check_protocol(connection_settings.policy.oldest_protocol, connection.client.protocol_version)
+                connection.open_list = connection_settings.open_list
+                self.listing = await connection.list_tools(connection_settings.examine)
                 scope.deadline = float("inf")
                 yield connection
         if scope.cancelled_caught:
-            hint = _SLOW_START if isinstance(means.policy.endpoint, StdioEndpoint) else _SLOW_ANSWER
+            hint = _SLOW_START if isinstance(connection_settings.policy.endpoint, StdioEndpoint) else _SLOW_ANSWER
             raise UpstreamError(f"It did not connect and list its tools within {seconds:g} s. {hint}")
 
     def _takes_cookies(self, version: str | None) -> bool:
@@ -371,12 +389,12 @@ class Link:
         A connection of one party keeps all. A connection that several callers share keeps only those of its own
         handshake in the 2025 protocol, which has sessions, and none where `scope` is `shared`.
         """
-        if not self.party.is_shared:
+        if not self.owner.is_shared:
             return True
         is_handshake = self._connection is None and version not in MODERN_PROTOCOL_VERSIONS
-        return is_handshake and self.means.policy.scope != "shared"
+        return is_handshake and self.connection_settings.policy.scope != "shared"
 
-    def _settle(self, connection: Connection | None) -> None:
+    def _settle(self, connection: UpstreamSession | None) -> None:
         self._connection = connection
         if connection is not None:
             self.failure = None
@@ -420,7 +438,7 @@ class Link:
         self._changed.add(kind)
         self._change.set()
 
-    async def _follow_changes(self, connection: Connection) -> None:
+    async def _follow_changes(self, connection: UpstreamSession) -> None:
         """Listen for announcements, again and again where the stream is lost."""
         wanted = {
             f"{kind}ListChanged": True
@@ -439,7 +457,7 @@ class Link:
             attempts = 0 if anyio.current_time() - began > _STEADY else attempts + 1
             await anyio.sleep(pause_after(attempts, _RELIST_PAUSE, _LONGEST_DEAFNESS))
 
-    async def _relist(self, connection: Connection) -> None:
+    async def _relist(self, connection: UpstreamSession) -> None:
         """Follow changes: however many were announced, once a second at most."""
         while True:
             await self._change.wait()
@@ -447,7 +465,7 @@ class Link:
             changed, self._changed = self._changed, set()
             try:
                 if "tools" in changed:
-                    self.listing = await connection.list_tools(self.means.examine)
+                    self.listing = await connection.list_tools(self.connection_settings.examine)
                     await self._save_listing()
             except UpstreamError as error:
                 log.warning("%s", error.logged)
@@ -465,7 +483,7 @@ class Link:
         self.settled.set()
         self.listed.set()
         self._tell_moved()
-        log.warning("upstream %s is down: %s", self.means.policy.name, error.logged)
+        log.warning("upstream %s is down: %s", self.connection_settings.policy.name, error.logged)
         self._log_output()
 
     def _log_output(self) -> None:
@@ -473,11 +491,11 @@ class Link:
 
         A server that fails at its start has not been given any value that it could print.
         """
-        if self._output == self._logged_output or not self.means.policy.preview:
+        if self._output == self._logged_output or not self.connection_settings.policy.preview:
             return
         self._logged_output = self._output
         for line in self._output:
-            log.warning("upstream %s printed: %s", self.means.policy.name, line)
+            log.warning("upstream %s printed: %s", self.connection_settings.policy.name, line)
 
 
 def pause_after(attempts: int, first: float, longest: float) -> float:

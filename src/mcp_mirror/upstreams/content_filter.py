@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import mcp_types as types
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, ToolError
-from mcp_mirror.upstreams.channel_proxy import Passing
+from mcp_mirror.upstreams.channel_proxy import ChannelProxy
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
 _SAMPLING: Final = "sampling/createMessage"
 
 
 @dataclass(frozen=True, slots=True)
-class Muted(Passing):
+class ContentFilteredChannel(ChannelProxy):
     """The way back to a client for such an upstream."""
 
     hides: Callable[[], bool] = lambda: True
@@ -25,36 +25,36 @@ class Muted(Passing):
     @property
     def log_level(self) -> str | None:
         """None: log lines are not passed on."""
-        return None if self.hides() else self.exchange.log_level
+        return None if self.hides() else self.channel.log_level
 
     @property
-    def home(self) -> Exchange | None:
-        """See `Exchange.home`."""
-        return Muted(self.exchange.home, self.hides) if self.exchange.home else None
+    def home(self) -> ClientChannel | None:
+        """See `ClientChannel.home`."""
+        return ContentFilteredChannel(self.channel.home, self.hides) if self.channel.home else None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on, rebuilt."""
         rebuilt = rebuild_notification(method, params, hides=True) if self.hides() else params
         if rebuilt is not None:
-            await self.exchange.tell(method, rebuilt)
+            await self.channel.tell(method, rebuilt)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `Exchange.ask`. Its model is not asked.
+        """Ask the client; see `ClientChannel.ask`. Its model is not asked.
 
         Raises:
             RefusedError: The model would be asked.
         """
-        return await self.exchange.ask(method, rebuild_request(method, params) if self.hides() else params)
+        return await self.channel.ask(method, rebuild_request(method, params) if self.hides() else params)
 
 
-def muted(exchange: Exchange | None, *, may_show: bool) -> Exchange | None:
+def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientChannel | None:
     """The way back to a client, as far as an upstream's words may go there."""
-    return exchange if may_show or exchange is None or is_muted(exchange) else Muted(exchange)
+    return channel if may_show or channel is None or is_filtered(channel) else ContentFilteredChannel(channel)
 
 
-def is_muted(exchange: Exchange | None) -> bool:
+def is_filtered(channel: ClientChannel | None) -> bool:
     """Whether an upstream's words are hidden from this client now."""
-    return isinstance(exchange, Muted) and exchange.hides()
+    return isinstance(channel, ContentFilteredChannel) and channel.hides()
 
 
 def check_questions(requests: Iterable[Mapping[str, Any]]) -> None:

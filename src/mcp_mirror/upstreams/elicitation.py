@@ -17,14 +17,14 @@ import mcp_types as types
 import msgspec
 from anyio.abc import TaskGroup
 
-from mcp_mirror.callers import CAPABILITY_OF, Caller, Exchange
+from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, frames_of
 from mcp_mirror.payload.json_rpc import asks, join, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
 from mcp_mirror.upstreams.notifications import asks_too_often
-from mcp_mirror.upstreams.session import Outgoing
+from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import Arrival
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _MAX_HELD: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InputRequired:
     """What a server needs of the user before it can answer."""
 
     requests: Mapping[str, Any]
@@ -58,7 +58,7 @@ class _Request(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class InputRound:
     """What a client brings when it comes back with answers."""
 
     answers: Buffer
@@ -66,7 +66,7 @@ class Round:
     state: Mapping[str, str]
 
 
-def read_asked(arrival: Arrival) -> Asked | None:
+def read_asked(arrival: Arrival) -> InputRequired | None:
     """The questions in a result; None where it is one.
 
     Raises:
@@ -79,10 +79,10 @@ def read_asked(arrival: Arrival) -> Asked | None:
         state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
-    return Asked(requests, None if state is None else {"state": state}, arrival.get("inputRequests"))
+    return InputRequired(requests, None if state is None else {"state": state}, arrival.get("inputRequests"))
 
 
-def veiled(asked: Asked) -> Asked:
+def veiled(asked: InputRequired) -> InputRequired:
     """Requests in our own keys, rebuilt, where values are hidden. The sealed state keeps the keys of the upstream.
 
     Raises:
@@ -95,10 +95,10 @@ def veiled(asked: Asked) -> Asked:
         }
         for number, one in enumerate(asked.requests.values(), 1)
     }
-    return Asked(requests, {**(asked.state or {}), _KEYS: json.dumps(list(asked.requests))})
+    return InputRequired(requests, {**(asked.state or {}), _KEYS: json.dumps(list(asked.requests))})
 
 
-def unveiled(again: Round) -> Round:
+def unveiled(again: InputRound) -> InputRound:
     """The answers under the upstream's own keys."""
     if _KEYS not in again.state:
         return again
@@ -106,7 +106,7 @@ def unveiled(again: Round) -> Round:
     answers = open_object(again.answers) or {}
     named = {keys[key]: raw for key, raw in answers.items() if key in keys}
     state = {key: value for key, value in again.state.items() if key != _KEYS}
-    return Round(join(object_of(named)), state)
+    return InputRound(join(object_of(named)), state)
 
 
 _KEYS: Final = "keys"
@@ -114,7 +114,11 @@ _KEYS: Final = "keys"
 
 
 async def ask_live(
-    asked: Asked, order: Outgoing, exchange: Exchange, send: Callable[[Outgoing], Awaitable[Arrival]], most: int
+    asked: InputRequired,
+    order: UpstreamRequest,
+    channel: ClientChannel,
+    send: Callable[[UpstreamRequest], Awaitable[Arrival]],
+    most: int,
 ) -> Arrival:
     """Ask a client of the 2025 era all that a server wants to know, and call the server again, until it answers.
 
@@ -123,12 +127,12 @@ async def ask_live(
         UpstreamError: The server asks more than `most` times.
     """
     pause = _FIRST_PAUSE
-    questions: Asked | None = asked
+    questions: InputRequired | None = asked
     for _ in range(most):
         assert questions is not None  # noqa: S101  # the loop's condition
-        check_capabilities(exchange.caller, questions)
+        check_capabilities(channel.caller, questions)
         if questions.requests:
-            answers: dict[str, Any] | None = await _answers_of(questions.requests, exchange)
+            answers: dict[str, Any] | None = await _answers_of(questions.requests, channel)
         else:
             answers = None
             await anyio.sleep(pause)
@@ -140,7 +144,7 @@ async def ask_live(
     raise UpstreamError(f"The server {asks_too_often(most)}")
 
 
-def next_round(asked: Asked, again: Round | None, most: int) -> Asked:
+def next_round(asked: InputRequired, again: InputRound | None, most: int) -> InputRequired:
     """Questions for a client of the 2026 era, with the number of the round in their state.
 
     Raises:
@@ -152,13 +156,13 @@ def next_round(asked: Asked, again: Round | None, most: int) -> Asked:
     return replace(asked, state={**(asked.state or {}), _ROUND: str(number)})
 
 
-async def _answers_of(requests: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
+async def _answers_of(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     failed: list[RefusedError] = []
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            answers[key] = dict(await exchange.ask(request["method"], _as_of_2025(request.get("params") or {})))
+            answers[key] = dict(await channel.ask(request["method"], _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -178,7 +182,7 @@ def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**params, "elicitationId": secrets.token_urlsafe(16)}
 
 
-def check_capabilities(caller: Caller, asked: Asked) -> None:
+def check_capabilities(caller: Caller, asked: InputRequired) -> None:
     """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
     for request in asked.requests.values():
         if not caller.can_answer(method := request["method"]):
@@ -196,25 +200,25 @@ class _Question:
     answer: Mapping[str, Any] | None = None
 
 
-class HeldCall:
+class SuspendedCall:
     """A call under way that outlives the request which began it: to the server it is the client."""
 
-    def __init__(self, exchange: Exchange, seconds: float) -> None:
+    def __init__(self, channel: ClientChannel, seconds: float) -> None:
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
         self.is_let_go = anyio.Event()
         """Set once nobody will come back for it: the client has the outcome, or has left."""
-        self.caller = exchange.caller
-        self.log_level = exchange.log_level
-        self.wants_progress = exchange.wants_progress
-        self.home = exchange.home
+        self.caller = channel.caller
+        self.log_level = channel.log_level
+        self.wants_progress = channel.wants_progress
+        self.home = channel.home
         self._seconds = seconds
-        self._present: Exchange | None = exchange
+        self._present: ClientChannel | None = channel
         self._open: dict[str, _Question] = {}
         self._asked = 0
         self._outcome: Arrival | UpstreamError | None = None
         self._is_taken = False
-        self._news = anyio.Event()
+        self._notifier = anyio.Event()
 
     @property
     def is_waiting(self) -> bool:
@@ -270,32 +274,32 @@ class HeldCall:
         return self._outcome is not None
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._notifier.set()
+        self._notifier = anyio.Event()
 
-    async def wait(self, exchange: Exchange) -> Arrival | Asked:
+    async def wait(self, channel: ClientChannel) -> Arrival | InputRequired:
         """What comes next: the result, or questions. A caller that leaves before takes the call with it.
 
         Raises:
             UpstreamError: The call failed, or its caller has come again, and that request gets the answer.
         """
-        self._present = exchange
+        self._present = channel
         self._wake()
         try:
-            while self._present is exchange and self._outcome is None and not self._open:
-                await self._news.wait()
+            while self._present is channel and self._outcome is None and not self._open:
+                await self._notifier.wait()
         except anyio.get_cancelled_exc_class():
-            if self._present is exchange:
+            if self._present is channel:
                 self.scope.cancel()
                 self.is_let_go.set()
             raise
-        if self._present is not exchange:
+        if self._present is not channel:
             said = "This was sent again meanwhile: the later request gets the answer."
             raise RefusedError(said, types.INVALID_REQUEST, said)
         self._present = None
         if self._open:  # first, where the result is there too: a question may be about another call than it seems
             requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
-            return Asked(requests, {"held": self.id})
+            return InputRequired(requests, {"held": self.id})
         self._is_taken = True
         self.is_let_go.set()
         assert self._outcome is not None  # noqa: S101  # the loop's condition
@@ -304,7 +308,7 @@ class HeldCall:
         return self._outcome
 
 
-class HeldCalls:
+class SuspendedCalls:
     """The calls to one upstream that wait for a client's answers."""
 
     def __init__(self, tasks: TaskGroup, seconds: float) -> None:
@@ -316,9 +320,11 @@ class HeldCalls:
         """
         self._tasks = tasks
         self._seconds = seconds
-        self._calls: dict[str, HeldCall] = {}
+        self._calls: dict[str, SuspendedCall] = {}
 
-    async def begin(self, exchange: Exchange, send: Callable[[Exchange], Awaitable[Arrival]]) -> Arrival | Asked:
+    async def begin(
+        self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[Arrival]]
+    ) -> Arrival | InputRequired:
         """Call a server that may ask while the call is under way.
 
         Raises:
@@ -326,19 +332,19 @@ class HeldCalls:
         """
         if len(self._calls) >= _MAX_HELD:
             raise UpstreamError(f"{_MAX_HELD} calls wait for answers of users already. Try again later.")
-        call = HeldCall(exchange, self._seconds)
+        call = SuspendedCall(channel, self._seconds)
         self._calls[call.id] = call
         self._tasks.start_soon(self._run, call, send)
-        return await call.wait(exchange)
+        return await call.wait(channel)
 
-    async def resume(self, again: Round, exchange: Exchange) -> Arrival | Asked:
+    async def resume(self, again: InputRound, channel: ClientChannel) -> Arrival | InputRequired:
         """Go on with a call whose client has come back.
 
         Raises:
             RefusedError: There is no such call (any more), or the answers cannot be read.
         """
         call = self._calls.get(again.state.get("held", ""))
-        if call is None or call.caller.namespace != exchange.caller.namespace:
+        if call is None or call.caller.namespace != channel.caller.namespace:
             said = "The call that this answers is over, or is held by another server. Make the call anew."
             raise RefusedError(said, types.INVALID_PARAMS, said, {"reason": "invalid_request_state"})
         try:
@@ -346,9 +352,9 @@ class HeldCalls:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             said = "`inputResponses` must be an object with an object for each request that was made."
             raise RefusedError(said, types.INVALID_PARAMS, said) from None
-        return await call.wait(exchange)
+        return await call.wait(channel)
 
-    async def _run(self, call: HeldCall, send: Callable[[Exchange], Awaitable[Arrival]]) -> None:
+    async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[Arrival]]) -> None:
         try:
             with call.scope:
                 call.finish(await send(call))

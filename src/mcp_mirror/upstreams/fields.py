@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_mirror.callers import CAPABILITY_OF
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.security.sanitize import visible_lines
+from mcp_mirror.security.sanitize import sanitize_lines
 
 MOST_BYTES: Final = 1 << 16
 """Of a notification, of an error's data and of a form."""
@@ -27,7 +27,7 @@ _LARGEST_CODE: Final = 1 << 31
 _KEY: Final = secrets.token_bytes(16)
 
 
-class Rule(StrEnum):
+class FieldRule(StrEnum):
     """What becomes of a field."""
 
     PASSES = "passes"
@@ -52,27 +52,31 @@ class Field:
 
     message: str
     name: str
-    usual: Rule
-    hidden: Rule
+    usual: FieldRule
+    hidden: FieldRule
 
 
-def _of(message: str, /, **fields: tuple[Rule, Rule]) -> tuple[Field, ...]:
+def _of(message: str, /, **fields: tuple[FieldRule, FieldRule]) -> tuple[Field, ...]:
     return tuple(Field(message, name.replace("__", ".").strip(), *rules) for name, rules in fields.items())
 
 
-_LIST: Final = (Rule.LISTED, Rule.LISTED)
-_GONE: Final = (Rule.NOTHING, Rule.NOTHING)
-_PAGE: Final = {"nextCursor": _GONE, "ttlMs": (Rule.NUMBER, Rule.NUMBER), "cacheScope": (Rule.WORD, Rule.WORD)}
-_UPDATE: Final = (Rule.BOUNDED, Rule.NOTHING)
+_LIST: Final = (FieldRule.LISTED, FieldRule.LISTED)
+_GONE: Final = (FieldRule.NOTHING, FieldRule.NOTHING)
+_PAGE: Final = {
+    "nextCursor": _GONE,
+    "ttlMs": (FieldRule.NUMBER, FieldRule.NUMBER),
+    "cacheScope": (FieldRule.WORD, FieldRule.WORD),
+}
+_UPDATE: Final = (FieldRule.BOUNDED, FieldRule.NOTHING)
 
 FIELDS: Final[tuple[Field, ...]] = (
     *_of(
         "initialize, server/discover",
         protocolVersion=_GONE,
         supportedVersions=_GONE,
-        capabilities=(Rule.WORD, Rule.WORD),
-        serverInfo=(Rule.PASSES, Rule.NOTHING),
-        instructions=(Rule.CUT, Rule.NOTHING),
+        capabilities=(FieldRule.WORD, FieldRule.WORD),
+        serverInfo=(FieldRule.PASSES, FieldRule.NOTHING),
+        instructions=(FieldRule.CUT, FieldRule.NOTHING),
         ttlMs=_GONE,
         cacheScope=_GONE,
         _meta=_GONE,
@@ -84,82 +88,91 @@ FIELDS: Final[tuple[Field, ...]] = (
     *_of("prompts/list", prompts=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
     *_of(
         "tools/call",
-        content=(Rule.CAPTURED, Rule.STORED),
-        structuredContent=(Rule.CAPTURED, Rule.STORED),
-        isError=(Rule.WORD, Rule.WORD),
-        resultType=(Rule.WORD, Rule.WORD),
-        _meta=(Rule.BOUNDED, Rule.STORED),
-        others=(Rule.PASSES, Rule.STORED),
+        content=(FieldRule.CAPTURED, FieldRule.STORED),
+        structuredContent=(FieldRule.CAPTURED, FieldRule.STORED),
+        isError=(FieldRule.WORD, FieldRule.WORD),
+        resultType=(FieldRule.WORD, FieldRule.WORD),
+        _meta=(FieldRule.BOUNDED, FieldRule.STORED),
+        others=(FieldRule.PASSES, FieldRule.STORED),
     ),
     *_of(
         "resources/read",
-        contents=(Rule.PASSES, Rule.STORED),
-        resultType=(Rule.WORD, Rule.WORD),
-        ttlMs=(Rule.NUMBER, Rule.NOTHING),
-        cacheScope=(Rule.WORD, Rule.NOTHING),
-        _meta=(Rule.BOUNDED, Rule.NOTHING),
+        contents=(FieldRule.PASSES, FieldRule.STORED),
+        resultType=(FieldRule.WORD, FieldRule.WORD),
+        ttlMs=(FieldRule.NUMBER, FieldRule.NOTHING),
+        cacheScope=(FieldRule.WORD, FieldRule.NOTHING),
+        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
     ),
     *_of(
         "prompts/get",
-        messages=(Rule.PASSES, Rule.STORED),
-        description=(Rule.PASSES, Rule.NOTHING),
-        resultType=(Rule.WORD, Rule.WORD),
-        _meta=(Rule.BOUNDED, Rule.NOTHING),
+        messages=(FieldRule.PASSES, FieldRule.STORED),
+        description=(FieldRule.PASSES, FieldRule.NOTHING),
+        resultType=(FieldRule.WORD, FieldRule.WORD),
+        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
     ),
     *_of(
         "completion/complete",
-        completion=(Rule.PASSES, Rule.NOTHING),
-        resultType=(Rule.WORD, Rule.WORD),
-        _meta=(Rule.BOUNDED, Rule.NOTHING),
+        completion=(FieldRule.PASSES, FieldRule.NOTHING),
+        resultType=(FieldRule.WORD, FieldRule.WORD),
+        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
     ),
-    *_of("input required", inputRequests=(Rule.PASSES, Rule.PERSON), requestState=(Rule.OPAQUE, Rule.OPAQUE)),
-    *_of("input required", keys=(Rule.PASSES, Rule.OWN), resultType=(Rule.WORD, Rule.WORD), _meta=_GONE),
+    *_of(
+        "input required",
+        inputRequests=(FieldRule.PASSES, FieldRule.PERSON),
+        requestState=(FieldRule.OPAQUE, FieldRule.OPAQUE),
+    ),
+    *_of(
+        "input required",
+        keys=(FieldRule.PASSES, FieldRule.OWN),
+        resultType=(FieldRule.WORD, FieldRule.WORD),
+        _meta=_GONE,
+    ),
     *_of("empty results", _meta=_GONE, resultType=_GONE),
     *_of(
         "error",
-        code=(Rule.NUMBER, Rule.NUMBER),
-        message=(Rule.ENDS, Rule.OWN),
-        data=(Rule.BOUNDED, Rule.NOTHING),
+        code=(FieldRule.NUMBER, FieldRule.NUMBER),
+        message=(FieldRule.ENDS, FieldRule.OWN),
+        data=(FieldRule.BOUNDED, FieldRule.NOTHING),
     ),
-    *_of("error -32021", data__requiredCapabilities=(Rule.BOUNDED, Rule.WORD)),
-    *_of("error -32042", data__elicitations=(Rule.BOUNDED, Rule.NOTHING)),
+    *_of("error -32021", data__requiredCapabilities=(FieldRule.BOUNDED, FieldRule.WORD)),
+    *_of("error -32042", data__elicitations=(FieldRule.BOUNDED, FieldRule.NOTHING)),
     *_of(
         "notifications/progress",
-        progressToken=(Rule.OPAQUE, Rule.OPAQUE),
-        progress=(Rule.NUMBER, Rule.NUMBER),
-        total=(Rule.NUMBER, Rule.NUMBER),
-        message=(Rule.CUT, Rule.NOTHING),
+        progressToken=(FieldRule.OPAQUE, FieldRule.OPAQUE),
+        progress=(FieldRule.NUMBER, FieldRule.NUMBER),
+        total=(FieldRule.NUMBER, FieldRule.NUMBER),
+        message=(FieldRule.CUT, FieldRule.NOTHING),
         _meta=_UPDATE,
     ),
     *_of(
         "notifications/message",
-        level=(Rule.WORD, Rule.NOTHING),
-        logger=(Rule.BOUNDED, Rule.NOTHING),
-        data=(Rule.BOUNDED, Rule.NOTHING),
+        level=(FieldRule.WORD, FieldRule.NOTHING),
+        logger=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        data=(FieldRule.BOUNDED, FieldRule.NOTHING),
         _meta=_UPDATE,
     ),
-    *_of("notifications/resources/updated", uri=(Rule.BOUNDED, Rule.LISTED), _meta=_UPDATE),
+    *_of("notifications/resources/updated", uri=(FieldRule.BOUNDED, FieldRule.LISTED), _meta=_UPDATE),
     *_of("notifications/tools/list_changed", _meta=_GONE),
     *_of("notifications/resources/list_changed", _meta=_GONE),
     *_of("notifications/prompts/list_changed", _meta=_GONE),
-    *_of("notifications/elicitation/complete", elicitationId=(Rule.BOUNDED, Rule.OPAQUE), _meta=_UPDATE),
+    *_of("notifications/elicitation/complete", elicitationId=(FieldRule.BOUNDED, FieldRule.OPAQUE), _meta=_UPDATE),
     *_of("notifications/cancelled", requestId=_GONE, reason=_GONE, _meta=_GONE),
     *_of("notifications/subscriptions/acknowledged", notifications=_GONE, _meta=_GONE),
     *_of("unknown notifications", params=_UPDATE, method=_UPDATE),
     *_of(
         "elicitation/create",
-        mode=(Rule.WORD, Rule.WORD),
-        message=(Rule.PERSON, Rule.PERSON),
-        requestedSchema=(Rule.PERSON, Rule.PERSON),
-        url=(Rule.PERSON, Rule.PERSON),
-        elicitationId=(Rule.PASSES, Rule.OPAQUE),
-        task=(Rule.PASSES, Rule.NOTHING),
-        _meta=(Rule.PASSES, Rule.NOTHING),
+        mode=(FieldRule.WORD, FieldRule.WORD),
+        message=(FieldRule.PERSON, FieldRule.PERSON),
+        requestedSchema=(FieldRule.PERSON, FieldRule.PERSON),
+        url=(FieldRule.PERSON, FieldRule.PERSON),
+        elicitationId=(FieldRule.PASSES, FieldRule.OPAQUE),
+        task=(FieldRule.PASSES, FieldRule.NOTHING),
+        _meta=(FieldRule.PASSES, FieldRule.NOTHING),
     ),
-    *_of("sampling/createMessage", params=(Rule.PASSES, Rule.REFUSED)),
-    *_of("roots/list", params=(Rule.PASSES, Rule.NOTHING)),
+    *_of("sampling/createMessage", params=(FieldRule.PASSES, FieldRule.REFUSED)),
+    *_of("roots/list", params=(FieldRule.PASSES, FieldRule.NOTHING)),
     *_of("ping", params=_GONE),
-    *_of("standard error", lines=(Rule.CUT, Rule.NOTHING)),
+    *_of("standard error", lines=(FieldRule.CUT, FieldRule.NOTHING)),
 )
 """The table. docs/security.md shows it."""
 
@@ -207,9 +220,9 @@ def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]
     if method != "elicitation/create":
         said = "The upstream asks the client's model, which may not see its words."
         raise RefusedError(said, types.METHOD_NOT_FOUND, said)
-    kept: dict[str, Any] = {"message": visible_lines(str(params.get("message", "")), _WORDS)}
+    kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _WORDS)}
     if params.get("mode") == "url":
-        address = visible_lines(str(params.get("url", "")), _WORDS)
+        address = sanitize_lines(str(params.get("url", "")), _WORDS)
         return {**kept, "mode": "url", "url": address, "elicitationId": opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MOST_BYTES:
@@ -237,7 +250,7 @@ def _progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, A
         return None
     rest.pop("total", None)
     if "message" in rest:
-        rest["message"] = visible_lines(str(rest["message"]), _WORDS)
+        rest["message"] = sanitize_lines(str(rest["message"]), _WORDS)
     return {**rest, **numbers}
 
 

@@ -13,17 +13,17 @@ from typing import Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, failure_of, is_small, result_of
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.policies import LocalEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.connection import Link, Status
-from mcp_mirror.upstreams.elicitation import Round
-from mcp_mirror.upstreams.session import Listing, Outgoing
-from mcp_mirror.upstreams.upstream import Audience, Presented
+from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
+from mcp_mirror.upstreams.elicitation import InputRound
+from mcp_mirror.upstreams.session import Listing, UpstreamRequest
+from mcp_mirror.upstreams.upstream import ChangeListeners, ClientIdentity
 
 T = TypeVar("T")
 
@@ -67,12 +67,12 @@ class LocalFunctions:
 class LocalUpstream:
     """Calls the functions; see `Upstream`."""
 
-    def __init__(self, functions: LocalFunctions, audience: Audience) -> None:
+    def __init__(self, functions: LocalFunctions, audience: ChangeListeners) -> None:
         """Make one that is not started; `audience` is told of functions that are added."""
         self.settled = anyio.Event()
         self.under_way = 0
         self.status = Status("ready")
-        self.links: tuple[Link, ...] = ()
+        self.links: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
         self._audience = audience
         self._threads = anyio.CapacityLimiter(_THREADS)
@@ -92,9 +92,9 @@ class LocalUpstream:
         """The functions of now."""
         return self._functions.listing
 
-    def listing_for(self, party: str | None) -> Listing:
+    def listing_for(self, owner: str | None) -> Listing:
         """The same for everybody."""
-        del party
+        del owner
         return self.listing
 
     def offers(self, capability: str, detail: str = "") -> bool:
@@ -107,7 +107,7 @@ class LocalUpstream:
         del hides
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
-    def present(self, client: Presented) -> None:
+    def present(self, client: ClientIdentity) -> None:
         """It is all the same who asks."""
 
     def release(self, key: str) -> None:
@@ -116,21 +116,21 @@ class LocalUpstream:
     async def attempt(self) -> None:
         """It is always there."""
 
-    async def settle_for(self, exchange: Exchange) -> None:
+    async def settle_for(self, channel: ClientChannel) -> None:
         """All is known."""
 
-    async def link_for(self, exchange: Exchange) -> Link:
+    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """There is no connection.
 
         Raises:
             UpstreamError: Always.
         """
-        del exchange
+        del channel
         raise UpstreamError(f"The {NAME} are tools alone.")
 
-    def listing_link(self, exchange: Exchange) -> Link:
+    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
         """There is no connection; see `link_for`."""
-        del exchange
+        del channel
         raise UpstreamError(f"The {NAME} are tools alone.")
 
     async def run(self) -> None:
@@ -143,14 +143,14 @@ class LocalUpstream:
         finally:
             self._functions.on_change = lambda: None
 
-    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Result:
+    async def request(self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None) -> Result:
         """Call a function.
 
         Raises:
             ToolError: The arguments do not fit it.
             UpstreamError: It took too long. A function that is not `async` runs on; what it returns goes nowhere.
         """
-        del exchange, again
+        del channel, again
         function = self._functions[str(order.shown["name"])]
         seconds = order.timeout or self.policy.timeout
         with self._counted(), anyio.move_on_after(seconds):

@@ -17,16 +17,16 @@ from anyio.abc import TaskGroup
 from mcp.shared.dispatcher import as_request_id
 from mcp.shared.message import SessionMessage
 
-from mcp_mirror.callers import CAPABILITY_OF, Exchange
+from mcp_mirror.callers import CAPABILITY_OF, ClientChannel
 from mcp_mirror.errors import BusyError, RefusedError, frames_of
 from mcp_mirror.payload.floods import Pacer, RepeatedLog
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
-from mcp_mirror.security.rate_limits import Bound, Meter
+from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
-from mcp_mirror.upstreams.content_filter import is_muted, muted
+from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.fields import MOST_BYTES, rebuild_notification
-from mcp_mirror.upstreams.transports.payloads import Said
+from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
 _DELIVERY: Final = 5.0
 """Seconds that passing one notification on may take."""
@@ -46,7 +46,7 @@ CHANGES: Final[Mapping[str, str]] = {
 log = logging.getLogger(__name__)
 
 
-class Clock:
+class PausableTimeout:
     """How long a request may still take. It stands still while a person is asked."""
 
     def __init__(self, seconds: float) -> None:
@@ -82,11 +82,11 @@ class Clock:
                 self.scope.deadline = anyio.current_time() + self._left
 
 
-class Courier:
+class NotificationQueue:
     """Passes notifications on to one client, one after another."""
 
-    def __init__(self, exchange: Exchange, tasks: TaskGroup, bounds: UpstreamBounds | None = None) -> None:
-        self.exchange = exchange
+    def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds | None = None) -> None:
+        self.channel = channel
         self._tasks = tasks
         self._most = (bounds or UpstreamBounds()).max_queued_news_bytes
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
@@ -133,7 +133,7 @@ class Courier:
                 pacer.begin()
                 try:
                     with anyio.move_on_after(_DELIVERY):
-                        await self.exchange.tell(method, params)
+                        await self.channel.tell(method, params)
                 except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
                     log.error("%s could not be passed on: %s", _known(method), frames_of(error))  # noqa: TRY400  # no values
                 await pacer.end()
@@ -143,11 +143,11 @@ class Courier:
 
 
 @dataclass(slots=True)
-class Attendance:
+class InflightRequest:
     """One request under way, and its caller."""
 
-    courier: Courier
-    clock: Clock
+    outbox: NotificationQueue
+    clock: PausableTimeout
     resets: bool
     """Progress gives it all its time again."""
     asked: int = 0
@@ -157,14 +157,14 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class ConnectionOwner:
     """For whom a connection is made, and who is told of what the server announces."""
 
     on_change: Callable[[str], anyio.Event | None]
     """Which list has changed. Returns an event that is set once clients see it; None if they do already."""
     on_update: Callable[[str, Mapping[str, Any]], None]
     """Which resource was updated, and the notification's parameters."""
-    home: Exchange | None = None
+    home: ClientChannel | None = None
     """The one client whose connection it is; None where several share it."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What the handshake says that the client can do."""
@@ -174,43 +174,47 @@ class Party:
     """Requests of several principals or sessions go over the connection."""
 
 
-class Hearing:
+class NotificationDispatcher:
     """Hears one server."""
 
-    def __init__(self, tasks: TaskGroup, party: Party, bounds: UpstreamBounds | None = None) -> None:
+    def __init__(self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds | None = None) -> None:
         """Begin to hear; what is passed on is passed on in tasks of the connection's."""
         self._tasks = tasks
         self._bounds = bounds or UpstreamBounds()
         self._answering = 0
         self._log = RepeatedLog(log)
-        most = Bound("max_questions_per_call", self._bounds.max_questions_per_call)
-        self._unasked = Meter(most, "The connection", anyio.current_time)
+        most = Limit("max_questions_per_call", self._bounds.max_questions_per_call)
+        self._unasked = TokenBucket(most, "The connection", anyio.current_time)
         """Requests of the server's outside of any call."""
-        self._party = party
+        self._owner = owner
         self.sink = MessageSink()
         """Takes our answers; the transport's, once it is there."""
-        self._home = Courier(party.home, tasks, self._bounds) if party.home else None
-        self._attended: dict[str, Attendance] = {}
+        self._home = NotificationQueue(owner.home, tasks, self._bounds) if owner.home else None
+        self._attended: dict[str, InflightRequest] = {}
         self._questions: dict[RequestId, anyio.CancelScope] = {}
         self._refused: deque[RequestId] = deque()
         self._subscribed = False
 
     @contextmanager
-    def attending(self, token: str, exchange: Exchange, clock: Clock, *, resets: bool) -> Iterator[Attendance]:
+    def attending(
+        self, token: str, channel: ClientChannel, clock: PausableTimeout, *, resets: bool
+    ) -> Iterator[InflightRequest]:
         """While a request is under way, what the server says about it goes to its caller."""
-        attendance = self._attended[token] = Attendance(Courier(exchange, self._tasks, self._bounds), clock, resets)
+        inflight = self._attended[token] = InflightRequest(
+            NotificationQueue(channel, self._tasks, self._bounds), clock, resets
+        )
         try:
-            yield attendance
+            yield inflight
         finally:
             del self._attended[token]
-            attendance.is_over.set()
+            inflight.is_over.set()
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: ServerMessage) -> None:
         """Take what the server says."""
         if said.fault and said.id is None:
             self._log.warning("%s is not passed on: %s", _known(said.method), said.fault)
         elif said.id is None:
-            _HEARD.get(said.method, Hearing._pass_on)(self, said)
+            _HEARD.get(said.method, NotificationDispatcher._pass_on)(self, said)
         elif self._answering >= self._bounds.max_questions:
             self._log.warning("%s is refused: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
             self._refuse(said.id)
@@ -218,56 +222,56 @@ class Hearing:
             self._answering += 1
             self._tasks.start_soon(self._take_up, said, said.id)
 
-    def _progress(self, said: Said) -> None:
-        attendance = self._attended.get(str(said.params.get("progressToken")))
-        if attendance is None:
+    def _progress(self, said: ServerMessage) -> None:
+        inflight = self._attended.get(str(said.params.get("progressToken")))
+        if inflight is None:
             return
-        if attendance.resets:
-            attendance.clock.restart()
-        if attendance.courier.exchange.wants_progress:
-            self._post(said, attendance.courier, hides=False)
+        if inflight.resets:
+            inflight.clock.restart()
+        if inflight.outbox.channel.wants_progress:
+            self._post(said, inflight.outbox, hides=False)
 
-    def _pass_on(self, said: Said) -> None:
-        if courier := self._courier_for(said):
-            self._post(said, courier, hides=self._may_be_hidden(said))
+    def _pass_on(self, said: ServerMessage) -> None:
+        if outbox := self._courier_for(said):
+            self._post(said, outbox, hides=self._may_be_hidden(said))
 
-    def _post(self, said: Said, courier: Courier, *, hides: bool) -> None:
-        hides = hides and not is_muted(courier.exchange)  # which rebuilds it itself
+    def _post(self, said: ServerMessage, outbox: NotificationQueue, *, hides: bool) -> None:
+        hides = hides and not is_filtered(outbox.channel)  # which rebuilds it itself
         params = rebuild_notification(said.method, said.params, hides=hides, size=said.size)
         if params is None:
             self._log.warning(
                 "%s is dropped: it is hidden, too large, or not of the protocol's form", _known(said.method)
             )
         else:
-            courier.post(said.method, params, said.size)
+            outbox.post(said.method, params, said.size)
 
-    def _may_be_hidden(self, said: Said) -> bool:
+    def _may_be_hidden(self, said: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
-        return said.about is None and any(is_muted(one.courier.exchange) for one in self._attended.values())
+        return said.about is None and any(is_filtered(one.outbox.channel) for one in self._attended.values())
 
-    def _change(self, said: Said) -> None:
-        self._party.on_change(CHANGES[said.method])
+    def _change(self, said: ServerMessage) -> None:
+        self._owner.on_change(CHANGES[said.method])
 
-    def _update(self, said: Said) -> None:
+    def _update(self, said: ServerMessage) -> None:
         if said.size <= MOST_BYTES:
-            self._party.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
+            self._owner.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
 
-    def _cancel(self, said: Said) -> None:
+    def _cancel(self, said: ServerMessage) -> None:
         identity = as_request_id(said.params.get("requestId"))
         if identity is not None and (scope := self._questions.get(identity)):
             scope.cancel()
 
-    def _acknowledged(self, _said: Said) -> None:
+    def _acknowledged(self, _said: ServerMessage) -> None:
         """It tells us from now on; what changed since it last did, it has not told."""
         kinds = CHANGES.values() if self._subscribed else ("tools",)
         self._subscribed = True
         for kind in kinds:
-            self._party.on_change(kind)
+            self._owner.on_change(kind)
 
-    def _ignore(self, said: Said) -> None:
+    def _ignore(self, said: ServerMessage) -> None:
         log.debug("%s is not passed on", _known(said.method))
 
-    def _attendance_for(self, said: Said) -> Attendance | None:
+    def _attendance_for(self, said: ServerMessage) -> InflightRequest | None:
         """The request that it is about: that on whose stream it came, else one under way of the one caller's.
 
         The first that the client waits for; where it waits for none, the latest: it may never come back to others.
@@ -275,20 +279,20 @@ class Hearing:
         if said.about is not None:
             return self._attended.get(said.about)
         attended = list(self._attended.values())
-        if len({attendance.courier.exchange.caller.identity for attendance in attended}) != 1:
+        if len({inflight.outbox.channel.caller.identity for inflight in attended}) != 1:
             return None
         waited_for = self._waited_for()
         return waited_for[0] if waited_for else attended[-1]
 
-    def _waited_for(self) -> list[Attendance]:
+    def _waited_for(self) -> list[InflightRequest]:
         """The requests under way that their clients wait for, oldest first."""
-        return [attendance for attendance in self._attended.values() if attendance.courier.exchange.is_waiting]
+        return [inflight for inflight in self._attended.values() if inflight.outbox.channel.is_waiting]
 
-    def _courier_for(self, said: Said) -> Courier | None:
-        attendance = self._attendance_for(said)
-        return attendance.courier if attendance else self._home
+    def _courier_for(self, said: ServerMessage) -> NotificationQueue | None:
+        inflight = self._attendance_for(said)
+        return inflight.outbox if inflight else self._home
 
-    async def _take_up(self, said: Said, identity: RequestId) -> None:
+    async def _take_up(self, said: ServerMessage, identity: RequestId) -> None:
         try:
             await self._answer(said, identity)
         finally:
@@ -312,7 +316,7 @@ class Hearing:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self.sink.send(SessionMessage(answer))
 
-    async def _answer(self, said: Said, identity: RequestId) -> None:
+    async def _answer(self, said: ServerMessage, identity: RequestId) -> None:
         """Answer a request of the server's, with what its caller answers."""
         with anyio.CancelScope() as scope:
             self._questions[identity] = scope
@@ -333,28 +337,28 @@ class Hearing:
                     del self._questions[identity]
             await self._send(answer)
 
-    async def _asked(self, said: Said) -> Mapping[str, Any]:
+    async def _asked(self, said: ServerMessage) -> Mapping[str, Any]:
         if said.method == "ping":
             return {}
         if said.fault:
             raise _refused(types.INVALID_PARAMS, said.fault)
         if said.method not in CAPABILITY_OF:
             raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
-        attendance, courier = self._attendance_for(said), self._courier_for(said)
-        if courier is None:
+        inflight, outbox = self._attendance_for(said), self._courier_for(said)
+        if outbox is None:
             raise _refused(types.INVALID_REQUEST, "It cannot be told whose request this is about: nobody is asked.")
-        if not courier.exchange.caller.can_answer(said.method):
+        if not outbox.channel.caller.can_answer(said.method):
             raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
-        await courier.drain()  # what the server said before comes before
-        await self._count(said, attendance)
-        exchange = muted(courier.exchange, may_show=not self._may_be_hidden(said))
-        assert exchange is not None  # noqa: S101  # there is a courier
-        if attendance is None:
-            return await exchange.ask(said.method, said.params)
-        with attendance.clock.paused():
-            return await exchange.ask(said.method, said.params)
+        await outbox.drain()  # what the server said before comes before
+        await self._count(said, inflight)
+        channel = filter_content(outbox.channel, may_show=not self._may_be_hidden(said))
+        assert channel is not None  # noqa: S101  # there is an outbox
+        if inflight is None:
+            return await channel.ask(said.method, said.params)
+        with inflight.clock.paused():
+            return await channel.ask(said.method, said.params)
 
-    async def _count(self, said: Said, attendance: Attendance | None) -> None:
+    async def _count(self, said: ServerMessage, inflight: InflightRequest | None) -> None:
         """Count a request to the client against its call.
 
         Where the server does not say which call it is about, the call with the fewest requests is charged, of those
@@ -364,19 +368,19 @@ class Hearing:
         Raises:
             RefusedError: There are too many: the call ends.
         """
-        if attendance is None:
+        if inflight is None:
             try:
                 self._unasked.pass_one()
             except BusyError as error:
                 raise _refused(types.INVALID_REQUEST, str(error)) from None
             return
         if said.about is None:
-            attendance = min(self._waited_for() or self._attended.values(), key=lambda one: one.asked)
-        attendance.asked += 1
+            inflight = min(self._waited_for() or self._attended.values(), key=lambda one: one.asked)
+        inflight.asked += 1
         most = self._bounds.max_questions_per_call
-        if attendance.asked > most:
-            attendance.clock.stop(reason := asks_too_often(most))
-            await attendance.is_over.wait()
+        if inflight.asked > most:
+            inflight.clock.stop(reason := asks_too_often(most))
+            await inflight.is_over.wait()
             raise _refused(types.INVALID_REQUEST, f"The server {reason}")
 
 
@@ -388,13 +392,13 @@ def asks_too_often(most: int) -> str:
     )
 
 
-_HEARD: Final[Mapping[str, Callable[[Hearing, Said], None]]] = {
-    **dict.fromkeys(CHANGES, Hearing._change),  # noqa: SLF001  # its own table
-    "notifications/progress": Hearing._progress,  # noqa: SLF001
-    "notifications/resources/updated": Hearing._update,  # noqa: SLF001
-    "notifications/cancelled": Hearing._cancel,  # noqa: SLF001
-    "notifications/subscriptions/acknowledged": Hearing._acknowledged,  # noqa: SLF001
-    "notifications/tasks/status": Hearing._ignore,  # noqa: SLF001
+_HEARD: Final[Mapping[str, Callable[[NotificationDispatcher, ServerMessage], None]]] = {
+    **dict.fromkeys(CHANGES, NotificationDispatcher._change),  # noqa: SLF001  # its own table
+    "notifications/progress": NotificationDispatcher._progress,  # noqa: SLF001
+    "notifications/resources/updated": NotificationDispatcher._update,  # noqa: SLF001
+    "notifications/cancelled": NotificationDispatcher._cancel,  # noqa: SLF001
+    "notifications/subscriptions/acknowledged": NotificationDispatcher._acknowledged,  # noqa: SLF001
+    "notifications/tasks/status": NotificationDispatcher._ignore,  # noqa: SLF001
 }
 """What is done with each notification; all others are passed on as they are."""
 

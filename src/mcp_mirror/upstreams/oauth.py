@@ -27,7 +27,7 @@ from pydantic import AnyUrl
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.payload.content_encodings import beginning_of
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.security.ssrf_guard import PRIVATE, GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_private_to_us
 from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
@@ -87,7 +87,7 @@ class Authorizer:
         self._policy = endpoint.oauth
         self._url = str(httpx2.URL(endpoint.url).copy_with(query=None, fragment=None, userinfo=b""))
         named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
-        self._reach = Reach.of(*named, everywhere=endpoint.allow_private)
+        self._reach = AddressPolicy.of(*named, everywhere=endpoint.allow_private)
         self._redactor = redactor
         self._person = person
         self._provider: OAuthClientProvider | None = None
@@ -189,7 +189,7 @@ class Authorizer:
         if not is_private_to_us(str(request.url)):
             raise UpstreamError("it names an authorization server that is not safe to ask (https is needed)")
         with anyio.fail_after(_PATIENCE):
-            async with httpx2.AsyncClient(transport=GuardedTransport(self._reach), timeout=_PATIENCE) as client:
+            async with httpx2.AsyncClient(transport=SSRFGuardTransport(self._reach), timeout=_PATIENCE) as client:
                 response = await client.send(request, stream=True, follow_redirects=False)
                 body = await _bounded(response)
                 await response.aclose()

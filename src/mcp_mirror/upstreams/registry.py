@@ -13,19 +13,19 @@ import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 
-from mcp_mirror.callers import Caller, Exchange
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.system.child_watchdog import Leash
-from mcp_mirror.upstreams.connection import Means
-from mcp_mirror.upstreams.limiter import Doorway
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.upstreams.connection import ConnectionSettings
+from mcp_mirror.upstreams.limiter import UpstreamLimiter
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.session import Examine, OpenList
-from mcp_mirror.upstreams.upstream import Audience, Presented, Residency, ServerUpstream, Upstream
+from mcp_mirror.upstreams.upstream import ChangeListeners, ClientIdentity, Residency, ServerUpstream, Upstream
 
 _LOOK: Final = 0.05
 
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class UpstreamDependencies:
     """What all upstreams are made with."""
 
     spool: Spool
-    leash: Leash
+    child_watchdog: ChildWatchdog
     client_info: types.Implementation
     examine: Examine
     open_list: OpenList
-    audience: Audience
+    audience: ChangeListeners
     residency: Residency
     hold: float
     """Seconds that a call waits for a client's answer."""
@@ -49,20 +49,23 @@ class Equipment:
     """Keeps listings from run to run."""
 
 
-class Upstreams:
+class UpstreamRegistry:
     """All upstreams, side by side."""
 
     def __init__(
-        self, policies: Iterable[UpstreamPolicy], equipment: Equipment, functions: LocalFunctions | None = None
+        self,
+        policies: Iterable[UpstreamPolicy],
+        dependencies: UpstreamDependencies,
+        functions: LocalFunctions | None = None,
     ) -> None:
         """Make all that the configuration names, and one more where there are local functions; none is started."""
-        self._equipment = equipment
-        local = LocalUpstream(functions, equipment.audience) if functions is not None else None
+        self._dependencies = dependencies
+        local = LocalUpstream(functions, dependencies.audience) if functions is not None else None
         self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}
         self._all = self._local | {policy.name: self._make(policy) for policy in policies}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks: TaskGroup | None = None
-        self._client: Presented | None = None
+        self._client: ClientIdentity | None = None
         self._started = float("inf")
 
     def __iter__(self) -> Iterator[Upstream]:
@@ -91,7 +94,7 @@ class Upstreams:
             yield
             tasks.cancel_scope.cancel()
 
-    def start(self, client: Presented | None = None) -> None:
+    def start(self, client: ClientIdentity | None = None) -> None:
         """Start every upstream at once; on behalf of one client, where no other will be served."""
         if self._started == float("inf"):
             self._started = anyio.current_time()
@@ -128,11 +131,11 @@ class Upstreams:
         for upstream in self:
             upstream.release(session)
 
-    async def set_level(self, exchange: Exchange, level: str) -> None:
+    async def set_level(self, channel: ClientChannel, level: str) -> None:
         """A client of the 2025 era has said what it wants to be told of: its servers are told so."""
         for upstream in self:
             for link in upstream.links:
-                if link.session == exchange.caller.session and (connection := link.connection):
+                if link.session == channel.caller.session and (connection := link.connection):
                     try:
                         await connection.set_level(level)
                     except UpstreamError as error:
@@ -179,14 +182,16 @@ class Upstreams:
             await self[name].settled.wait()
 
     def _make(self, policy: UpstreamPolicy) -> Upstream:
-        equipment = self._equipment
+        dependencies = self._dependencies
         redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
             authorizer = Authorizer(policy.name, endpoint, redactor)
-        doorway = Doorway(policy.name, policy.bounds)
-        given = (equipment.spool, equipment.leash, equipment.client_info, redactor)
-        means = Means(policy, *given, equipment.examine, equipment.open_list, authorizer, doorway, equipment.listings)
-        return ServerUpstream(means, equipment.audience, equipment.residency, equipment.hold)
+        limiter = UpstreamLimiter(policy.name, policy.bounds)
+        given = (dependencies.spool, dependencies.child_watchdog, dependencies.client_info, redactor)
+        connection_settings = ConnectionSettings(
+            policy, *given, dependencies.examine, dependencies.open_list, authorizer, limiter, dependencies.listings
+        )
+        return ServerUpstream(connection_settings, dependencies.audience, dependencies.residency, dependencies.hold)
 
     def _start(self, upstream: Upstream) -> None:
         assert self._tasks is not None  # noqa: S101  # within `running`

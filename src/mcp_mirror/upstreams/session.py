@@ -17,9 +17,9 @@ from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.examination import Examined
-from mcp_mirror.core.result_processing import Refused
+from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import Steps, take_sliced
 from mcp_mirror.payload.json_rpc import MARK, asks, open_array
@@ -27,11 +27,11 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.content_filter import is_muted, muted, refused, unsaid
+from mcp_mirror.upstreams.content_filter import filter_content, is_filtered, refused, unsaid
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
-from mcp_mirror.upstreams.notifications import Attendance, Clock, Hearing, Party
+from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher, PausableTimeout
 from mcp_mirror.upstreams.transports.network_errors import read_marked
-from mcp_mirror.upstreams.transports.payloads import Arrival, Bypass
+from mcp_mirror.upstreams.transports.payloads import Arrival, PayloadBypass
 from mcp_mirror.workers.frames import OpenedList
 
 RawTool = dict[str, Any]
@@ -54,12 +54,12 @@ _RESULT: Final = TypeAdapter(_Anything)
 Mode = Literal["auto", "legacy"]
 """`auto`: ask which protocol era the server is of; `legacy`: shake hands as in the 2025 era."""
 
-OpenTransport = Callable[[Bypass], AbstractAsyncContextManager[Any]]
+OpenTransport = Callable[[PayloadBypass], AbstractAsyncContextManager[Any]]
 """Makes a transport, single use, that sends and receives through a bypass."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class UpstreamRequest:
     """A request for an upstream."""
 
     method: str
@@ -85,7 +85,7 @@ class Outgoing:
         name = self.shown.get("name", self.shown.get("uri"))
         return repr(str(name)[:200]) if name else self.method
 
-    def with_params(self, **params: Any) -> "Outgoing":
+    def with_params(self, **params: Any) -> "UpstreamRequest":
         """The same with more parameters."""
         more = {key: (msgspec.json.encode(value),) for key, value in params.items() if value is not None}
         return replace(self, params={**self.params, **more})
@@ -95,7 +95,7 @@ Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[Examined,
 """Examines the tools of an upstream's listing, JSON text."""
 
 
-OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | Refused]]
+OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | RejectedFrame]]
 """Reads a page of a list that arrived in a file: the page, the member with the list, the bytes that it may have."""
 
 
@@ -156,14 +156,14 @@ class SessionLostError(UpstreamError):
 
 
 @dataclass(slots=True)
-class Connection:
+class UpstreamSession:
     """A session with one upstream. Errors of every kind come out as `UpstreamError` that names it."""
 
     policy: UpstreamPolicy
     client: Client
-    bypass: Bypass = field(repr=False)
+    bypass: PayloadBypass = field(repr=False)
     redactor: Redactor = field(repr=False)
-    hearing: Hearing = field(repr=False)
+    dispatcher: NotificationDispatcher = field(repr=False)
     log_level: str | None = None
     """What a 2025-era server was told to log."""
     open_list: OpenList | None = field(default=None, repr=False)
@@ -202,7 +202,7 @@ class Connection:
             size=page.size,
         )
 
-    async def list_all(self, method: str, member: str, exchange: Exchange | None = None) -> Page:
+    async def list_all(self, method: str, member: str, channel: ClientChannel | None = None) -> Page:
         """A list, all its pages."""
         page = Page()
         cursor: str | None = None
@@ -211,7 +211,7 @@ class Connection:
         while cursor not in seen and len(seen) < bounds.max_listing_pages:
             seen.add(cursor)
             shown = {} if cursor is None else {"cursor": cursor}
-            arrival = await self.request(Outgoing(method, {}, shown), exchange)
+            arrival = await self.request(UpstreamRequest(method, {}, shown), channel)
             members = await self._add(page, arrival, method, member)
             page.hints.append((_scalar(members.get("ttlMs"), int), _scalar(members.get("cacheScope"), str)))
             cursor = _scalar(members.get("nextCursor"), str)
@@ -237,37 +237,37 @@ class Connection:
                 opened = await self.open_list(arrival, member, most)
             except WireError as error:
                 raise UpstreamError(f"Upstream {self.name!r} answered {method} unreadably. {error}") from None
-            if isinstance(opened, Refused):
+            if isinstance(opened, RejectedFrame):
                 raise self.refusal(method, opened.code, opened.message)
             whole, places = memoryview(opened.whole), iter(opened.bounds)
             await take_sliced(page.add((bytes(whole[start:stop]) for start, stop in zip(places, places)), most))  # noqa: B905
             page.cut = page.cut or opened.cut
             return opened.members
 
-    async def request(self, order: Outgoing, exchange: Exchange | None = None) -> Arrival:
+    async def request(self, order: UpstreamRequest, channel: ClientChannel | None = None) -> Arrival:
         """Send a request, and pass on what the server says about it meanwhile.
 
         Raises:
             UpstreamError: The upstream answered with a protocol error, not in time, or is gone.
         """
-        exchange = muted(exchange, may_show=self.policy.preview)
-        clock = Clock(order.timeout or self.policy.timeout)
-        token = self.bypass.open(order.method, order.params, self._capabilities(exchange))
+        channel = filter_content(channel, may_show=self.policy.preview)
+        clock = PausableTimeout(order.timeout or self.policy.timeout)
+        token = self.bypass.open(order.method, order.params, self._capabilities(channel))
         attending = (
-            self.hearing.attending(token, exchange, clock, resets=self.policy.progress_resets_timeout)
-            if exchange
+            self.dispatcher.attending(token, channel, clock, resets=self.policy.progress_resets_timeout)
+            if channel
             else nullcontext()
         )
         try:
-            with attending as attendance:
+            with attending as inflight:
                 try:
-                    await self._follow_level(exchange)
-                    async with self._bounded(order.what, clock, token, hides=is_muted(exchange)):
-                        await self._send(order, self._meta(order, exchange, token))
+                    await self._follow_level(channel)
+                    async with self._bounded(order.what, clock, token, hides=is_filtered(channel)):
+                        await self._send(order, self._meta(order, channel, token))
                 except UpstreamError:
-                    await _drain(attendance)
+                    await _drain(inflight)
                     raise
-                await _drain(attendance)
+                await _drain(inflight)
             if (arrival := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {order.what} under another request's id.")
             if not self.modern and isinstance(arrival, Mapping) and asks(arrival):
@@ -297,29 +297,29 @@ class Connection:
         if self.modern or not self.offers("logging") or self.log_level == level:
             return
         self.log_level = level
-        await self.request(Outgoing("logging/setLevel", {}, {"level": level}))
+        await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
 
-    async def _follow_level(self, exchange: Exchange | None) -> None:
+    async def _follow_level(self, channel: ClientChannel | None) -> None:
         """As far as the server takes it: what it logs is no reason to fail a call."""
-        if exchange and exchange.log_level:
+        if channel and channel.log_level:
             try:
-                await self.set_level(exchange.log_level)
+                await self.set_level(channel.log_level)
             except UpstreamError as error:
                 log.warning("%s", error.logged)
 
-    def _capabilities(self, exchange: Exchange | None) -> Mapping[str, Any] | None:
-        return exchange.caller.capabilities if exchange and self.modern else None
+    def _capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
+        return channel.caller.capabilities if channel and self.modern else None
 
-    def _meta(self, order: Outgoing, exchange: Exchange | None, token: str) -> dict[str, Any]:
+    def _meta(self, order: UpstreamRequest, channel: ClientChannel | None, token: str) -> dict[str, Any]:
         meta: dict[str, Any] = {**order.meta, MARK: token}
-        if exchange and (exchange.wants_progress or self.policy.progress_resets_timeout):
+        if channel and (channel.wants_progress or self.policy.progress_resets_timeout):
             meta["progressToken"] = token
-        if exchange and self.modern:
-            level = exchange.log_level or (None if exchange.caller.modern else _DEFAULT_LEVEL)
+        if channel and self.modern:
+            level = channel.log_level or (None if channel.caller.modern else _DEFAULT_LEVEL)
             meta |= {types.LOG_LEVEL_META_KEY: level} if level else {}
         return meta
 
-    async def _send(self, order: Outgoing, meta: dict[str, Any]) -> None:
+    async def _send(self, order: UpstreamRequest, meta: dict[str, Any]) -> None:
         params = {**order.shown, "_meta": meta}
         if order.method == "tools/list":  # the SDK learns from it which arguments go into headers
             await self.client.session.list_tools(params=types.PaginatedRequestParams.model_validate(params))
@@ -335,7 +335,7 @@ class Connection:
             await self.client.session.send_request(request, _RESULT)
 
     @asynccontextmanager
-    async def _bounded(self, what: str, clock: Clock, token: str, *, hides: bool) -> AsyncIterator[None]:
+    async def _bounded(self, what: str, clock: PausableTimeout, token: str, *, hides: bool) -> AsyncIterator[None]:
         """The one place where a request's foreign errors become ours, and where one that cannot be sent ends."""
         try:
             with clock.scope:
@@ -345,17 +345,17 @@ class Connection:
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a server can do must cost one request alone
-            if self.bypass.passage(token).forgotten:
+            if self.bypass.pending(token).forgotten:
                 message = f"Upstream {self.name!r} had forgotten our session during {what}; try again in a moment."
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.bypass.ended.set()
             raise self._explained(error, what, hides=hides) from None
 
-    def _late(self, what: str, clock: Clock, token: str) -> UpstreamError:
+    def _late(self, what: str, clock: PausableTimeout, token: str) -> UpstreamError:
         if clock.reason:
             return UpstreamError(f"Upstream {self.name!r} {clock.reason}")
-        if not self.bypass.passage(token).is_sent:
+        if not self.bypass.pending(token).is_sent:
             self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
         if self.bypass.is_choked():
@@ -393,12 +393,12 @@ class Connection:
         return refusal.logged_as(refused(self.name, code))
 
 
-async def _drain(attendance: Attendance | None) -> None:
+async def _drain(inflight: InflightRequest | None) -> None:
     """What was said about a request comes before its result."""
-    if attendance is not None:
+    if inflight is not None:
         with anyio.move_on_after(_STILL):
-            await attendance.courier.drain()
-        attendance.courier.close()
+            await inflight.outbox.drain()
+        inflight.outbox.close()
 
 
 def _scalar(raw: Buffer | None, kind: type[Any]) -> Any:
@@ -419,26 +419,28 @@ async def open_connection(
     policy: UpstreamPolicy,
     open_transport: OpenTransport,
     redactor: Redactor,
-    party: Party,
+    owner: ConnectionOwner,
     client_info: types.Implementation,
     mode: Mode,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[UpstreamSession]:
     """Connect, find out which protocol era the upstream speaks, and shake hands."""
-    bypass = Bypass(party.capabilities)
+    bypass = PayloadBypass(owner.capabilities)
     async with anyio.create_task_group() as tasks:
-        hearing = Hearing(tasks, replace(party, home=muted(party.home, may_show=policy.preview)), policy.bounds)
-        bypass.hear = hearing.hear
+        dispatcher = NotificationDispatcher(
+            tasks, replace(owner, home=filter_content(owner.home, may_show=policy.preview)), policy.bounds
+        )
+        bypass.hear = dispatcher.hear
 
         @asynccontextmanager
         async def heard() -> AsyncIterator[Any]:
             async with open_transport(bypass) as (read, write):
-                hearing.sink = write
+                dispatcher.sink = write
                 yield read, write
 
         transport: Transport = heard()
         async with Client(transport, mode=mode, client_info=client_info, cache=None) as client:
             try:
-                yield Connection(policy, client, bypass, redactor, hearing)
+                yield UpstreamSession(policy, client, bypass, redactor, dispatcher)
             finally:
                 bypass.ended.set()  # by us: those who wait for its end must hear of it too
         tasks.cancel_scope.cancel()

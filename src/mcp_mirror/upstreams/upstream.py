@@ -11,17 +11,24 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_mirror.callers import Exchange
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.upstreams.channel_proxy import scoped
-from mcp_mirror.upstreams.connection import Link, Means, Modes, Status
-from mcp_mirror.upstreams.content_filter import Muted, check_questions, is_muted, muted, refused, unsaid
+from mcp_mirror.upstreams.connection import ConnectionSettings, Modes, ReconnectingConnection, Status
+from mcp_mirror.upstreams.content_filter import (
+    ContentFilteredChannel,
+    check_questions,
+    filter_content,
+    is_filtered,
+    refused,
+    unsaid,
+)
 from mcp_mirror.upstreams.dedicated import DedicatedConnections, Sessions, Slot
 from mcp_mirror.upstreams.elicitation import (
-    Asked,
-    HeldCalls,
-    Round,
+    InputRequired,
+    InputRound,
+    SuspendedCalls,
     ask_live,
     check_capabilities,
     next_round,
@@ -29,8 +36,8 @@ from mcp_mirror.upstreams.elicitation import (
     unveiled,
     veiled,
 )
-from mcp_mirror.upstreams.notifications import Party
-from mcp_mirror.upstreams.session import Listing, Outgoing
+from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.session import Listing, UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import Arrival
 
 _LONGEST_SWEEP: Final = 15.0
@@ -41,10 +48,10 @@ Key = str
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class ClientIdentity:
     """The one client of a gateway that has one alone, as it introduced itself."""
 
-    exchange: Exchange
+    channel: ClientChannel
     modes: Modes
     """How to connect on its behalf: in its own era where the upstream speaks it."""
 
@@ -60,11 +67,11 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
-class Audience:
+class ChangeListeners:
     """Who is told of what upstreams announce."""
 
     on_change: Callable[[str, str | None, str], anyio.Event | None]
-    """Which list has changed, for which party (None: for all), and of which upstream. See `Party.on_change`."""
+    """Which list has changed, for which owner (None: all), of which upstream. See `ConnectionOwner.on_change`."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
     may_show: Callable[[str], bool] = lambda _upstream: True
@@ -99,10 +106,10 @@ class Upstream(Protocol):
         """How many requests to it wait for their answers."""
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[ReconnectingConnection, ...]:
         """Every connection to it."""
 
-    def listing_for(self, party: str | None) -> Listing | None:
+    def listing_for(self, owner: str | None) -> Listing | None:
         """What it said of itself last to a party; see `Caller.party`."""
 
     def offers(self, capability: str, detail: str = "") -> bool:
@@ -111,7 +118,7 @@ class Upstream(Protocol):
     def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
         """A JSON-RPC error of its that came in a file."""
 
-    def present(self, client: Presented) -> None:
+    def present(self, client: ClientIdentity) -> None:
         """Told before the start that one client alone is served."""
 
     def release(self, key: Key) -> None:
@@ -120,17 +127,17 @@ class Upstream(Protocol):
     async def attempt(self) -> None:
         """Try to connect now, if it is not connected."""
 
-    async def settle_for(self, exchange: Exchange) -> None:
+    async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the connection that a caller's requests take has been tried, and has told what it lists."""
 
-    async def link_for(self, exchange: Exchange) -> Link:
+    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that a caller's requests take.
 
         Raises:
             UpstreamError: Its token lacks a scope that this upstream requires, or it would get one connection too many.
         """
 
-    def listing_link(self, exchange: Exchange) -> Link:
+    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that lists for a caller: its own if it has one already, else the shared one.
 
         Raises:
@@ -140,12 +147,14 @@ class Upstream(Protocol):
     async def run(self) -> None:
         """Be there; until cancelled."""
 
-    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
+    async def request(
+        self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
+    ) -> Arrival | InputRequired:
         """Send a caller's request.
 
         Args:
             order: The request.
-            exchange: The way back to the caller.
+            channel: The way back to the caller.
             again: The answers, where the caller makes the request again to bring them.
 
         Raises:
@@ -155,11 +164,11 @@ class Upstream(Protocol):
 
 
 @dataclass(slots=True)
-class _Lease:
+class _DedicatedConnection:
     """A dedicated connection."""
 
     key: Key
-    link: Link
+    link: ReconnectingConnection
     slot: Slot
     sessions: Sessions
     release: Callable[[Key], None]
@@ -190,25 +199,27 @@ class _Lease:
 class ServerUpstream:
     """One of the user's MCP servers."""
 
-    def __init__(self, means: Means, audience: Audience, residency: Residency, hold: float) -> None:
+    def __init__(
+        self, connection_settings: ConnectionSettings, audience: ChangeListeners, residency: Residency, hold: float
+    ) -> None:
         """Make one that is not started.
 
         Args:
-            means: What connections are made with.
+            connection_settings: What connections are made with.
             audience: Who is told of its announcements.
             residency: What dedicated connections are made under.
             hold: Seconds that a call waits for a client's answer.
         """
         self._residency = residency
-        self.policy: UpstreamPolicy = means.policy
-        self._means = means
+        self.policy: UpstreamPolicy = connection_settings.policy
+        self._connection_settings = connection_settings
         self._audience = audience
         self._hold = hold
         self._solitary = False
-        self._trunk = Link(means, self._party(None), is_kept=True)
-        self._leases: dict[Key, _Lease] = {}
+        self._trunk = ReconnectingConnection(connection_settings, self._owner(None), is_kept=True)
+        self._leases: dict[Key, _DedicatedConnection] = {}
         self._tasks: TaskGroup | None = None
-        self._held: HeldCalls | None = None
+        self._held: SuspendedCalls | None = None
         self._modern_only = False
 
     @property
@@ -221,9 +232,9 @@ class ServerUpstream:
         """What it said of itself last."""
         return self._trunk.listing
 
-    def listing_for(self, party: str | None) -> Listing | None:
+    def listing_for(self, owner: str | None) -> Listing | None:
         """What it said of itself last on a party's own connection, if it has one; see `Caller.party`."""
-        lease = self._leases.get(party) if party else None
+        lease = self._leases.get(owner) if owner else None
         return lease.link.listing if lease and lease.link.listing else self.listing
 
     @property
@@ -242,7 +253,7 @@ class ServerUpstream:
         return self._trunk.under_way + sum(lease.link.under_way for lease in self._leases.values())
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[ReconnectingConnection, ...]:
         """Every connection to it."""
         return (self._trunk, *(lease.link for lease in self._leases.values()))
 
@@ -255,21 +266,23 @@ class ServerUpstream:
         """A JSON-RPC error of the server's that came in a file."""
         if hides or not self.policy.preview:
             return unsaid(self.policy.name, what, code)
-        said = self._means.redactor.quote(message)
+        said = self._connection_settings.redactor.quote(message)
         told = f"Upstream {self.policy.name!r} refused {what}: {said.rstrip('.')} (error {code})."
         refusal = RefusedError(told, code, said)
         return refusal.logged_as(refused(self.policy.name, code))
 
-    def present(self, client: Presented) -> None:
+    def present(self, client: ClientIdentity) -> None:
         """Told before the start that one client alone is served: every connection is its own."""
         self._solitary = True
-        self._trunk = Link(self._means, self._party(client.exchange), client.modes, is_kept=True)
+        self._trunk = ReconnectingConnection(
+            self._connection_settings, self._owner(client.channel), client.modes, is_kept=True
+        )
 
     async def run(self) -> None:
         """Connect, and keep connected; until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            self._held = HeldCalls(tasks, self._hold)
+            self._held = SuspendedCalls(tasks, self._hold)
             tasks.start_soon(self._trunk.restore)
             tasks.start_soon(self._trunk.run)
             try:
@@ -280,23 +293,25 @@ class ServerUpstream:
                 for lease in self._leases.values():
                     self._residency.connections.free(lease.slot)
 
-    async def request(self, order: Outgoing, exchange: Exchange, again: Round | None = None) -> Arrival | Asked:
+    async def request(
+        self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
+    ) -> Arrival | InputRequired:
         """Send a caller's request over the connection that is its own; see `Upstream.request`."""
-        self._check_scopes(exchange)
+        self._check_scopes(channel)
         self._check_size(order.size)
-        hides = is_muted(exchange) or not self.policy.preview
-        way = muted(exchange, may_show=not hides) or exchange
+        hides = is_filtered(channel) or not self.policy.preview
+        way = filter_content(channel, may_show=not hides) or channel
         if again is not None and "held" in again.state:
-            return await self._holding.resume(again, exchange)
-        link = await self.link_for(exchange)
+            return await self._holding.resume(again, channel)
+        link = await self.link_for(channel)
         if again is not None:
             again = unveiled(again)
             order = order.with_params(requestState=again.state.get("state"))
             order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
         modern = link.listing is None or link.listing.modern
-        if exchange.caller.modern and not modern and exchange.caller.can_be_asked:
+        if channel.caller.modern and not modern and channel.caller.can_be_asked:
             return await self._holding.begin(
-                exchange, lambda held: link.request(order, muted(held, may_show=not hides))
+                channel, lambda held: link.request(order, filter_content(held, may_show=not hides))
             )
         arrival = await link.request(order, way)
         asked = read_asked(arrival) if modern else None
@@ -305,22 +320,22 @@ class ServerUpstream:
         most = self.policy.bounds.max_questions_per_call
         if hides:
             check_questions(asked.requests.values())
-        if exchange.caller.modern:
-            check_capabilities(exchange.caller, asked)
+        if channel.caller.modern:
+            check_capabilities(channel.caller, asked)
             return next_round(veiled(asked) if hides else asked, again, most)
         return await ask_live(asked, order, way, lambda following: link.request(following, way), most)
 
-    async def settle_for(self, exchange: Exchange) -> None:
+    async def settle_for(self, channel: ClientChannel) -> None:
         """Make the caller's own connection, if it is to have one."""
-        await self.link_for(exchange)
+        await self.link_for(channel)
 
-    async def link_for(self, exchange: Exchange) -> Link:
+    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that a caller's requests take; made where there is none yet."""
-        self._check_scopes(exchange)
-        key = self._key(exchange)
+        self._check_scopes(channel)
+        key = self._key(channel)
         if key is None:
             return self._trunk
-        lease = self._leases.get(key) or await self._lease(key, exchange)
+        lease = self._leases.get(key) or await self._lease(key, channel)
         await lease.link.settled.wait()
         if lease.link.listing is not None or not self._refuses_handshakes(lease):
             return lease.link
@@ -328,10 +343,10 @@ class ServerUpstream:
         self.release(key)
         return self._trunk
 
-    def listing_link(self, exchange: Exchange) -> Link:
+    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
         """See `Upstream.listing_link`: a list alone makes no connection."""
-        self._check_scopes(exchange)
-        lease = self._leases.get(self._key(exchange) or "")
+        self._check_scopes(channel)
+        lease = self._leases.get(self._key(channel) or "")
         return lease.link if lease and lease.link.listing else self._trunk
 
     async def attempt(self) -> None:
@@ -345,18 +360,18 @@ class ServerUpstream:
             lease.close()
             self._audience.on_change("tools", key, self.policy.name)
 
-    def _key(self, exchange: Exchange) -> Key | None:
+    def _key(self, channel: ClientChannel) -> Key | None:
         """Whose connection a caller's requests take; None: everybody's."""
-        caller, scope = exchange.caller, self.policy.scope
+        caller, scope = channel.caller, self.policy.scope
         if self._solitary or scope == "shared":
             return None
         if caller.session is not None and scope in (None, "session"):
             return None if self._modern_only else caller.session
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
-        return caller.party if scope is None else caller.principal
+        return caller.owner if scope is None else caller.principal
 
-    async def _lease(self, key: Key, exchange: Exchange) -> _Lease:
+    async def _lease(self, key: Key, channel: ClientChannel) -> _DedicatedConnection:
         """Make a dedicated connection.
 
         Raises:
@@ -364,32 +379,36 @@ class ServerUpstream:
         """
         assert self._tasks is not None  # noqa: S101  # requests come after the start
         most, connections = self.policy.bounds.connections_per_upstream, self._residency.connections
-        slot = await connections.reserve(self.policy.name, exchange.caller.namespace, most)
+        slot = await connections.reserve(self.policy.name, channel.caller.namespace, most)
         if lease := self._leases.get(key):  # another request of the same party was faster
             connections.free(slot)
             return lease
-        modes: Modes = ("auto", "legacy") if exchange.caller.modern else ("legacy",)
-        lease = _Lease(
-            key, Link(self._means, self._party(exchange, key), modes), slot, self._residency.sessions, self.release
+        modes: Modes = ("auto", "legacy") if channel.caller.modern else ("legacy",)
+        lease = _DedicatedConnection(
+            key,
+            ReconnectingConnection(self._connection_settings, self._owner(channel, key), modes),
+            slot,
+            self._residency.sessions,
+            self.release,
         )
         self._leases[key] = slot.connection = lease
         self._tasks.start_soon(self._keep, lease)
         return lease
 
-    async def _keep(self, lease: _Lease) -> None:
+    async def _keep(self, lease: _DedicatedConnection) -> None:
         try:
             with lease.scope:
                 await lease.link.run()
         finally:
             self._residency.connections.free(lease.slot)
 
-    def _refuses_handshakes(self, lease: _Lease) -> bool:
+    def _refuses_handshakes(self, lease: _DedicatedConnection) -> bool:
         """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
         return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
 
-    def _party(self, exchange: Exchange | None, key: Key | None = None) -> Party:
-        home = scoped(exchange.home, self.policy.required_scopes) if exchange else None
-        home = Muted(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
+    def _owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
+        home = scoped(channel.home, self.policy.required_scopes) if channel else None
+        home = ContentFilteredChannel(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
         name = key or (home.caller.session if home else None)
 
         def changed(kind: str) -> anyio.Event | None:
@@ -398,11 +417,11 @@ class ServerUpstream:
         def updated(uri: str, params: Mapping[str, Any]) -> None:
             self._audience.on_update(self.policy.name, name, uri, params)
 
-        capabilities = exchange.caller.capabilities if exchange else {}
-        return Party(changed, updated, home, capabilities, name, is_shared=exchange is None)
+        capabilities = channel.caller.capabilities if channel else {}
+        return ConnectionOwner(changed, updated, home, capabilities, name, is_shared=channel is None)
 
     @property
-    def _holding(self) -> HeldCalls:
+    def _holding(self) -> SuspendedCalls:
         assert self._held is not None  # noqa: S101  # requests come after the start
         return self._held
 
@@ -413,9 +432,9 @@ class ServerUpstream:
             if lease.last_used < before and lease.is_idle and not self._residency.sessions.is_alive(key):
                 self.release(key)
 
-    def _check_scopes(self, exchange: Exchange) -> None:
+    def _check_scopes(self, channel: ClientChannel) -> None:
         """Whoever may not see it has no way to name it; what got here all the same goes no further."""
-        if not exchange.caller.holds(self.policy.required_scopes):
+        if not channel.caller.holds(self.policy.required_scopes):
             raise UpstreamError("This upstream is not for this caller.")
 
     def _check_size(self, size: int) -> None:

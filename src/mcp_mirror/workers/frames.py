@@ -14,7 +14,13 @@ from typing import Any, Final
 import anyio.to_thread
 
 from mcp_mirror.core.resolve import Escaped, Pointer, check_count, find_pointers
-from mcp_mirror.core.result_processing import Digest, Order, Refused, digest_frame, members_of
+from mcp_mirror.core.result_processing import (
+    ProcessedResult,
+    ProcessingOptions,
+    RejectedFrame,
+    members_of,
+    process_frame,
+)
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import candidate_offsets
 from mcp_mirror.payload.json_rpc import (
@@ -29,7 +35,7 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.payload.json_spans import Miss, locate, text_pieces, trim
 from mcp_mirror.payload.spool import SpooledFrame, map_file
 from mcp_mirror.settings.limits import MAX_DEPTH
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.pool import Pool, PoolSize, WorkerDiedError
 
@@ -52,7 +58,7 @@ _SENT: Final = 64 << 20
 @dataclass(frozen=True, slots=True)
 class _Scan:
     path: str
-    order: Order
+    order: ProcessingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +117,17 @@ _Question = _Scan | _Open | _Find | _Locate | _OpenList
 class _Scanned:
     """A digest without its bytes: drafts tell by their `file` where those are."""
 
-    digest: Digest
+    digest: ProcessedResult
     members: Mapping[str, FileSpan]
 
 
-class Scanner:
+class FrameScanner:
     """Starts processes when they are first needed and keeps them; one that dies is started again."""
 
-    def __init__(self, leash: Leash) -> None:
-        self._pool = Pool(leash, _SIZE)
+    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+        self._pool = Pool(child_watchdog, _SIZE)
 
-    async def scan(self, frame: SpooledFrame, order: Order) -> Digest | Refused:
+    async def scan(self, frame: SpooledFrame, order: ProcessingOptions) -> ProcessedResult | RejectedFrame:
         """Read a response that is in a file; the digest's bytes are mapped from there.
 
         Raises:
@@ -129,19 +135,19 @@ class Scanner:
             UpstreamError: The process died.
         """
         answer = await self._ask(_Scan(str(frame.path), order))
-        return answer if isinstance(answer, Refused) else _mapped(answer)
+        return answer if isinstance(answer, RejectedFrame) else _mapped(answer)
 
-    async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | Refused:
+    async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of the result in a file, mapped from there; those that MCP does not name as one, see `REST`.
 
         Raises:
             WireError: It is no JSON-RPC response.
             UpstreamError: The process died.
         """
-        answer: Mapping[str, FileSpan] | Refused = await self._ask(_Open(str(frame.path), max_depth))
-        return answer if isinstance(answer, Refused) else _views(answer)
+        answer: Mapping[str, FileSpan] | RejectedFrame = await self._ask(_Open(str(frame.path), max_depth))
+        return answer if isinstance(answer, RejectedFrame) else _views(answer)
 
-    async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | Refused:
+    async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """A page of a list that is in a file.
 
         Args:
@@ -154,7 +160,7 @@ class Scanner:
             UpstreamError: The process died.
         """
         answer = await self._ask(_OpenList(str(frame.path), member, most, MAX_DEPTH))
-        if isinstance(answer, Refused):
+        if isinstance(answer, RejectedFrame):
             return answer
         return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
 
@@ -208,7 +214,7 @@ class Scanner:
         return answer
 
 
-def _mapped(scanned: _Scanned) -> Digest:
+def _mapped(scanned: _Scanned) -> ProcessedResult:
     """The digest with its bytes mapped from where they are."""
 
     def opened(draft: Draft | None) -> Draft | None:
@@ -250,7 +256,7 @@ def _answered(question: _Question) -> object:
         case _Open():
             files = _Files(question.path)
             members = members_of(files.frame, question.max_depth)
-            return members if isinstance(members, Refused) else files.places(members)
+            return members if isinstance(members, RejectedFrame) else files.places(members)
         case _OpenList():
             return _open_list(question)
         case _Find():
@@ -269,12 +275,12 @@ def _locate(question: _Locate) -> Span | Miss | None:
     return locate(whole[span.start : span.stop], question.tokens)
 
 
-def _open_list(question: _OpenList) -> _Places | Refused:
+def _open_list(question: _OpenList) -> _Places | RejectedFrame:
     frame = map_file(question.path)
     if has_more_values(frame, _LIST_VALUES):
         raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
     members = members_of(frame, question.max_depth)
-    if isinstance(members, Refused):
+    if isinstance(members, RejectedFrame):
         return members
     start, size, bounds, cut = _address(frame), 0, array("Q"), None
     for item in open_array(members.get(question.member, b"[]")) or []:
@@ -291,10 +297,10 @@ def _open_list(question: _OpenList) -> _Places | Refused:
     return _Places(bounds, small, cut)
 
 
-def _scan(question: _Scan) -> _Scanned | Refused:
+def _scan(question: _Scan) -> _Scanned | RejectedFrame:
     files = _Files(question.path)
-    digest = digest_frame(files.frame, question.order, question.order.estimate, files.decode)
-    if isinstance(digest, Refused):
+    digest = process_frame(files.frame, question.order, question.order.estimate, files.decode)
+    if isinstance(digest, RejectedFrame):
         return digest
     captured = digest.captured
     value, companion = files.placed(captured.value), files.placed(captured.companion)

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar, cast
 
 import anyio
 
-from mcp_mirror.system.child_watchdog import Leash
-from mcp_mirror.workers.process import DIED, Worker, answer_questions
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.workers.process import DIED, WorkerProcess, answer_questions
 
 Answer = TypeVar("Answer")
 Run = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
@@ -74,18 +74,20 @@ class _Task:
 class Pool:
     """Processes that start when they are first needed."""
 
-    def __init__(self, leash: Leash, size: PoolSize, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, child_watchdog: ChildWatchdog, size: PoolSize, prepare: Callable[[], None] | None = None
+    ) -> None:
         """Start nothing yet.
 
         Args:
-            leash: Ends the processes when the gateway is gone.
+            child_watchdog: Ends the processes when the gateway is gone.
             size: How many processes there are.
             prepare: The first task of each process, which no deadline counts: its module is imported there.
         """
         self._prepare = prepare or _greet
-        self._leash = leash
+        self._child_watchdog = child_watchdog
         self._size = size
-        self._idle: list[Worker] = []
+        self._idle: list[WorkerProcess] = []
         self._running: list[_Task] = []
         self._admitted: Counter[str] = Counter()
         self._waiting: dict[str, deque[_Waiter]] = {}
@@ -120,11 +122,13 @@ class Pool:
             PoolError: A task has no answer; the subclass says why.
         """
         async with self._turn(principal, patience):
-            worker = self._idle.pop() if self._idle else Worker(__name__, self._leash, self._size.memory)
+            worker = (
+                self._idle.pop() if self._idle else WorkerProcess(__name__, self._child_watchdog, self._size.memory)
+            )
             try:
                 if not worker.is_running:
                     with anyio.fail_after(_START):
-                        await worker.exchange(self._prepare)
+                        await worker.channel(self._prepare)
                 yield partial(self._run, worker, principal)
             except TimeoutError:
                 await worker.aclose()
@@ -142,13 +146,13 @@ class Pool:
         while self._idle:
             await self._idle.pop().aclose()
 
-    async def _run(self, worker: Worker, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
+    async def _run(self, worker: WorkerProcess, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
         with anyio.CancelScope() as scope:
             task = _Task(principal, anyio.current_time(), scope)
             self._running.append(task)
             try:
                 with anyio.fail_after(seconds):
-                    return await worker.exchange(work)
+                    return await worker.channel(work)
             finally:
                 self._running.remove(task)
         if task.is_preempted:

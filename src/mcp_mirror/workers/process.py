@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 
 _LENGTH: Final = struct.Struct(">Q")
 
@@ -22,19 +22,19 @@ DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRea
 """What an exchange raises where the process ends meanwhile."""
 
 
-class Worker:
+class WorkerProcess:
     """Starts the process when it is first needed and keeps it; one that ended is started again."""
 
-    def __init__(self, module: str, leash: Leash, memory: int | None = None) -> None:
+    def __init__(self, module: str, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
         """Start nothing yet.
 
         Args:
             module: Whose `main` runs in the process.
-            leash: Ends the process where we are gone.
+            child_watchdog: Ends the process where we are gone.
             memory: What `main` is called with: bytes of data that the process may allocate, None for no limit.
         """
         self._module = module
-        self._leash = leash
+        self._child_watchdog = child_watchdog
         self._memory = memory
         self._process: Process | None = None
         self._answers: BufferedByteReceiveStream | None = None
@@ -44,14 +44,14 @@ class Worker:
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
-    async def exchange(self, question: object) -> Any:
+    async def channel(self, question: object) -> Any:
         """Ask, and wait for the answer. Who gives up waiting closes the worker: the answer would be the next one's."""
         if self._process is None or self._answers is None or self._process.returncode is not None:
             await self.aclose()
             argv = [sys.executable, "-c", f"from {self._module} import main; main({self._memory})"]
             # In a session of its own: a Ctrl-C in the terminal leaves it to the calls that are answered still.
             self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-            self._leash.hold(self._process.pid)
+            self._child_watchdog.hold(self._process.pid)
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
         assert self._process.stdin is not None  # noqa: S101  # opened with pipes
@@ -67,7 +67,7 @@ class Worker:
                 process.kill()
             with anyio.CancelScope(shield=True):
                 await process.aclose()
-            self._leash.release(process.pid)
+            self._child_watchdog.release(process.pid)
 
 
 def answer_questions(answer: Callable[[Any], object]) -> None:

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import map_file
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
 
@@ -31,7 +31,7 @@ _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
 """One principal leaves a process to others. The memory is beside the files that a process maps."""
 
 
-class Inquiry(Protocol[Answer_co]):
+class Query(Protocol[Answer_co]):
     """A question about a value; it can be pickled, and so can its answer."""
 
     def __call__(self, blob: Buffer, is_over: Callable[[], bool], /) -> Answer_co:
@@ -39,9 +39,9 @@ class Inquiry(Protocol[Answer_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _QueryJob:
     place: FileSpan | bytes
-    inquiry: Inquiry[Any]
+    query: Query[Any]
     seconds: float
 
     def __call__(self) -> object:
@@ -53,21 +53,21 @@ class _Gone:
     """The file is not there any more."""
 
 
-class Inquirer:
+class QueryRunner:
     """Runs inquiries, in processes where needed."""
 
-    def __init__(self, leash: Leash) -> None:
-        self._pool = Pool(leash, _SIZE)
+    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+        self._pool = Pool(child_watchdog, _SIZE)
 
     async def ask(
-        self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float, principal: str
+        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
         """Find the answer, wherever that is best done.
 
         Args:
             blob: The value.
             file: Where it also is.
-            inquiry: What to find out.
+            query: What to find out.
             seconds: How long that may take.
             principal: Who asks: principals share the processes fairly.
 
@@ -75,27 +75,27 @@ class Inquirer:
             ToolError: What the inquiry raises, or the time is over.
         """
         if file and len(blob) > _IN_THREAD:
-            answer = await self._ask_process(_Question(file, inquiry, seconds), principal)
+            answer = await self._ask_process(_QueryJob(file, query, seconds), principal)
             if not isinstance(answer, _Gone):
                 return answer  # type: ignore[no-any-return]  # what the inquiry gave
         if len(blob) <= _AT_ONCE:
-            return _found(blob, inquiry, seconds)
-        return await anyio.to_thread.run_sync(_found, blob, inquiry, seconds)
+            return _found(blob, query, seconds)
+        return await anyio.to_thread.run_sync(_found, blob, query, seconds)
 
     async def ask_apart(
-        self, blob: Buffer, file: FileSpan | None, inquiry: Inquiry[Answer_co], seconds: float, principal: str
+        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
         """As `ask`, always in a process: for what does not ask whether its time is over."""
-        answer = await self._ask_process(_Question(file or bytes(blob), inquiry, seconds), principal)
+        answer = await self._ask_process(_QueryJob(file or bytes(blob), query, seconds), principal)
         if isinstance(answer, _Gone):
-            answer = await self._ask_process(_Question(bytes(blob), inquiry, seconds), principal)
+            answer = await self._ask_process(_QueryJob(bytes(blob), query, seconds), principal)
         return answer  # type: ignore[no-any-return]  # what the inquiry gave
 
     async def aclose(self) -> None:
         """End the processes."""
         await self._pool.aclose()
 
-    async def _ask_process(self, question: _Question, principal: str) -> Any:
+    async def _ask_process(self, question: _QueryJob, principal: str) -> Any:
         seconds = question.seconds
         try:
             answer = await self._pool.ask(principal, question, seconds + _GRACE, seconds + _GRACE)
@@ -119,10 +119,10 @@ class Inquirer:
         return answer
 
 
-def _found(blob: Buffer, inquiry: Inquiry[Answer_co], seconds: float) -> Answer_co:
+def _found(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
     end = monotonic() + seconds
     try:
-        return inquiry(blob, lambda: monotonic() > end)
+        return query(blob, lambda: monotonic() > end)
     except RecursionError:
         raise ToolError("That is nested too deep. Take a path below.") from None
     except MemoryError:
@@ -132,12 +132,12 @@ def _found(blob: Buffer, inquiry: Inquiry[Answer_co], seconds: float) -> Answer_
 # What runs in the other process.
 
 
-def _answer(question: _Question) -> object:
+def _answer(question: _QueryJob) -> object:
     sys.set_int_max_str_digits(0)  # of this process alone, which is killed where one takes too long
     try:
         place = question.place
         blob = place if isinstance(place, bytes) else _mapped(place)
-        return _found(blob, question.inquiry, question.seconds)
+        return _found(blob, question.query, question.seconds)
     except MirrorError as error:
         return error
     except OSError:

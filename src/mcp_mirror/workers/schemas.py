@@ -15,13 +15,13 @@ from typing import Any, Final
 import anyio.lowlevel
 import msgspec
 
-from mcp_mirror.core.catalog import Entry
+from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.examination import Examined, look_through, refused, with_check
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.core.validation import MOST_WORK, Check, compile_check
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import UpstreamPolicy
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolError, PoolSize, PreemptedError
 
@@ -56,8 +56,8 @@ _COMPILED: Final = 64
 class SchemaWorkers:
     """Processes that start when they are first needed."""
 
-    def __init__(self, leash: Leash) -> None:
-        self._pool = Pool(leash, _SIZE, _prepare)
+    def __init__(self, child_watchdog: ChildWatchdog) -> None:
+        self._pool = Pool(child_watchdog, _SIZE, _prepare)
         self._overruns: OrderedDict[bytes, int] = OrderedDict()
         """By the digest of a schema."""
         self._known: OrderedDict[bytes, Examined] = OrderedDict()
@@ -65,7 +65,7 @@ class SchemaWorkers:
         self._sizes: dict[bytes, int] = {}
         self._size = 0
 
-    async def validate(self, entry: Entry, arguments: bytes, principal: str) -> str | None:
+    async def validate(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
         """What is wrong with the arguments of a call; None if nothing is, or if they cannot be validated in time.
 
         Args:
@@ -139,7 +139,7 @@ class SchemaWorkers:
         """End the processes."""
         await self._pool.aclose()
 
-    async def _validate_apart(self, entry: Entry, arguments: bytes, principal: str) -> str | None:
+    async def _validate_apart(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
         schema = msgspec.json.encode(entry.schema)
         digest = hashlib.sha256(schema).digest()
         if self._overruns.get(digest, 0) >= _OVERRUNS:

@@ -27,7 +27,7 @@ _FOLDERS: Final = ("cwd", "working_directory")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class InstallPlan:
     """What is to be written."""
 
     client: Client
@@ -44,7 +44,7 @@ class Change:
     """What of the servers has no effect here."""
 
 
-def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]) -> Change:
+def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]) -> InstallPlan:
     """Put the gateway in the place of a client's servers.
 
     Args:
@@ -80,7 +80,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     if is_other or path in map(full, (client.file, kept)):
         raise ConfigError(f"{path} is there already. Name another file with --config, or move it away.")
     after = {**written, client.block: {ENTRY: _own_entry(client, path, text)}}
-    return Change(client, servers, before, as_json(after, client.file), path, text, warnings)
+    return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
 
 
 def _check(servers: Mapping[str, Any], client: Client) -> None:
@@ -100,7 +100,7 @@ def _check(servers: Mapping[str, Any], client: Client) -> None:
                 raise ConfigError(f"The folder {folder!r} of server {name!r} depends on where it is. Write it in full.")
 
 
-def plan_uninstall(client: Client) -> Change:
+def plan_uninstall(client: Client) -> InstallPlan:
     """Put a client's servers back in the place of the gateway, as they were.
 
     If nothing else has changed since, the file is as it was to the byte. A server that came later stays, and stands
@@ -120,10 +120,10 @@ def plan_uninstall(client: Client) -> Change:
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
     is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, kept) == now
     after = was if is_all else as_json({**written, client.block: {**back, **servers}}, client.file)
-    return Change(client, back, was, after, config, _config_text(client, back))
+    return InstallPlan(client, back, was, after, config, _config_text(client, back))
 
 
-def carry_out_install(change: Change) -> None:
+def carry_out_install(change: InstallPlan) -> None:
     """Write our configuration, the client's file as it was, and the client's file last.
 
     Raises:
@@ -134,7 +134,7 @@ def carry_out_install(change: Change) -> None:
     write_file(change.client.file, change.after)
 
 
-def carry_out_uninstall(change: Change) -> bool:
+def carry_out_uninstall(change: InstallPlan) -> bool:
     """Write the client's file, and remove what install has written besides; whether our configuration stays.
 
     It does where somebody has changed it.

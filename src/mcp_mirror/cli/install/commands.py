@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mcp_mirror.cli.install.changes import (
-    Change,
+    InstallPlan,
     capital,
     carry_out_install,
     carry_out_uninstall,
@@ -61,7 +61,7 @@ def install(
         fail(error)
 
 
-def _tell_installed(change: Change, named: str) -> None:
+def _tell_installed(change: InstallPlan, named: str) -> None:
     title, names = change.client.title, ", ".join(change.servers)
     say(f"{capital(title)} starts mcp-mirror now, and mcp-mirror its servers, from {change.config}: {names}.")
     say(f"{change.client.file} as it was is kept beside it, in {kept_file(change.client).name}.")

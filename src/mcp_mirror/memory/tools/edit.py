@@ -10,13 +10,13 @@ from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_given
 from mcp_mirror.memory.tools.read import ask
-from mcp_mirror.memory.tools.save import Made, keep
-from mcp_mirror.memory.tools.tool import Call, Content, Given, said
+from mcp_mirror.memory.tools.save import NewValue, keep
+from mcp_mirror.memory.tools.tool import Arguments, Call, Content, text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
 from mcp_mirror.query.select import explain_text, json_held_by, select
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
-from mcp_mirror.workers.queries import Inquiry
+from mcp_mirror.workers.queries import Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,23 @@ class Select:
 async def query(call: Call) -> Content:
     """What an expression finds: shown if it is small, else stored."""
     memory = call.memory
-    recalled = await find_given(call)
+    found_value = await find_given(call)
     most = memory.tools.query_bytes
-    if len(recalled.blob) > most:
-        size, limit = human_bytes(len(recalled.blob)), human_bytes(most)
+    if len(found_value.blob) > most:
+        size, limit = human_bytes(len(found_value.blob)), human_bytes(most)
         raise ToolError(
-            f"{quoted(str(recalled.path), 300)} has {size}; values up to {limit} can be queried "
+            f"{as_json_string(str(found_value.path), 300)} has {size}; values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
         )
     wanted = Select(call.given.text("expression"), most)
-    found = await memory.inquirer.ask_apart(recalled.blob, recalled.file, wanted, memory.tools.timeout, call.namespace)
+    found = await memory.queries.ask_apart(
+        found_value.blob, found_value.file, wanted, memory.tools.timeout, call.namespace
+    )
     if found == b"null":
-        return said("null: the expression finds nothing.")
+        return text_content("null: the expression finds nothing.")
     if found[:1] != b"{" and len(found) <= _SHOWN and memory.estimate(found) <= memory.mirror.inline_budget:
-        return said(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
-    return await keep(call, Made((found,), (recalled,), preview=recalled.preview, size=len(found)))
+        return text_content(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
+    return await keep(call, NewValue((found,), (found_value,), preview=found_value.preview, size=len(found)))
 
 
 _SHOWN: Final = 1 << 20
@@ -76,11 +78,11 @@ _SHOWN: Final = 1 << 20
 async def edit(call: Call) -> Content:
     """A new value from an old one."""
     change = _change(call.given)
-    recalled = await find_given(call)
-    if recalled.kind == "binary":
+    found_value = await find_given(call)
+    if found_value.kind == "binary":
         raise ToolError("A binary value cannot be edited. Take a path below it, such as its text.")
-    pieces = await ask(call, recalled, change)
-    made = Made(joined(recalled.blob, pieces), (recalled,), preview=recalled.preview, size=_size(pieces))
+    pieces = await ask(call, found_value, change)
+    made = NewValue(joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_size(pieces))
     return await keep(call, made)
 
 
@@ -88,7 +90,7 @@ def _size(pieces: Pieces) -> int:
     return sum(piece.length if isinstance(piece, Span) else len(piece) for piece in pieces)
 
 
-def _change(given: Given) -> Inquiry[Pieces]:
+def _change(given: Arguments) -> Query[Pieces]:
     ways = [name for name in ("patch", "merge", "old_text") if given.has(name)]
     if len(ways) != 1:
         raise ToolError(
@@ -108,4 +110,4 @@ def _change(given: Given) -> Inquiry[Pieces]:
 async def put(call: Call) -> Content:
     """Store what the model says."""
     value = call.given.json("value")
-    return await keep(call, Made((value,), is_shown=False, is_said=value[:1] == b'"', size=len(value)))
+    return await keep(call, NewValue((value,), is_shown=False, is_said=value[:1] == b'"', size=len(value)))

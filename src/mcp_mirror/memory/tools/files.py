@@ -14,9 +14,9 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_given
 from mcp_mirror.memory.tools.roots import Roots
-from mcp_mirror.memory.tools.save import Made, keep
-from mcp_mirror.memory.tools.tool import Call, Content, said
-from mcp_mirror.memory.value_lookup import Recalled
+from mcp_mirror.memory.tools.save import NewValue, keep
+from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
 from mcp_mirror.query.texts import is_text, pieces_of
 from mcp_mirror.settings.labels import FILES
@@ -30,7 +30,7 @@ _QUANTUM: Final = 4
 
 async def import_file(call: Call) -> Content:
     """A file's text, or its bytes as base64, as a value."""
-    return await keep(call, Made(_literal(call), source=FILES, is_shown=False, is_said=True))
+    return await keep(call, NewValue(_literal(call), source=FILES, is_shown=False, is_said=True))
 
 
 def _literal(call: Call) -> Iterator[Buffer]:
@@ -77,38 +77,38 @@ def _pieces(file: int) -> Iterator[bytes]:
 
 async def export_file(call: Call) -> Content:
     """A value in a file: a text as it is, a binary value as its bytes, anything else as its JSON."""
-    recalled = await find_given(call, FILES)
+    found_value = await find_given(call, FILES)
     name, overwrite = call.given.text("file"), call.given.flag("overwrite")
-    pieces = bytes_of(recalled, from_base64=call.given.flag("base64"))
+    pieces = bytes_of(found_value, from_base64=call.given.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
-    return said(f"Written: {size:,} bytes to {name!r}.")
+    return text_content(f"Written: {size:,} bytes to {name!r}.")
 
 
-def bytes_of(recalled: Recalled, *, from_base64: bool) -> Iterator[bytes]:
+def bytes_of(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
     """The bytes that a file is to hold: of a text its text, of media and files what they are, else the JSON text.
 
     Args:
-        recalled: The value.
+        found_value: The value.
         from_base64: A text is base64 and is to be decoded.
 
     Raises:
         ToolError: It is not base64, or holds no bytes.
     """
-    blob, span = recalled.blob, Span(0, len(recalled.blob))
-    if recalled.kind == "text":
+    blob, span = found_value.blob, Span(0, len(found_value.blob))
+    if found_value.kind == "text":
         span = trim(blob)
-    if recalled.kind == "binary":
-        member, span = _data(recalled)
+    if found_value.kind == "binary":
+        member, span = _data(found_value)
         from_base64 = member == "blob"
     texts = (piece.data for piece in pieces_of(blob, span, _never))
     return _decoded(texts) if from_base64 else texts
 
 
-def _data(recalled: Recalled) -> tuple[str, Span]:
+def _data(found_value: FoundValue) -> tuple[str, Span]:
     for member, tokens in CONTENTS:
-        place = locate(recalled.blob, tokens)
-        if not isinstance(place, Miss) and is_text(recalled.blob, place):
+        place = locate(found_value.blob, tokens)
+        if not isinstance(place, Miss) and is_text(found_value.blob, place):
             return member, place
     raise ToolError("This value holds no bytes. Give a path below it.")
 

@@ -6,11 +6,11 @@ from typing import Final
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
-from mcp_mirror.memory.tools.tool import Call, Content, said
+from mcp_mirror.memory.tools.tool import Call, Content, text_content
 from mcp_mirror.memory.value_lookup import unknown_path
 from mcp_mirror.paths import tool_label, unwrap
 from mcp_mirror.query.windows import Budget
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
 
 _PAGE: Final = 20
@@ -25,9 +25,9 @@ async def list_values(call: Call) -> Content:
     """The caller's own values, the newest first, a page at a time."""
     tool = call.given.text("tool")
     page = await _page(call, tool_label(tool) if tool else "")
-    told = await call.memory.tally.stats(call.namespace)
+    told = await call.memory.usage_counter.stats(call.namespace)
     if not page:
-        return said("Nothing more." if call.given.has("after") else await _nothing(call, tool, told))
+        return text_content("Nothing more." if call.given.has("after") else await _nothing(call, tool, told))
     lines = _fitting([_line(one) for one in page[:_PAGE]], call.memory.budget)
     more = []
     if len(page) > len(lines):
@@ -35,7 +35,7 @@ async def list_values(call: Call) -> Content:
         left = f"{told.values - len(lines):,} more" if is_all else "more"
         more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
     traffic = f"Sent {told.traffic.sent:,} tokens; kept out {told.traffic.kept_out:,} (1 : {told.traffic.ratio:,})."
-    return said("\n".join((*lines, *more, traffic)))
+    return text_content("\n".join((*lines, *more, traffic)))
 
 
 async def _page(call: Call, label: str) -> tuple[Descriptor, ...]:
@@ -63,8 +63,8 @@ def _fitting(lines: list[str], budget: Budget) -> list[str]:
 async def _nothing(call: Call, tool: str, told: StoreStats) -> str:
     if not told.values:
         return "Nothing is stored yet."
-    labels = [quoted(one, _NAME) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]]
-    return f"Nothing of {quoted(tool, _NAME)} is stored. There are values of {', '.join(labels)}."
+    labels = [as_json_string(one, _NAME) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]]
+    return f"Nothing of {as_json_string(tool, _NAME)} is stored. There are values of {', '.join(labels)}."
 
 
 def _line(one: Descriptor) -> str:
@@ -80,5 +80,5 @@ async def forget(call: Call) -> Content:
         raise ToolError(f'Only a whole value can be forgotten. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
         raise await unknown_path(call.memory.store, call.namespace, unwrap(text))
-    call.memory.keeper.on_kept(call.namespace)
-    return said(f'Forgotten: "{path.base}".')
+    call.memory.writer.on_kept(call.namespace)
+    return text_content(f'Forgotten: "{path.base}".')

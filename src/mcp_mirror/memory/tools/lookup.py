@@ -7,12 +7,12 @@ import msgspec
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.tool import Call, Content, Memory
-from mcp_mirror.memory.value_lookup import Recalled, recall, unknown_path
+from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
 from mcp_mirror.security.flows import written
-from mcp_mirror.security.sanitize import quoted
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.types import Buffer, Descriptor, JsonToken
 
@@ -36,13 +36,13 @@ _LISTED_BYTES: Final = 1 << 20
 
 async def retrieve(call: Call) -> Content:
     """The value itself."""
-    recalled = await bring_back(call.memory, call.namespace, call.given.text(PATH), call.tool)
-    if recalled.kind == "binary" and len(recalled.blob) <= _MEDIA_BYTES:
-        return ((recalled.blob,),)
-    return ((b'{"type":"text","text":', text_of(recalled), b"}"),)
+    found_value = await bring_back(call.memory, call.namespace, call.given.text(PATH), call.tool)
+    if found_value.kind == "binary" and len(found_value.blob) <= _MEDIA_BYTES:
+        return ((found_value.blob,),)
+    return ((b'{"type":"text","text":', text_of(found_value), b"}"),)
 
 
-async def bring_back(memory: Memory, namespace: str, text: str, tool: str) -> Recalled:
+async def bring_back(memory: Memory, namespace: str, text: str, tool: str) -> FoundValue:
     """A value that is small enough to be shown.
 
     Args:
@@ -54,29 +54,30 @@ async def bring_back(memory: Memory, namespace: str, text: str, tool: str) -> Re
     Raises:
         ToolError: There is none under this path, or it is too large.
     """
-    recalled = await find(memory, namespace, text, tool)
-    if len(recalled.blob) <= _MEDIA_BYTES and _is_media(recalled):
-        return recalled
-    tokens, budget = memory.estimate(recalled.blob), memory.mirror.answer_budget
+    found_value = await find(memory, namespace, text, tool)
+    if len(found_value.blob) <= _MEDIA_BYTES and _is_media(found_value):
+        return found_value
+    tokens, budget = memory.estimate(found_value.blob), memory.mirror.answer_budget
     if tokens > budget:
         raise ToolError(
-            f"{quoted(str(recalled.path), _PATH)} is {recalled.kind} of {human_bytes(len(recalled.blob))}, about "
-            f"{tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_instead(recalled)}"
+            f"{as_json_string(str(found_value.path), _PATH)} is {found_value.kind} of "
+            f"{human_bytes(len(found_value.blob))}, about {tokens:,} tokens; "
+            f"answers are limited to {budget:,} (`answer_budget`). {_instead(found_value)}"
         )
-    return recalled
+    return found_value
 
 
-def _is_media(recalled: Recalled) -> bool:
+def _is_media(found_value: FoundValue) -> bool:
     """Whether it is no text to a model: tokens do not tell how large it is."""
-    return recalled.kind == "binary" and isinstance(locate(recalled.blob, ("resource", "text")), Miss)
+    return found_value.kind == "binary" and isinstance(locate(found_value.blob, ("resource", "text")), Miss)
 
 
-def text_of(recalled: Recalled) -> Buffer:
+def text_of(found_value: FoundValue) -> Buffer:
     """A value as a JSON string: a text as it is, anything else as its JSON."""
-    return recalled.blob if recalled.kind == "text" else msgspec.json.encode(str(recalled.blob, "utf-8"))
+    return found_value.blob if found_value.kind == "text" else msgspec.json.encode(str(found_value.blob, "utf-8"))
 
 
-async def find_given(call: Call, to: str = MODEL) -> Recalled:
+async def find_given(call: Call, to: str = MODEL) -> FoundValue:
     """The value that a call names.
 
     Raises:
@@ -85,7 +86,7 @@ async def find_given(call: Call, to: str = MODEL) -> Recalled:
     return await find(call.memory, call.namespace, call.given.text(PATH), call.tool, to)
 
 
-async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> Recalled:
+async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> FoundValue:
     """The value under a path.
 
     Args:
@@ -102,20 +103,20 @@ async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | N
     path = read_path(text)
     known = await memory.store.describe(namespace, path.base) if path else None
     if path and known and to:
-        memory.border(namespace, tool).admit({path.base: known}, to)
+        memory.guard(namespace, tool).admit({path.base: known}, to)
     labels = memory.flows.labels_of(known) if isinstance(known, Descriptor) else None
     tells = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
-    recalled = (
+    found_value = (
         await recall(memory.store, memory.scanner, namespace, path, known, tells=tells) if path and known else None
     )
-    size = len(recalled.blob) if recalled else 0
-    event: Event = "read" if recalled else "refusal"
-    outcome = "ok" if recalled else "unknown path"
+    size = len(found_value.blob) if found_value else 0
+    event: Event = "read" if found_value else "refusal"
+    outcome = "ok" if found_value else "unknown path"
     told = {} if labels is None else written(labels)
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, str(path) if path else None, told, size))
-    if recalled is None:
+    if found_value is None:
         raise await unknown_path(memory.store, namespace, unwrap(text))
-    return recalled
+    return found_value
 
 
 def read_path(text: str) -> MemoryPath | None:
@@ -126,16 +127,16 @@ def read_path(text: str) -> MemoryPath | None:
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 
-def _instead(recalled: Recalled) -> str:
+def _instead(found_value: FoundValue) -> str:
     """What to do with a value that is too large to be answered."""
-    if recalled.kind == "object" and len(recalled.blob) > _LISTED_BYTES:
+    if found_value.kind == "object" and len(found_value.blob) > _LISTED_BYTES:
         part = 'take a part (path + "/key"), or '
-    elif recalled.kind == "object":
-        listed = members(recalled.blob, trim(recalled.blob))[:8]
-        keys: list[JsonToken] = [one.key if recalled.preview else at for at, one in enumerate(listed)]
-        parts = ", ".join(quoted(str(MemoryPath("", (key,))), _KEY) for key in keys)
+    elif found_value.kind == "object":
+        listed = members(found_value.blob, trim(found_value.blob))[:8]
+        keys: list[JsonToken] = [one.key if found_value.preview else at for at, one in enumerate(listed)]
+        parts = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY) for key in keys)
         part = f"take a part (path + one of {parts}), or "
-    elif recalled.kind == "array":
+    elif found_value.kind == "array":
         part = 'take one item (path + "/0"), or '
     else:
         part = ""

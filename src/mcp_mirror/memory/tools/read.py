@@ -6,15 +6,15 @@ from typing import Final, TypeVar, cast
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_given
-from mcp_mirror.memory.tools.tool import Call, Content, said
-from mcp_mirror.memory.value_lookup import Recalled
+from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.sanitize import quoted, visible
+from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.types import Descriptor
-from mcp_mirror.workers.queries import Inquiry
+from mcp_mirror.workers.queries import Query
 
 Answer = TypeVar("Answer")
 
@@ -29,24 +29,25 @@ _MOST_HITS: Final = 1000
 
 async def describe(call: Call) -> Content:
     """What a value is, and where it came from."""
-    recalled = await find_given(call)
+    found_value = await find_given(call)
     memory = call.memory
-    shape = await ask(call, recalled, Shape(memory.budget.without(_PROVENANCE)))
-    tokens = memory.estimate(recalled.blob)
-    described = await memory.store.describe(call.namespace, recalled.path.base)
+    shape = await ask(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
+    tokens = memory.estimate(found_value.blob)
+    described = await memory.store.describe(call.namespace, found_value.path.base)
     source = _source(described, memory.flows) if isinstance(described, Descriptor) else ""
-    size = human_bytes(len(recalled.blob))
-    kind = "binary " if recalled.kind == "binary" else ""
-    return said(f"{kind}{size}, about {tokens:,} tokens\n{shape}{source}")
+    size = human_bytes(len(found_value.blob))
+    kind = "binary " if found_value.kind == "binary" else ""
+    return text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{source}")
 
 
 def _source(described: Descriptor, flows: Flows) -> str:
     made, labels = described.provenance, flows.labels_of(described)
-    inputs = f", given {', '.join(visible(one[:200]) for one in made.inputs[:3])}" if made.inputs else ""
-    media = f" {quoted(described.media_type, 80)}" if described.media_type else ""
+    inputs = f", given {', '.join(sanitize(one[:200]) for one in made.inputs[:3])}" if made.inputs else ""
+    media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
     return (
-        f"\nfrom {quoted(made.tool, 80)} of {made.upstream!r}{media}{inputs}; stored {_time(described.created)}, "
-        f"expires {_time(described.expires)}; {labels.integrity}, {labels.confidentiality}"
+        f"\nfrom {as_json_string(made.tool, 80)} of {made.upstream!r}{media}{inputs}; "
+        f"stored {_time(described.created)}, expires {_time(described.expires)}; "
+        f"{labels.integrity}, {labels.confidentiality}"
     )
 
 
@@ -64,25 +65,25 @@ async def read(call: Call) -> Content:
         )
     by = cast("Unit", given.text("by")) if given.has("by") else None
     window = Window(by, given.number("offset"), limit, call.memory.budget)
-    return said(await ask(call, await find_given(call), window))
+    return text_content(await ask(call, await find_given(call), window))
 
 
 async def grep(call: Call) -> Content:
     """Where in a value a pattern matches."""
     given = call.given
-    recalled = await find_given(call)
+    found_value = await find_given(call)
     search = Search(
         pattern=given.text("pattern"),
         context=min(max(given.number("context"), 0), _CONTEXT),
         offset=max(given.number("offset"), 0),
         limit=min(max(given.number("limit", _HITS), 1), _MOST_HITS),
         budget=call.memory.budget,
-        path=str(recalled.path),
+        path=str(found_value.path),
     )
-    return said(await ask(call, recalled, search))
+    return text_content(await ask(call, found_value, search))
 
 
-async def ask(call: Call, recalled: Recalled, inquiry: Inquiry[Answer]) -> Answer:
+async def ask(call: Call, found_value: FoundValue, query: Query[Answer]) -> Answer:
     """Look into a value, wherever that is best done."""
     memory = call.memory
-    return await memory.inquirer.ask(recalled.blob, recalled.file, inquiry, memory.tools.timeout, call.namespace)
+    return await memory.queries.ask(found_value.blob, found_value.file, query, memory.tools.timeout, call.namespace)

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.result_processing import Digest, Order, Refused, digest_frame
+from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.memory.tools.tool import Call, Content, said
-from mcp_mirror.memory.value_lookup import Recalled
+from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discarding
@@ -30,12 +30,12 @@ _TOLD_BYTES: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewValue:
     """A value that was made."""
 
     pieces: Iterable[Buffer]
     """Its JSON text; read in a thread."""
-    of: tuple[Recalled, ...] = ()
+    of: tuple[FoundValue, ...] = ()
     """The values that it was made of."""
     source: str = MODEL
     """Whose else it is: what says how to make it."""
@@ -51,23 +51,23 @@ class Made:
     """Bytes, where they are known to be few."""
 
 
-class Kept(NamedTuple):
+class SavedValue(NamedTuple):
     """A value that was stored."""
 
     path: str
     notice: str
 
 
-async def keep(call: Call, made: Made) -> Content:
+async def keep(call: Call, made: NewValue) -> Content:
     """Store a value; gives the notice.
 
     Raises:
         ToolError: It cannot be stored.
     """
-    return said((await store(call, made)).notice)
+    return text_content((await store(call, made)).notice)
 
 
-async def store(call: Call, made: Made) -> Kept:
+async def store(call: Call, made: NewValue) -> SavedValue:
     """Store a value.
 
     Raises:
@@ -87,26 +87,26 @@ async def store(call: Call, made: Made) -> Kept:
             digest = await _digest(call, frame, order)
         except WireError as error:
             raise ToolError(f"The value cannot be stored. {error}") from None
-        if isinstance(digest, Refused) or digest.captured.value is None:
+        if isinstance(digest, RejectedFrame) or digest.captured.value is None:
             raise ToolError("null is no value that is stored. Store something else.")
         arguments = hashlib.sha256(call.given.raw).hexdigest()
         provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
-        await memory.keeper.keep(call.namespace, provenance, order, digest.captured, written(labels))
-        memory.course.path = order.base
-    return Kept(order.base, digest.notice)
+        await memory.writer.keep(call.namespace, provenance, order, digest.captured, written(labels))
+        memory.call_trace.path = order.base
+    return SavedValue(order.base, digest.notice)
 
 
-def _labels(call: Call, made: Made) -> Labels:
+def _labels(call: Call, made: NewValue) -> Labels:
     flows = call.memory.flows
     known = [flows.labels_of(one.known) for one in made.of if one.known]
     return flows.join(flows.labels_from(made.source), *known)
 
 
-def _order(call: Call, made: Made) -> Order:
+def _order(call: Call, made: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
     inline_budget = mirror.inline_budget if made.is_shown else 0
     rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=made.preview)
-    return Order(
+    return ProcessingOptions(
         rules=rules,
         style=mirror.notice,
         tool=call.tool,
@@ -118,7 +118,7 @@ def _order(call: Call, made: Made) -> Order:
     )
 
 
-def _frame(call: Call, made: Made) -> Frame:
+def _frame(call: Call, made: NewValue) -> Frame:
     """The value as the response of an upstream that gave it: in memory, or past a size in a file."""
     collector = call.memory.spool.collector()
     before, behind = _CONTENT if made.is_content else _SAID if made.is_said else _STRUCTURED
@@ -135,9 +135,9 @@ _CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
 _SAID: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
 
 
-async def _digest(call: Call, frame: bytes | SpooledFrame, order: Order) -> Digest | Refused:
+async def _digest(call: Call, frame: bytes | SpooledFrame, order: ProcessingOptions) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, order)
     if len(frame) > _AT_ONCE:
-        return await anyio.to_thread.run_sync(digest_frame, frame, order, order.estimate)
-    return digest_frame(frame, order, order.estimate)
+        return await anyio.to_thread.run_sync(process_frame, frame, order, order.estimate)
+    return process_frame(frame, order, order.estimate)

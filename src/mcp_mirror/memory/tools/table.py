@@ -8,12 +8,12 @@ from mcp_mirror.memory.tools.files import export_file, import_file
 from mcp_mirror.memory.tools.listing import forget, list_values
 from mcp_mirror.memory.tools.lookup import PATH, retrieve
 from mcp_mirror.memory.tools.read import describe, grep, read
-from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, OwnTool
+from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, MemoryTool
 from mcp_mirror.prune.stubs import LABEL as PRUNED
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
-__all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "OwnTool", "own_tools"]
+__all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "own_tools"]
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 
@@ -31,10 +31,10 @@ _OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": _OBJECT}
 _VALUE: Final[Mapping[str, Any]] = {"anyOf": [_TEXT, _OBJECT, _OBJECTS]}
 """Any JSON in the words that every provider takes; what the words leave out is taken as well."""
 
-TOOLS: Final[Mapping[str, OwnTool]] = {
+TOOLS: Final[Mapping[str, MemoryTool]] = {
     tool.name: tool
     for tool in (
-        OwnTool(
+        MemoryTool(
             RETRIEVE,
             "Get a stored value, to answer the user with it. "
             "To hand a value to another tool, give that tool the path instead.",
@@ -43,14 +43,14 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             retrieve,
             meta=_ANY_SIZE,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_describe",
             "Type, size, length, keys or fields, and source of a stored value.",
             {PATH: _TEXT},
             (PATH,),
             describe,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_read",
             "Look at part of a stored value, to answer a question about it.",
             {
@@ -62,14 +62,14 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             (PATH,),
             read,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_grep",
             "Lines of a stored text, or strings in stored JSON, that match an RE2 pattern.",
             {PATH: _TEXT, "pattern": _TEXT, "context": _NUMBER, "offset": _NUMBER, "limit": _NUMBER},
             (PATH, "pattern"),
             grep,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_query",
             f"Filter, sort or group stored JSON with JMESPath. A large result is stored, {_KEPT}.",
             {PATH: _TEXT, "expression": _TEXT},
@@ -77,7 +77,7 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             query,
             ADDS,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_edit",
             "Store a changed copy: patch is JSON Patch, merge a merge patch, old_text becomes new_text. "
             f"Copies are {_KEPT}.",
@@ -93,7 +93,7 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             edit,
             ADDS,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_put",
             f"Store text or JSON of yours, {_KEPT}, and get its memory path.",
             {"value": _VALUE},
@@ -101,15 +101,15 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             put,
             ADDS,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_list",
             f"Your stored values, newest first; {_KEPT}.",
             {"tool": _TEXT, "after": _TEXT},
             (),
             list_values,
         ),
-        OwnTool("memory_forget", "Delete a stored value.", {PATH: _TEXT}, (PATH,), forget, DESTROYS),
-        OwnTool(
+        MemoryTool("memory_forget", "Delete a stored value.", {PATH: _TEXT}, (PATH,), forget, DESTROYS),
+        MemoryTool(
             "memory_import",
             f"Store a local file as text, JSON or base64, {_KEPT}.",
             {"file": _TEXT, "base64": _FLAG},
@@ -117,7 +117,7 @@ TOOLS: Final[Mapping[str, OwnTool]] = {
             import_file,
             ADDS,
         ),
-        OwnTool(
+        MemoryTool(
             "memory_export",
             "Write a stored value to a local file; base64 decodes it.",
             {PATH: _TEXT, "file": _TEXT, "base64": _FLAG, "overwrite": _FLAG},
@@ -135,7 +135,7 @@ _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
-def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, OwnTool]:
+def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, MemoryTool]:
     """Those that are served.
 
     Args:

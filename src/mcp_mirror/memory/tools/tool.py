@@ -9,19 +9,19 @@ from uuid import UUID
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.flow_guard import Border
-from mcp_mirror.memory.usage import Tally
+from mcp_mirror.memory.flow_guard import FlowGuard
+from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import nearest
-from mcp_mirror.memory.value_writer import Keeper
-from mcp_mirror.observability.audit import SILENT, Audit, Course
+from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import SILENT, Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.workers.frames import Scanner
-from mcp_mirror.workers.queries import Inquirer
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
 
 Content = tuple[Segments, ...]
 """Content blocks of an answer, JSON text."""
@@ -31,11 +31,11 @@ Content = tuple[Segments, ...]
 class Memory:
     """What our own tools work on."""
 
-    keeper: Keeper
-    scanner: Scanner
-    inquirer: Inquirer
+    writer: ValueWriter
+    scanner: FrameScanner
+    queries: QueryRunner
     spool: Spool
-    tally: Tally
+    usage_counter: UsageCounter
     mirror: MirrorPolicy
     tools: MemoryToolsPolicy
     limits: WirePolicy
@@ -47,17 +47,17 @@ class Memory:
     """What may flow where."""
     consent: str | None = None
     """The one flow that the user lets pass this time."""
-    course: Course = field(default_factory=Course)
+    call_trace: CallTrace = field(default_factory=CallTrace)
     """What the call has come to: here the path of a value that a tool stores."""
 
     @property
     def store(self) -> Store:
         """Where values are."""
-        return self.keeper.store
+        return self.writer.store
 
-    def border(self, namespace: str, tool: str) -> Border:
+    def guard(self, namespace: str, tool: str) -> FlowGuard:
         """Where a value is held that a tool is to take."""
-        return Border(self.flows, namespace, tool, self.audit, consent=self.consent)
+        return FlowGuard(self.flows, namespace, tool, self.audit, consent=self.consent)
 
     @property
     def budget(self) -> Budget:
@@ -65,7 +65,7 @@ class Memory:
         return Budget(self.mirror.read_budget, self.tools.read_characters, self.estimate)
 
 
-class Given:
+class Arguments:
     """The arguments of a call, each of its type."""
 
     def __init__(self, values: Mapping[str, Any], raw: bytes) -> None:
@@ -107,11 +107,11 @@ class Call:
     namespace: str
     """Whose memory it works on."""
     tool: str
-    given: Given
+    given: Arguments
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTool:
+class MemoryTool:
     """One of our own tools."""
 
     name: str
@@ -136,7 +136,7 @@ class OwnTool:
             **({"_meta": dict(self.meta)} if self.meta else {}),
         }
 
-    def told(self, description: str) -> "OwnTool":
+    def told(self, description: str) -> "MemoryTool":
         """The same tool in other words."""
         return replace(self, description=description)
 
@@ -148,7 +148,7 @@ class OwnTool:
         """
         return await self.run(Call(memory, namespace, self.name, self.read_arguments(arguments)))
 
-    def read_arguments(self, arguments: Buffer) -> Given:
+    def read_arguments(self, arguments: Buffer) -> Arguments:
         """The arguments of a call, checked.
 
         Raises:
@@ -158,14 +158,14 @@ class OwnTool:
             given = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ToolError(f"The arguments are no JSON object. {self._usage}") from None
-        said = {name: bytes(raw) for name, raw in given.items() if bytes(raw) != b"null"}
-        if unknown := next((name for name in said if name not in self.properties), None):
+        text_content = {name: bytes(raw) for name, raw in given.items() if bytes(raw) != b"null"}
+        if unknown := next((name for name in text_content if name not in self.properties), None):
             near = nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"{self.name} takes no argument {unknown[:80]!r}.{hint} {self._usage}")
-        if missing := next((name for name in self.required if name not in said), None):
+        if missing := next((name for name in self.required if name not in text_content), None):
             raise ToolError(f"{self.name} needs {missing!r}. {self._usage}")
-        return Given({name: self._read(name, raw) for name, raw in said.items()}, bytes(arguments))
+        return Arguments({name: self._read(name, raw) for name, raw in text_content.items()}, bytes(arguments))
 
     def _read(self, name: str, raw: bytes) -> Any:
         schema = self.properties[name]
@@ -245,6 +245,6 @@ ADDS: Final[Mapping[str, bool]] = {"destructiveHint": False, "openWorldHint": Fa
 DESTROYS: Final[Mapping[str, bool]] = {"openWorldHint": False}
 
 
-def said(text: str) -> Content:
+def text_content(text: str) -> Content:
     """One text block."""
     return ((msgspec.json.encode({"type": "text", "text": text}),),)

@@ -17,7 +17,7 @@ import jwt
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.content_encodings import beginning_of
-from mcp_mirror.security.ssrf_guard import GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 
 _logger = logging.getLogger(__name__)
 
@@ -96,14 +96,14 @@ class Keys:
     async def _fetch(self) -> bytes:
         if self._source.startswith(("https://", "http://")):
             with anyio.fail_after(_PATIENCE):
-                return await _download(self._source, Reach.of(self._source, everywhere=self._allow_private))
+                return await _download(self._source, AddressPolicy.of(self._source, everywhere=self._allow_private))
         return await anyio.to_thread.run_sync(_read_file, self._source)
 
 
-async def _download(url: str, reach: Reach) -> bytes:
+async def _download(url: str, reach: AddressPolicy) -> bytes:
     """What is at a URL, and nowhere else: where it leads elsewhere, that is not asked."""
     async with (
-        httpx2.AsyncClient(transport=GuardedTransport(reach), timeout=_PATIENCE, follow_redirects=False) as client,
+        httpx2.AsyncClient(transport=SSRFGuardTransport(reach), timeout=_PATIENCE, follow_redirects=False) as client,
         client.stream("GET", url, headers={"accept": "application/json", "accept-encoding": "identity"}) as response,
     ):
         if response.status_code != httpx2.codes.OK:

@@ -327,7 +327,7 @@ class Index:
     def foreign(self) -> int:
         """How many values are sealed with keys that we do not have."""
         used = {key for (key,) in self._rows("SELECT key FROM seals", ())}
-        missing = used - self._records.vault.key_ids
+        missing = used - self._records.encryptor.key_ids
         left = {key: self._rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing}
         for key in missing:
             with suppress(sqlite3.Error), self._changing(durable=False) as change:

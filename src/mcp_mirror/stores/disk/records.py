@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.stores.encryption import CHANGED, Envelope, Vault
+from mcp_mirror.stores.encryption import CHANGED, Encryptor, Envelope
 from mcp_mirror.types import Descriptor
 
 _DECODER: Final = msgspec.msgpack.Decoder(Descriptor)
@@ -19,11 +19,11 @@ _DECODER: Final = msgspec.msgpack.Decoder(Descriptor)
 class Records:
     """What is known about values, as it is kept: in clear or sealed."""
 
-    vault: Vault
+    encryptor: Encryptor
 
     def write(self, namespace: str, known: Descriptor) -> bytes:
         """A record whose value is not sealed with it, for it is gone."""
-        return write_record(known, self.vault.new(namespace, known.base))
+        return write_record(known, self.encryptor.new(namespace, known.base))
 
     def read(self, namespace: str, base: str, record: bytes) -> Descriptor:
         """What was written.
@@ -31,7 +31,7 @@ class Records:
         Raises:
             StoreError: It cannot be opened.
         """
-        return _DECODER.decode(self.vault.open_record(namespace, base, record))
+        return _DECODER.decode(self.encryptor.open_record(namespace, base, record))
 
     def check_empty(self, namespace: str, base: str, record: bytes) -> None:
         """Of an empty value nothing is sealed but its record, which must say that it is empty.
@@ -47,7 +47,7 @@ class Records:
         try:
             return self.read(namespace, base, record)
         except StoreError as error:
-            self.vault.report(error)
+            self.encryptor.report(error)
             return None
 
 

@@ -26,8 +26,8 @@ from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import is_damage, told
 from mcp_mirror.stores.disk.index import Held, Index
 from mcp_mirror.stores.disk.records import Records, write_record
-from mcp_mirror.stores.encryption import Vault, sealed_span, within
-from mcp_mirror.stores.process_dir import LODGING_NAMES, Lodging, alone_in
+from mcp_mirror.stores.encryption import Encryptor, sealed_span, within
+from mcp_mirror.stores.process_dir import LODGING_NAMES, ProcessDir, alone_in
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
@@ -65,17 +65,17 @@ class DiskStore:
         """
         self._policy = policy
         self._folder = folder
-        self._lodging = Lodging(folder)
-        self._blobs = Blobs(folder / _BLOBS, self._lodging.path, calls, fsync=policy.fsync)
-        self._vault = Vault(policy.encryption)
-        self._records = Records(self._vault)
+        self._process_dir = ProcessDir(folder)
+        self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
+        self._encryptor = Encryptor(policy.encryption)
+        self._records = Records(self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._threads: anyio.CapacityLimiter | None = None
 
     @property
     def scratch(self) -> Path:
         """Where, while the store is open, files may be written that it can link."""
-        return self._lodging.path
+        return self._process_dir.path
 
     async def __aenter__(self) -> Self:
         self._threads = anyio.CapacityLimiter(_THREADS)
@@ -106,7 +106,7 @@ class DiskStore:
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """Where a large value is that is not sealed."""
         held = await self._run(self._index.find, namespace, base, Span(0, 0))
-        return None if held is None or self._vault.of(namespace, base, held.record) else self._place_of(held)
+        return None if held is None or self._encryptor.of(namespace, base, held.record) else self._place_of(held)
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
@@ -156,7 +156,7 @@ class DiskStore:
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         size = sum(len(segment) for segment in blob)
-        envelope = self._vault.new(namespace, descriptor.base)
+        envelope = self._encryptor.new(namespace, descriptor.base)
         record = write_record(descriptor, envelope)
         if size <= INLINE_BYTES:
             content = b"".join(envelope.seal(blob, size) if envelope else blob)
@@ -171,11 +171,11 @@ class DiskStore:
             self._index.put(namespace, descriptor, record, None, draft)
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
-        cut = None if self._vault.key_ids else span  # what is sealed is opened by whole chunks
+        cut = None if self._encryptor.key_ids else span  # what is sealed is opened by whole chunks
         held = self._index.find(namespace, base, cut)
         if held is None:
             return None
-        envelope = self._vault.of(namespace, base, held.record)
+        envelope = self._encryptor.of(namespace, base, held.record)
         if envelope and not held.size:
             self._records.check_empty(namespace, base, held.record)
         kept = held.content if held.digest is None else self._mapped(held)
@@ -232,7 +232,7 @@ class DiskStore:
 
     def _open_alone(self) -> int:
         with alone_in(self._folder):
-            self._lodging.enter()
+            self._process_dir.enter()
             self._blobs.open()
             if (self._folder / _DAMAGED).exists():
                 self._set_aside()
@@ -255,7 +255,7 @@ class DiskStore:
             StoreError: Another process has the index open still, and goes on writing to it.
         """
         self._index.close()
-        if self._lodging.is_shared:
+        if self._process_dir.is_shared:
             raise StoreError(
                 f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop every gateway "
                 "that does, then start again: the first to start sets it aside."
@@ -281,4 +281,4 @@ class DiskStore:
 
     def _end(self) -> None:
         self._index.close()
-        self._lodging.leave()
+        self._process_dir.leave()

@@ -13,7 +13,7 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import HEAD
 from mcp_mirror.stores.quotas import REMEMBERED
-from mcp_mirror.stores.redis.records import Cards, Entry, Keys, Piece
+from mcp_mirror.stores.redis.records import Entry, Keys, Piece, RedisRecords
 from mcp_mirror.types import Buffer, Traffic
 
 _REMEMBERED = round(REMEMBERED)
@@ -22,12 +22,12 @@ Command = tuple[str | bytes | int | float | memoryview, ...]
 
 
 @dataclass(frozen=True)
-class Clerk:
+class RedisCommands:
     """Writes the commands."""
 
     keys: Keys
     policy: StorePolicy
-    cards: Cards
+    redis_records: RedisRecords
 
     @cached_property
     def _lifetime(self) -> int:
@@ -130,7 +130,7 @@ class Clerk:
         if grave is None:
             yield "UNLINK", self.keys.card(entry.name)
             return
-        yield "SET", self.keys.card(entry.name), self.cards.write(entry.name, grave), "EX", _REMEMBERED
+        yield "SET", self.keys.card(entry.name), self.redis_records.write(entry.name, grave), "EX", _REMEMBERED
         own = self.keys.graves_of(entry.namespace)
         for graves, name in ((self.keys.graves, entry.name), (own, entry.base)):
             yield "ZADD", graves, grave.at, name

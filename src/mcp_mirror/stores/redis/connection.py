@@ -110,7 +110,7 @@ class RedisLink:
             WriteRefusedError: The server takes nothing; those that only read would have been carried out.
             StoreError: They could not be.
         """
-        async with self._exchange(self._slots), self._client.pipeline(transaction=False) as pipe:
+        async with self._channel(self._slots), self._client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
@@ -121,7 +121,7 @@ class RedisLink:
         Raises:
             StoreError: It could not be done.
         """
-        async with self._exchange(self._turn):
+        async with self._channel(self._turn):
             for _ in range(_ATTEMPTS):
                 try:
                     return await self._attempt(watched, plan)
@@ -141,7 +141,7 @@ class RedisLink:
             return list(await pipe.execute())
 
     @asynccontextmanager
-    async def _exchange(self, turn: anyio.Semaphore) -> AsyncIterator[None]:
+    async def _channel(self, turn: anyio.Semaphore) -> AsyncIterator[None]:
         """One exchange: nobody cancels it half way, which would leave a connection in disorder; it is short enough."""
         seen = self._outages
         async with turn:

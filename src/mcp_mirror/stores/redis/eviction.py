@@ -10,7 +10,7 @@ from typing import Final
 
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, Holding, buried
-from mcp_mirror.stores.redis.commands import Clerk, Command
+from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.records import Entry, read_entry
 from mcp_mirror.types import Descriptor
@@ -23,7 +23,7 @@ _Uses = Mapping[Entry, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EvictionPlan:
     """What a transaction has to do before a value may come in."""
 
     commands: tuple[Command, ...] = ()
@@ -37,13 +37,13 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Usher:
+class RedisEviction:
     """Makes room."""
 
-    clerk: Clerk
+    redis_commands: RedisCommands
     clock: Callable[[], float]
 
-    async def make_room(self, read: Read, entry: Entry) -> Room:
+    async def make_room(self, read: Read, entry: Entry) -> EvictionPlan:
         """What has to leave for `entry`. Others may change what is read here: then the transaction is void.
 
         Raises:
@@ -51,21 +51,21 @@ class Usher:
         """
         before, total, own = await self._accounts(read, entry)
         if before is not None and before.mark == entry.mark:
-            return Room(is_in=True)
-        expired = await self._used(read, self.clerk.keys.order, self._expired_before())
+            return EvictionPlan(is_in=True)
+        expired = await self._used(read, self.redis_commands.keys.order, self._expired_before())
         holdings = {entry.namespace: own}
         if self._is_full(total, entry.size):
             holdings |= await self._holdings(read)
-        plan = Eviction(self.clerk.policy, entry.namespace, entry.size, holdings, total)
+        plan = Eviction(self.redis_commands.policy, entry.namespace, entry.size, holdings, total)
         for one in {*expired, *([before] if before else ())}:
             plan.remove(one.namespace, one.size)
         leaving, fits = dict(expired), plan.holder() is None
         if not fits and len(expired) < _AT_ONCE:
             plan.check()
             fits = await self._evict(read, plan, leaving, before)
-        replaced = self.clerk.remove(before, None) if before and fits else ()
+        replaced = self.redis_commands.remove(before, None) if before and fits else ()
         burials = await self._burials(read, {one: used for one, used in leaving.items() if one != before})
-        return Room((*replaced, *burials), fits)
+        return EvictionPlan((*replaced, *burials), fits)
 
     async def _evict(self, read: Read, plan: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
         """Add what must go to `leaving`, a bounded number; whether the value fits then."""
@@ -75,7 +75,9 @@ class Usher:
             if holder is None:
                 return True
             if holder not in oldest:
-                uses = await self._used(read, self.clerk.keys.order_of(holder), most=_AT_ONCE + len(leaving) + 1)
+                uses = await self._used(
+                    read, self.redis_commands.keys.order_of(holder), most=_AT_ONCE + len(leaving) + 1
+                )
                 oldest[holder] = deque((one, used) for one, used in uses.items() if one not in leaving)
             while oldest[holder] and oldest[holder][0][0] == before:
                 oldest[holder].popleft()
@@ -88,57 +90,61 @@ class Usher:
 
     async def _accounts(self, read: Read, entry: Entry) -> tuple[Entry | None, Holding, Holding]:
         """The value that has this name now; how much is kept in all, and how much its namespace keeps."""
-        fields = self.clerk.account_fields(entry.namespace)
-        record, *told = await read("HMGET", self.clerk.keys.ledger, f"v:{entry.name}", *fields)
+        fields = self.redis_commands.account_fields(entry.namespace)
+        record, *told = await read("HMGET", self.redis_commands.keys.ledger, f"v:{entry.name}", *fields)
         total, own = _read_holdings(told)
         return read_entry(entry.name, record), total, own
 
     async def _holdings(self, read: Read) -> dict[str, Holding]:
         """How much each namespace keeps."""
-        names = [name.decode() for name in await read("SMEMBERS", self.clerk.keys.namespaces)]
-        _, *held = _read_holdings(await read("HMGET", self.clerk.keys.ledger, *self.clerk.account_fields(*names)))
+        names = [name.decode() for name in await read("SMEMBERS", self.redis_commands.keys.namespaces)]
+        _, *held = _read_holdings(
+            await read("HMGET", self.redis_commands.keys.ledger, *self.redis_commands.account_fields(*names))
+        )
         return {name: one for name, one in zip(names, held, strict=True) if one.values}
 
     def _is_full(self, total: Holding, size: int) -> bool:
-        policy = self.clerk.policy
+        policy = self.redis_commands.policy
         return total.values >= policy.max_values or total.bytes + size > policy.max_bytes
 
     def _expired_before(self) -> float:
-        return self.clock() - self.clerk.policy.lifetime
+        return self.clock() - self.redis_commands.policy.lifetime
 
     async def _used(self, read: Read, order: str, until: float | None = None, most: int = _AT_ONCE) -> _Uses:
         """The values that were used longest ago, but no later than `until`."""
         last = "+inf" if until is None else until
         told = await read("ZRANGE", order, "-inf", last, "BYSCORE", "LIMIT", 0, most, "WITHSCORES")
-        begin = order.removeprefix(self.clerk.keys.order).removeprefix(":")
+        begin = order.removeprefix(self.redis_commands.keys.order).removeprefix(":")
         names = [f"{begin}:{name.decode()}" if begin else name.decode() for name in told[::2]]
-        records = await read("HMGET", self.clerk.keys.ledger, *(f"v:{name}" for name in names)) if names else ()
+        records = (
+            await read("HMGET", self.redis_commands.keys.ledger, *(f"v:{name}" for name in names)) if names else ()
+        )
         entries = map(read_entry, names, records)
         return {one: float(used) for one, used in zip(entries, told[1::2], strict=True) if one}
 
     async def _burials(self, read: Read, leaving: _Uses) -> list[Command]:
         if not leaving:
             return []
-        cards = await read("MGET", *(self.clerk.keys.card(one.name) for one in leaving))
+        redis_records = await read("MGET", *(self.redis_commands.keys.card(one.name) for one in leaving))
         commands = await self._clearance(read, [one.namespace for one in leaving])
-        for (entry, used), card in zip(leaving.items(), cards, strict=True):
-            known = self.clerk.cards.readable(entry.name, card)
-            commands += self.clerk.remove(entry, self._tombstone(known, used) if known else None)
+        for (entry, used), card in zip(leaving.items(), redis_records, strict=True):
+            known = self.redis_commands.redis_records.readable(entry.name, card)
+            commands += self.redis_commands.remove(entry, self._tombstone(known, used) if known else None)
         return commands
 
     def _tombstone(self, known: Descriptor, used: float) -> Tombstone:
-        expired = used + self.clerk.policy.lifetime
+        expired = used + self.redis_commands.policy.lifetime
         return buried(known, "expired", expired) if expired <= self.clock() else buried(known, "evicted", self.clock())
 
     async def _clearance(self, read: Read, new: Sequence[str]) -> list[Command]:
         """Remove old tombstones where there are too many; `new` holds the namespace of each new one."""
-        keys = self.clerk.keys
+        keys = self.redis_commands.keys
         old: dict[str, None] = {}
         for namespace in sorted(set(new)):
             found = await _beyond(read, keys.graves_of(namespace), new.count(namespace), NAMESPACE_TOMBSTONES)
             old |= dict.fromkeys(f"{namespace}:{base}" for base in found)
         old |= dict.fromkeys(await _beyond(read, keys.graves, len(new), MAX_TOMBSTONES))
-        return [*self.clerk.clear([*old])]
+        return [*self.redis_commands.clear([*old])]
 
 
 async def _beyond(read: Read, graves: str, new: int, bound: int) -> list[str]:

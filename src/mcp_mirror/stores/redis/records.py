@@ -30,7 +30,7 @@ import msgspec
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.stores.base import Reason, Tombstone
-from mcp_mirror.stores.encryption import CHANGED, Envelope, Vault, chunks_of, sealed_span
+from mcp_mirror.stores.encryption import CHANGED, Encryptor, Envelope, chunks_of, sealed_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
 from mcp_mirror.types import Descriptor, Span
 
@@ -121,23 +121,23 @@ def sealed_pieces_of(entry: Entry, span: Span) -> list[Piece]:
     return [Piece(number, at.start, at.stop - 1) for number, at in places]
 
 
-class _Card(msgspec.Struct, array_like=True):
+class _Record(msgspec.Struct, array_like=True):
     descriptor: Descriptor
     reason: Reason | None = None
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class RedisRecords:
     """What is known about values, as bytes: in clear or sealed."""
 
-    vault: Vault
+    encryptor: Encryptor
 
     def write(self, name: str, known: Descriptor | Tombstone, envelope: Envelope | None = None) -> bytes:
         """A card's bytes: sealed with its value's envelope, or with one of its own where the value is gone."""
-        card = _Card(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Card(known)
+        card = _Record(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Record(known)
         record = msgspec.msgpack.encode(card, enc_hook=dict)
-        sealing = envelope or self.vault.new(*identity_of(name))
+        sealing = envelope or self.encryptor.new(*identity_of(name))
         return sealing.seal_record(record) if sealing else record
 
     def read(self, name: str, raw: bytes) -> Descriptor | Tombstone:
@@ -146,7 +146,7 @@ class Cards:
         Raises:
             StoreError: It cannot be opened.
         """
-        card = msgspec.msgpack.decode(self.vault.open_record(*identity_of(name), raw), type=_Card)
+        card = msgspec.msgpack.decode(self.encryptor.open_record(*identity_of(name), raw), type=_Record)
         return Tombstone(card.descriptor, card.reason, card.at) if card.reason else card.descriptor
 
     def check_empty(self, name: str, raw: bytes | None) -> None:
@@ -164,7 +164,7 @@ class Cards:
         try:
             known = self.read(name, raw) if raw else None
         except StoreError as error:
-            self.vault.report(error)
+            self.encryptor.report(error)
             return None
         return known if isinstance(known, Descriptor) else None
 

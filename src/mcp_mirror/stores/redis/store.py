@@ -21,18 +21,18 @@ from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import CHUNK as SEALED
-from mcp_mirror.stores.encryption import Envelope, Vault, within
+from mcp_mirror.stores.encryption import Encryptor, Envelope, within
 from mcp_mirror.stores.pieces import cut
 from mcp_mirror.stores.quotas import buried, refuse_oversized
-from mcp_mirror.stores.redis.commands import Clerk, Command
+from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read, RedisLink, WriteRefusedError
-from mcp_mirror.stores.redis.eviction import Room, Usher
+from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
 from mcp_mirror.stores.redis.records import (
     CHUNK,
-    Cards,
     Entry,
     Keys,
     Piece,
+    RedisRecords,
     encoded,
     pieces_of,
     read_entry,
@@ -74,10 +74,10 @@ class RedisStore:
         self._folder = folder
         self._link = RedisLink(policy.url)
         self._keys = Keys(policy.prefix)
-        self._vault = Vault(policy.encryption)
-        self._cards = Cards(self._vault)
-        self._clerk = Clerk(self._keys, policy, self._cards)
-        self._usher = Usher(self._clerk, clock)
+        self._encryptor = Encryptor(policy.encryption)
+        self._redis_records = RedisRecords(self._encryptor)
+        self._redis_commands = RedisCommands(self._keys, policy, self._redis_records)
+        self._eviction = RedisEviction(self._redis_commands, clock)
 
     async def __aenter__(self) -> Self:
         """Say in the log whether the server is there; one that is not may come later."""
@@ -93,15 +93,15 @@ class RedisStore:
         """Keep a value, at the cost of those used longest ago; visible from one moment on, with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         entry = Entry(_name(namespace, descriptor.base), secrets.token_hex(8), size)
-        envelope = self._vault.new(namespace, descriptor.base)
-        card = self._cards.write(entry.name, descriptor, envelope)
+        envelope = self._encryptor.new(namespace, descriptor.base)
+        card = self._redis_records.write(entry.name, descriptor, envelope)
         if size <= CHUNK:
             await self._enter(entry, descriptor.created, card, await _sealed(envelope, b"".join(blob), entry, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
                 kept = await _sealed(envelope, chunk, entry, number)
-                await self._link.run([self._clerk.stage(entry, number, kept, _STAGED)])
+                await self._link.run([self._redis_commands.stage(entry, number, kept, _STAGED)])
             await self._enter(entry, descriptor.created, card, None)
         except BaseException:
             await self._unstage(entry)
@@ -111,7 +111,7 @@ class RedisStore:
         """What is known about a value."""
         name = _name(namespace, base)
         entry, used, [card] = await self._lookup(name, ("GET", self._keys.card(name)))
-        known = self._cards.read(name, card) if card else None
+        known = self._redis_records.read(name, card) if card else None
         if not isinstance(known, Descriptor):
             return known
         if entry is None or used is None:
@@ -128,10 +128,10 @@ class RedisStore:
         Of a value that is sealed, whole chunks of its envelope are fetched, and opened in memory.
         """
         name = _name(namespace, base)
-        entry, used, [head] = await self._lookup(name, self._clerk.look(name))
+        entry, used, [head] = await self._lookup(name, self._redis_commands.look(name))
         if entry is None or used is None or self._is_over(used) or not head:
             return None
-        if envelope := self._vault.of(namespace, base, head):
+        if envelope := self._encryptor.of(namespace, base, head):
             return await self._read_sealed(entry, envelope, within(entry.size, span))
         pieces = pieces_of(entry, Span(0, entry.size) if span is None else span)
         is_whole, parts = await self._use(entry, self._clock(), *pieces[:1])
@@ -150,7 +150,7 @@ class RedisStore:
             return None
         if not entry.size:
             [card] = await self._link.run([("GET", self._keys.card(entry.name))])
-            self._cards.check_empty(entry.name, card)
+            self._redis_records.check_empty(entry.name, card)
         opening = envelope.opening(entry.size, span)
         for number, piece in enumerate(pieces):
             part = parts[0] if number == 0 else await self._fetch(entry, piece)
@@ -161,11 +161,13 @@ class RedisStore:
 
     async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
         """Put a value's expiry off and read parts of it; whether all of it is there, and they."""
-        fetches = [self._clerk.fetch(entry, piece) for piece in pieces]
+        fetches = [self._redis_commands.fetch(entry, piece) for piece in pieces]
         try:
-            told = await self._link.run([*self._clerk.keep(entry), *self._clerk.use(entry, now), *fetches])
+            told = await self._link.run(
+                [*self._redis_commands.keep(entry), *self._redis_commands.use(entry, now), *fetches]
+            )
         except WriteRefusedError:  # what is there can be read still
-            told = await self._link.run([*self._clerk.find(entry), *fetches])
+            told = await self._link.run([*self._redis_commands.find(entry), *fetches])
         parts = told[len(told) - len(fetches) :]
         is_read = all(len(part) == piece.length for part, piece in zip(parts, pieces, strict=True))
         return is_read and all(told[: entry.chunks]), parts
@@ -183,7 +185,7 @@ class RedisStore:
             used = await read("ZSCORE", self._keys.order, name)
             if entry is None or used is None or self._is_over(used):
                 return None
-            return self._clerk.next_turn(), *self._clerk.remove(entry, None)
+            return self._redis_commands.next_turn(), *self._redis_commands.remove(entry, None)
 
         try:
             return await self._link.transact(self._keys.turn, plan) is not None
@@ -221,13 +223,13 @@ class RedisStore:
         if not bases:
             return ()
         names = [f"{begin}:{base}" for base in bases]
-        scores, cards = await self._link.run(
+        scores, redis_records = await self._link.run(
             [("ZMSCORE", self._keys.order_of(begin), *bases), ("MGET", *map(self._keys.card, names))]
         )
         uses = [None if used is None or self._is_over(float(used)) else float(used) for used in scores]
         known = [
-            (self._cards.readable(name, card), used)
-            for name, card, used in zip(names, cards, uses, strict=True)
+            (self._redis_records.readable(name, card), used)
+            for name, card, used in zip(names, redis_records, uses, strict=True)
             if used is not None
         ]
         return [self._with_expiry(one, used) for one, used in known if one]
@@ -264,12 +266,12 @@ class RedisStore:
         """How much is kept, and the tokens that were counted."""
         begin = encoded(namespace)
         last = self._clock() - self._policy.lifetime
-        fields = self._clerk.account_fields(begin)[2:]
+        fields = self._redis_commands.account_fields(begin)[2:]
         kept, expired, counted = await self._link.run(
             [
                 ("HMGET", self._keys.ledger, *fields),
                 ("ZRANGE", self._keys.order_of(begin), "-inf", last, "BYSCORE"),
-                self._clerk.read_traffic(begin),
+                self._redis_commands.read_traffic(begin),
             ]
         )
         values, size = (int(number or 0) for number in kept)
@@ -300,18 +302,18 @@ class RedisStore:
         if not missing and not gone:
             return None
         names = [f"{begin}:{base}" for base in missing]
-        cards = await read("MGET", *map(self._keys.card, names)) if names else ()
-        commands: list[Command] = [self._clerk.next_turn()]
-        for base, name, card in zip(missing, names, cards, strict=True):
-            known = self._cards.readable(name, card)
-            commands += self._clerk.place(begin, base, known.created if known else 0.0)
+        redis_records = await read("MGET", *map(self._keys.card, names)) if names else ()
+        commands: list[Command] = [self._redis_commands.next_turn()]
+        for base, name, card in zip(missing, names, redis_records, strict=True):
+            known = self._redis_records.readable(name, card)
+            commands += self._redis_commands.place(begin, base, known.created if known else 0.0)
         for base in gone:
-            commands += self._clerk.displace(begin, base)
+            commands += self._redis_commands.displace(begin, base)
         return commands
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Count tokens."""
-        await self._link.run(self._clerk.count(encoded(namespace), traffic))
+        await self._link.run(self._redis_commands.count(encoded(namespace), traffic))
 
     async def namespaces(self) -> frozenset[str]:
         """Whose tokens it has counted: whoever keeps values here has had answers."""
@@ -338,17 +340,17 @@ class RedisStore:
 
     async def _enter(self, entry: Entry, made: float, card: bytes, blob: Buffer | None) -> None:
         """Make room, and the value visible, as one; where much must go, in several steps before that."""
-        room = Room()
+        room = EvictionPlan()
 
         async def plan(read: Read) -> Iterable[Command] | None:
             nonlocal room
-            room = await self._usher.make_room(read, entry)
+            room = await self._eviction.make_room(read, entry)
             if room.is_in:  # an answer was lost on its way
                 return None
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
-            entering = self._clerk.enter(entry, card, blob, (made, self._clock())) if room.fits else ()
-            return self._clerk.next_turn(), *room.commands, *entering
+            entering = self._redis_commands.enter(entry, card, blob, (made, self._clock())) if room.fits else ()
+            return self._redis_commands.next_turn(), *room.commands, *entering
 
         while True:
             await self._link.transact(self._keys.turn, plan)
@@ -400,7 +402,7 @@ class RedisStore:
 
     async def _fetch(self, entry: Entry, piece: Piece) -> bytes | None:
         """A part of a value; None where it has gone meanwhile."""
-        [part] = await self._link.run([self._clerk.fetch(entry, piece)])
+        [part] = await self._link.run([self._redis_commands.fetch(entry, piece)])
         return part if len(part) == piece.length else None
 
     def _with_expiry(self, known: Descriptor, used: float) -> Descriptor:

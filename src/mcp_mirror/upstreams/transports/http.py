@@ -24,12 +24,12 @@ from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Frame, Spool, identity_of
-from mcp_mirror.security.ssrf_guard import GuardedTransport, Reach
+from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
-from mcp_mirror.upstreams.transports.payloads import Bypass
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         inner: httpx2.AsyncBaseTransport,
-        bypass: Bypass,
+        bypass: PayloadBypass,
         spool: Spool,
         output: ServerOutput,
         *,
@@ -171,9 +171,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
 
     def _spliced(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
-        segments, passage = self._bypass.outbound(body)
-        if passage:
-            passage.is_sent = True  # or will be: the other end's slowness is that of its answer
+        segments, pending = self._bypass.outbound(body)
+        if pending:
+            pending.is_sent = True  # or will be: the other end's slowness is that of its answer
         elif segments == (body,):
             return request
         headers = httpx2.Headers(request.headers)
@@ -385,13 +385,13 @@ class HttpTransport:
     authorizer: Authorizer | None = None
     """Has the tokens; None where none are needed."""
 
-    def open(self, bypass: Bypass) -> AbstractAsyncContextManager[Any]:
+    def open(self, bypass: PayloadBypass) -> AbstractAsyncContextManager[Any]:
         """What the SDK reads and writes, single use."""
         bypass.limits = self.spool.policy
         return self._legacy(bypass) if self.endpoint.legacy_sse else self._streamable(bypass)
 
     @asynccontextmanager
-    async def _streamable(self, bypass: Bypass) -> AsyncIterator[Any]:
+    async def _streamable(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
         url, transport = self.endpoint.url, self._lifting(bypass)
         async with (
             self._client(transport) as client,
@@ -409,7 +409,7 @@ class HttpTransport:
                 raise
 
     @asynccontextmanager
-    async def _legacy(self, bypass: Bypass) -> AsyncIterator[Any]:
+    async def _legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
         def client(
             headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK hands on what we did not give it
             timeout: httpx2.Timeout | None = None,  # noqa: ARG001
@@ -420,9 +420,9 @@ class HttpTransport:
         async with sse_client(self.endpoint.url, httpx_client_factory=client) as streams:
             yield streams
 
-    def _lifting(self, bypass: Bypass) -> LiftingTransport:
-        reach = Reach.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
-        inner: httpx2.AsyncBaseTransport = GuardedTransport(reach)
+    def _lifting(self, bypass: PayloadBypass) -> LiftingTransport:
+        reach = AddressPolicy.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
+        inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(reach)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
         inner = CookieFilter(inner, self.takes_cookies)

@@ -62,7 +62,7 @@ _HEAD: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ServerMessage:
     """A request or a notification of the server's own."""
 
     method: str
@@ -78,7 +78,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Passage:
+class PendingRequest:
     """One request whose payload goes past the SDK."""
 
     method: str
@@ -95,15 +95,15 @@ class Passage:
     """The transport has taken all of it."""
 
 
-class Outbound(NamedTuple):
+class OutboundMessage(NamedTuple):
     """A message on its way out."""
 
     segments: Segments
-    passage: Passage | None
+    pending: PendingRequest | None
     """The request that it is, if it is one of the gateway's: the transport says when the other end has taken it."""
 
 
-class Bypass:
+class PayloadBypass:
     """The payloads of one connection on their way past the SDK.
 
     A request leaves its parameters under a token and is marked with it; the transport splices them into the outgoing
@@ -118,7 +118,7 @@ class Bypass:
         """
         self.ended = anyio.Event()
         """Set when nothing more can come, whoever has ended it."""
-        self.hear: Callable[[Said], None] = lambda _said: None
+        self.hear: Callable[[ServerMessage], None] = lambda _said: None
         """Told of all that the server says of its own accord, in the order in which it came."""
         self.is_stuck = False
         """The server neither reads nor says anything that can be read: it is not waited for."""
@@ -131,7 +131,7 @@ class Bypass:
         self.on_over: Callable[[RequestId], None] = lambda _identity: None
         """Told of each request that is over, answered or not."""
         self._capabilities = capabilities
-        self._passages: dict[str, Passage] = {}
+        self._passages: dict[str, PendingRequest] = {}
         self._awaited: dict[RequestId, str] = {}
         self._over: deque[RequestId] = deque(maxlen=_REMEMBERED)
         """Ids of requests that are answered or given up: what comes for them is for nobody."""
@@ -148,25 +148,25 @@ class Bypass:
     ) -> str:
         """A token for one request, with the parameters to splice into it."""
         token = secrets.token_hex(16)
-        self._passages[token] = Passage(method, params, capabilities)
+        self._passages[token] = PendingRequest(method, params, capabilities)
         return token
 
     def close(self, token: str) -> None:
         """Forget a request, answered or not."""
-        passage = self._passages.pop(token)
-        for identity in passage.ids:
+        pending = self._passages.pop(token)
+        for identity in pending.ids:
             self._awaited.pop(identity, None)
             self._over.append(identity)
             self.on_over(identity)
-        if isinstance(passage.arrival, SpooledFrame):
-            passage.arrival.discard()
+        if isinstance(pending.arrival, SpooledFrame):
+            pending.arrival.discard()
 
     def take(self, token: str) -> Arrival | None:
         """What was lifted out of the answer; None where nothing was."""
         arrival, self._passages[token].arrival = self._passages[token].arrival, None
         return arrival
 
-    def passage(self, token: str) -> Passage:
+    def pending(self, token: str) -> PendingRequest:
         """What is known of a request that is under way."""
         return self._passages[token]
 
@@ -177,20 +177,20 @@ class Bypass:
 
     def forgotten(self, identity: RequestId) -> None:
         """Told by the transport that the server does not know the session that this request was sent in."""
-        if passage := self._awaiting(identity):
-            passage.forgotten = True
+        if pending := self._awaiting(identity):
+            pending.forgotten = True
         self.ended.set()
 
-    def outbound(self, frame: bytes) -> Outbound:
+    def outbound(self, frame: bytes) -> OutboundMessage:
         """What to send for a message of the SDK's. A frame may be sent again (an auth retry, a redirect)."""
         marked = find_mark(frame)
-        passage = self._passages.get(marked.token) if marked else None
-        if marked is None or passage is None or marked.id is None:
-            return Outbound(self._presented(frame), None)
+        pending = self._passages.get(marked.token) if marked else None
+        if marked is None or pending is None or marked.id is None:
+            return OutboundMessage(self._presented(frame), None)
         identity = coerce_request_id(marked.id)
         self._awaited[identity] = marked.token
-        passage.ids.append(identity)
-        return Outbound(splice(_with_capabilities(marked, passage.capabilities), passage.params or {}), passage)
+        pending.ids.append(identity)
+        return OutboundMessage(splice(_with_capabilities(marked, pending.capabilities), pending.params or {}), pending)
 
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
         """The message that the SDK is to see for a frame that came; None where there is nothing to see.
@@ -210,31 +210,31 @@ class Bypass:
     def _spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
         identity = identity_of(frame)
-        passage = None if identity is None else self._awaiting(identity)
-        if identity is not None and passage is not None and self._goes_unread(passage, frame):
-            if passage.arrival is not None:
+        pending = None if identity is None else self._awaiting(identity)
+        if identity is not None and pending is not None and self._goes_unread(pending, frame):
+            if pending.arrival is not None:
                 frame.discard()
                 return None
             self.flood.give_back()
-            passage.arrival = frame
-            return empty_result(passage.method, identity)
+            pending.arrival = frame
+            return empty_result(pending.method, identity)
         with frame:
             if identity is not None and coerce_request_id(identity) in self._over:
                 return None
             # A list has a bound of its own. Anything else that is large is refused before it is opened.
             is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MOST_VALUES)
-            if passage is not None or not is_large:
+            if pending is not None or not is_large:
                 return self._opened(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
                 raise WireError(fault)
-            self.hear(Said(method, {}, identity, self._token_of(about), fault, frame.size))
+            self.hear(ServerMessage(method, {}, identity, self._token_of(about), fault, frame.size))
             return None
 
-    def _goes_unread(self, passage: Passage, frame: SpooledFrame) -> bool:
-        if passage.method == "tools/list" and frame.size <= _HEADERS and HEADER_MARK in bytes(frame.view):
+    def _goes_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
+        if pending.method == "tools/list" and frame.size <= _HEADERS and HEADER_MARK in bytes(frame.view):
             return False
-        return passage.method in _UNREAD
+        return pending.method in _UNREAD
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
@@ -244,35 +244,35 @@ class Bypass:
         except WireError as error:
             if (method := recover_method(frame)) is None:
                 raise
-            self.hear(Said(method, {}, recover_id(frame), self._token_of(about), str(error)))
+            self.hear(ServerMessage(method, {}, recover_id(frame), self._token_of(about), str(error)))
             return None
         if isinstance(message.method, str):
             self.hear(_said(message, message.method, self._token_of(about), len(frame)))
             return None
         identity = None if (given := _id_of(message)) is None else coerce_request_id(given)
-        passage = None if identity is None else self._awaiting(identity)
-        if passage is None:
+        pending = None if identity is None else self._awaiting(identity)
+        if pending is None:
             return _nothing(message) if identity in self._over else frame
-        return self._answered(message, passage, frame)
+        return self._answered(message, pending, frame)
 
-    def _answered(self, message: Message, passage: Passage, frame: Buffer) -> Buffer | None:
+    def _answered(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
         """What the SDK sees of an answer to a request of ours."""
         self.flood.give_back()
-        if passage.arrival is not None:  # it has been answered; its caller is on the way to take the answer
+        if pending.arrival is not None:  # it has been answered; its caller is on the way to take the answer
             return None
         if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > MOST_BYTES:
             return short_error(message)
-        lifted = lift_result(message, passage.method)
+        lifted = lift_result(message, pending.method)
         if lifted is None:
             return frame
-        passage.arrival = lifted.members
+        pending.arrival = lifted.members
         return lifted.stub
 
     def awaits(self, identity: RequestId | None) -> bool:
         """Whether a request with this id is under way."""
         return identity is not None and coerce_request_id(identity) in self._awaited
 
-    def _awaiting(self, identity: RequestId) -> Passage | None:
+    def _awaiting(self, identity: RequestId) -> PendingRequest | None:
         return self._passages.get(self._awaited.get(coerce_request_id(identity), ""))
 
     def _token_of(self, identity: RequestId | None) -> str | None:
@@ -307,14 +307,16 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
     )
 
 
-def _said(message: Message, method: str, about: str | None, size: int) -> Said:
+def _said(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
     """What a server says of its own accord is small and meant for people: it is read, and written anew."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
     try:
-        return Said(method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about, size=size)
+        return ServerMessage(
+            method, {key: msgspec.json.decode(raw) for key, raw in params.items()}, identity, about, size=size
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Said(method, {}, identity, about, f"The message cannot be read: {error}.")
+        return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
 
 
 def _nothing(message: Message) -> bytes:

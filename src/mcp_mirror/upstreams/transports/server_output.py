@@ -5,7 +5,7 @@ from typing import Final
 
 from mcp_mirror.payload.spool import Frame
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.security.sanitize import plain_lines
+from mcp_mirror.security.sanitize import sanitize_to_lines
 
 _KEPT: Final = 8192
 """Bytes of a child's standard error that are kept for the report when it ends."""
@@ -68,4 +68,6 @@ class ServerOutput:
         return next(reversed(telling or lines), "").strip()
 
     def _clean(self, text: str) -> str:
-        return self._redactor.clean(plain_lines(_TERMINAL.sub("", self._redactor.clean(text)).replace("\r", "\n")))
+        return self._redactor.clean(
+            sanitize_to_lines(_TERMINAL.sub("", self._redactor.clean(text)).replace("\r", "\n"))
+        )

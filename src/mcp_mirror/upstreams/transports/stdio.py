@@ -24,9 +24,9 @@ from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
 from mcp_mirror.payload.spool import Frame, Spool, identity_of
 from mcp_mirror.settings.policies import StdioEndpoint
-from mcp_mirror.system.child_watchdog import Leash
+from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
-from mcp_mirror.upstreams.transports.payloads import Bypass
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
@@ -53,11 +53,11 @@ class StdioTransport:
     name: str
     endpoint: StdioEndpoint
     spool: Spool
-    leash: Leash
+    child_watchdog: ChildWatchdog
     output: ServerOutput
 
     @asynccontextmanager
-    async def open(self, bypass: Bypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
+    async def open(self, bypass: PayloadBypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
         """Start the child and yield what the SDK reads and writes.
 
         Raises:
@@ -75,14 +75,14 @@ class StdioTransport:
         finally:
             os.close(their_input)
             os.close(their_output)
-        child, is_read = _Child(process, self.leash), anyio.Event()
-        incoming = _Incoming(self.name, source, bypass, self.output)
+        child, is_read = _Child(process, self.child_watchdog), anyio.Event()
+        incoming = _StdioReader(self.name, source, bypass, self.output)
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._keep_output, process, is_read)
                 tasks.start_soon(child.bury)
                 await tasks.start(sink.run)
-                yield incoming, _Outgoing(sink, bypass)
+                yield incoming, _StdioWriter(sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
@@ -101,7 +101,7 @@ class StdioTransport:
             raise UpstreamError(f"Upstream {self.name!r}: {_explain_missing(self.endpoint.command)}")
         argv = [command, *self.endpoint.args]
         try:
-            async with self.leash.starting:
+            async with self.child_watchdog.starting:
                 process = await anyio.open_process(
                     argv, stdin=stdin, stdout=stdout, env=environment, cwd=self.endpoint.cwd, start_new_session=True
                 )
@@ -146,10 +146,10 @@ class StdioTransport:
         is_read.set()
 
 
-class _Incoming(MessageStream):
+class _StdioReader(MessageStream):
     """What the child says."""
 
-    def __init__(self, name: str, source: LineSource, bypass: Bypass, output: ServerOutput) -> None:
+    def __init__(self, name: str, source: LineSource, bypass: PayloadBypass, output: ServerOutput) -> None:
         self._name = name
         self._output = output
         self._has_message = False
@@ -198,10 +198,10 @@ class _Incoming(MessageStream):
             return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))
 
 
-class _Outgoing(MessageSink):
+class _StdioWriter(MessageSink):
     """What the child is told."""
 
-    def __init__(self, sink: LineSink, bypass: Bypass) -> None:
+    def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
         self._sink = sink
         self._bypass = bypass
 
@@ -214,25 +214,25 @@ class _Outgoing(MessageSink):
         except _PIPE_GONE:
             self._bypass.ended.set()
             raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
-        if outbound.passage:
-            outbound.passage.is_sent = True
+        if outbound.pending:
+            outbound.pending.is_sent = True
 
 
 class _Child:
     """The process that we started, and whatever it started in its group."""
 
-    def __init__(self, process: Process, leash: Leash) -> None:
+    def __init__(self, process: Process, child_watchdog: ChildWatchdog) -> None:
         self._process = process
-        self._leash = leash
+        self._child_watchdog = child_watchdog
         self._buried = anyio.Event()
-        leash.hold(process.pid)
+        child_watchdog.hold(process.pid)
 
     async def bury(self) -> None:
         """When it ends, by itself or not, what it left behind ends too: so we read the end of its pipes."""
         with anyio.CancelScope(shield=True):  # until `stop` is through
             await self._process.wait()
             self._signal("SIGKILL")
-            self._leash.release(self._process.pid)  # from here on the number may be another's
+            self._child_watchdog.release(self._process.pid)  # from here on the number may be another's
             self._buried.set()
 
     async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:
