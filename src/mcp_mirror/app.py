@@ -58,7 +58,7 @@ from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamDependencies, UpstreamRegistry
-from mcp_mirror.upstreams.upstream import ChangeListeners, Residency
+from mcp_mirror.upstreams.upstream import ChangeListeners, DedicatedConnectionPolicy
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
@@ -311,7 +311,7 @@ def _dependencies(  # what all upstreams are made with
     client_info = types.Implementation(name=config.server.name, version=__version__)
     audience = ChangeListeners(notifier.changed, notifier.updated, notifier.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
-    residency = Residency(connections, sessions, config.server.session_idle)
+    residency = DedicatedConnectionPolicy(connections, sessions, config.server.session_idle)
     schema_workers, scanner = readers
     reading = (schema_workers.examine, scanner.open_list)
     hold, listings = config.server.answer_timeout, _listing_cache(config)

@@ -57,7 +57,7 @@ class Caller:
             return self.session
         return self.principal if self.capabilities or self.namespace != LOCAL else None
 
-    def holds(self, required: Collection[str]) -> bool:
+    def has_scopes(self, required: Collection[str]) -> bool:
         """Whether it may see what takes all of these scopes."""
         return self.scopes is None or self.scopes.issuperset(required)
 
@@ -66,7 +66,7 @@ class Caller:
         return self.capabilities.get(CAPABILITY_OF.get(method, "")) is not None
 
     @property
-    def can_be_asked(self) -> bool:
+    def can_answer_any(self) -> bool:
         """Whether it takes any request of a server's."""
         return any(self.can_answer(method) for method in CAPABILITY_OF)
 
@@ -91,13 +91,13 @@ class ClientChannel(Protocol):
         """Whether the client waits for this request now; it does not between two rounds of one that was asked back."""
 
     @property
-    def home(self) -> "ClientChannel | None":
+    def session_channel(self) -> "ClientChannel | None":
         """The way back that lasts beyond this request; None where requests stand alone."""
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on; one that the client does not want, or cannot be told, is dropped."""
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask the client, and wait for its answer: the result.
 
         Raises:
@@ -113,13 +113,13 @@ class NullChannel:
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
-    home: ClientChannel | None = None
+    session_channel: ClientChannel | None = None
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Drop it."""
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse; see `ClientChannel.ask`."""
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Refuse; see `ClientChannel.request`."""
         del params
         said = f"The client cannot be asked {method} now."
         raise RefusedError(said, _INVALID_REQUEST, said)

@@ -51,13 +51,13 @@ class Recorder:
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
-    home: ClientChannel | None = None
+    session_channel: ClientChannel | None = None
     heard: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         self.heard.append((method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"asked": method, **params}
 
 
@@ -308,14 +308,14 @@ async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_wh
     home = scoped_way(session, ("crm",))
     assert home is not None
     assert scoped_way(session, ()) is session
-    await home.tell("notifications/message", {"data": 1})
-    assert await home.ask("roots/list", {}) == {"asked": "roots/list"}
+    await home.notify("notifications/message", {"data": 1})
+    assert await home.request("roots/list", {}) == {"asked": "roots/list"}
     session.caller = replace(session.caller, scopes=frozenset())
-    await home.tell("notifications/message", {"data": 2})
+    await home.notify("notifications/message", {"data": 2})
     with pytest.raises(RefusedError, match="cannot be asked roots/list now"):
-        await home.ask("roots/list", {})
+        await home.request("roots/list", {})
     assert session.heard == [("notifications/message", {"data": 1})]
-    told = home.log_level, home.wants_progress, home.is_waiting, home.home, home.caller
+    told = home.log_level, home.wants_progress, home.is_waiting, home.session_channel, home.caller
     assert told == (None, False, True, None, session.caller)
 
 
@@ -358,8 +358,8 @@ async def test_what_comes_to_an_upstream_all_the_same_goes_no_further(scoped: Pa
         await crm.settled.wait()
         stranger = NullChannel(Caller("x", scopes=frozenset({"crm.write"})))
         with pytest.raises(UpstreamError, match="not for this caller"):
-            await crm.link_for(stranger)
-        await crm.link_for(NullChannel(Caller("x", scopes=frozenset({"crm"}))))
+            await crm.connection_for(stranger)
+        await crm.connection_for(NullChannel(Caller("x", scopes=frozenset({"crm"}))))
 
 
 async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:

@@ -21,7 +21,7 @@ from mcp_mirror.errors import RefusedError
 def test_a_caller_can_be_asked_what_it_has_declared(capabilities: dict[str, Any], answered: set[str]) -> None:
     caller = Caller("me", capabilities=capabilities)
     assert {method for method in CAPABILITY_OF if caller.can_answer(method)} == answered
-    assert caller.can_be_asked is bool(answered)
+    assert caller.can_answer_any is bool(answered)
     assert not caller.can_answer("tools/list")
 
 
@@ -38,9 +38,9 @@ def test_levels_stand_in_the_protocols_order() -> None:
 
 async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:
     silent = NullChannel(Caller("me", capabilities={"roots": {}}))
-    await silent.tell("notifications/message", {"level": "error"})
+    await silent.notify("notifications/message", {"level": "error"})
     with pytest.raises(RefusedError, match="cannot be asked roots/list now") as refused:
-        await silent.ask("roots/list", {})
+        await silent.request("roots/list", {})
     assert (refused.value.code, refused.value.data) == (types.INVALID_REQUEST, None)
 
 
@@ -82,4 +82,4 @@ def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> No
 def test_who_shows_a_token_may_see_what_its_scopes_are_enough_for(
     scopes: list[str] | None, required: list[str], *, holds: bool
 ) -> None:
-    assert Caller("x", scopes=None if scopes is None else frozenset(scopes)).holds(required) is holds
+    assert Caller("x", scopes=None if scopes is None else frozenset(scopes)).has_scopes(required) is holds

@@ -18,7 +18,7 @@ class Slow:
         self.told: list[str] = []
         self.turn = anyio.Event()
 
-    async def tell(self, _method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, _method: str, params: Mapping[str, Any]) -> None:
         await self.turn.wait()
         self.told.append(f"{params['uri']} {params['n']}")
 

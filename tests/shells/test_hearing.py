@@ -38,7 +38,7 @@ class Client:
     log_level: str | None = None
     wants_progress: bool = True
     is_waiting: bool = True
-    home: ClientChannel | None = None
+    session_channel: ClientChannel | None = None
     heard: list[Any] = field(default_factory=list)
     answer: Mapping[str, Any] | Exception = field(default_factory=lambda: {"action": "accept"})
     listens: anyio.Event = field(default_factory=anyio.Event)
@@ -46,13 +46,13 @@ class Client:
     was_asked: anyio.Event = field(default_factory=anyio.Event)
     answers: anyio.Event = field(default_factory=anyio.Event)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         await self.listens.wait()
         if isinstance(self.answer, OSError):
             raise self.answer
         self.heard.append((method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         self.heard.append((method, params))
         self.was_asked.set()
         await self.answers.wait()

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 CLIENT = NullChannel(Caller("local", capabilities={"elicitation": {}}))
 RESULT: Mapping[str, bytes] = {"content": b"[]"}
@@ -25,9 +25,9 @@ async def test_a_question_that_came_with_the_result_is_asked_before_the_result_i
         calls = SuspendedCalls(tasks, 600)
 
         async def ask(held: ClientChannel) -> None:
-            answers.append(await held.ask("elicitation/create", {"message": "Who?"}))
+            answers.append(await held.request("elicitation/create", {"message": "Who?"}))
 
-        async def send(held: ClientChannel) -> Arrival:
+        async def send(held: ClientChannel) -> RawResponse:
             tasks.start_soon(ask, held)
             await anyio.lowlevel.checkpoint()
             return RESULT

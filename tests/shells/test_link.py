@@ -150,8 +150,8 @@ async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> Non
         await link.settled.wait()
         with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
             await link.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
-        connection = await link.usable()
-        assert connection is link.connection
+        connection = await link.get_session()
+        assert connection is link.current_session
         assert [method for method in program.asked if method != "notifications/initialized"] == [
             "server/discover", "initialize", "tools/call", "initialize"
         ]  # fmt: skip
@@ -160,8 +160,8 @@ async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> Non
 async def test_who_is_down_says_why_in_its_last_words(keep: Keep) -> None:
     async with keep(("legacy",), initialize="die") as (link, _):
         with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: fell over"):
-            await link.usable()
-        assert link.connection is None
+            await link.get_session()
+        assert link.current_session is None
         assert isinstance(link.failure, UpstreamError)
 
 
@@ -177,7 +177,7 @@ async def fail(link: ReconnectingConnection) -> float:
     """Ask for the connection in vain; the seconds that it took."""
     began = time.monotonic()
     with pytest.raises(UpstreamError, match="'up' is down"):
-        await link.usable()
+        await link.get_session()
     return time.monotonic() - began
 
 
@@ -199,12 +199,12 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
         mended = time.monotonic()
         while True:  # what its callers do: try again in a moment
             try:
-                connection = await link.usable()
+                connection = await link.get_session()
                 break
             except UpstreamError:
                 await anyio.sleep(0.01)
         assert time.monotonic() - mended < 3 * slowness()
-        assert connection is link.connection
+        assert connection is link.current_session
         assert link.failure is None
         assert link.status.state == "ready"
 

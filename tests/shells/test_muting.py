@@ -21,42 +21,44 @@ class Client:
     wants_progress = True
     is_waiting = True
 
-    def __init__(self, home: ClientChannel | None = None) -> None:
-        self.home = home
+    def __init__(self, session_channel: ClientChannel | None = None) -> None:
+        self.session_channel = session_channel
         self.told: list[tuple[str, Mapping[str, Any]]] = []
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         self.told.append((method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        await self.tell(method, params)
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        await self.notify(method, params)
         return {"action": "accept"}
 
 
 async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
     client = Client(Client())
     muted = ContentFilteredChannel(client)
-    await muted.tell("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
-    await muted.tell("notifications/message", {"level": "error", "data": CANARY})
-    await muted.tell("vendor/unknown", {"x": CANARY})
-    await muted.tell("notifications/progress", {"progress": CANARY})
-    await muted.tell("notifications/progress", {"progress": float("nan")})
-    await muted.tell("notifications/progress", {"progress": 1 << 60})
+    await muted.notify("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
+    await muted.notify("notifications/message", {"level": "error", "data": CANARY})
+    await muted.notify("vendor/unknown", {"x": CANARY})
+    await muted.notify("notifications/progress", {"progress": CANARY})
+    await muted.notify("notifications/progress", {"progress": float("nan")})
+    await muted.notify("notifications/progress", {"progress": 1 << 60})
     assert client.told == [
         ("notifications/progress", {"progress": 2, "total": 3}),
     ]
     assert (muted.caller, muted.log_level, muted.wants_progress, muted.is_waiting) == (client.caller, None, True, True)
-    assert isinstance(muted.home, ContentFilteredChannel)
-    assert ContentFilteredChannel(Client()).home is None
+    assert isinstance(muted.session_channel, ContentFilteredChannel)
+    assert ContentFilteredChannel(Client()).session_channel is None
 
 
 async def test_a_person_is_asked_and_the_model_is_not() -> None:
     client = Client()
     form = {"message": "Which one?", "requestedSchema": {"type": "object"}}
-    assert await ContentFilteredChannel(client).ask("elicitation/create", {**form, "x": CANARY}) == {"action": "accept"}
+    assert await ContentFilteredChannel(client).request("elicitation/create", {**form, "x": CANARY}) == {
+        "action": "accept"
+    }
     assert client.told == [("elicitation/create", form)]
     with pytest.raises(RefusedError, match="asks the client's model"):
-        await ContentFilteredChannel(client).ask("sampling/createMessage", {"messages": CANARY})
+        await ContentFilteredChannel(client).request("sampling/createMessage", {"messages": CANARY})
     assert len(client.told) == 1
     with pytest.raises(RefusedError):
         check_questions([{"method": "roots/list"}, {"method": "sampling/createMessage"}])

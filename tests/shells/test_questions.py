@@ -17,7 +17,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls, ask_live, read_asked
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 MOST = 10
 """Times that a server may ask."""
@@ -36,7 +36,7 @@ class Client:
     log_level: str | None = "notice"
     wants_progress: bool = True
     is_waiting: bool = True
-    home: ClientChannel | None = None
+    session_channel: ClientChannel | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
     told: list[Any] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
@@ -44,10 +44,10 @@ class Client:
     """As many questions must be there before the first is answered."""
     are_there: anyio.Event = field(default_factory=anyio.Event)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         self.told.append((method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         self.asked.append((method, params))
         if len(self.asked) == self.together:
             self.are_there.set()
@@ -62,10 +62,10 @@ class Client:
 class Server:
     """A server that answers with each of these in turn, and writes down what it is sent."""
 
-    replies: list[Arrival]
+    replies: list[RawResponse]
     sent: list[dict[str, Any]] = field(default_factory=list)
 
-    async def answer(self, order: UpstreamRequest) -> Arrival:
+    async def answer(self, order: UpstreamRequest) -> RawResponse:
         assert order.params["arguments"] == ORDER.params["arguments"]
         self.sent.append({key: json.loads(b"".join(raw)) for key, raw in order.params.items() if key != "arguments"})
         return self.replies.pop(0)
@@ -82,7 +82,7 @@ def asking(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
     return {"resultType": b'"input_required"', **members}
 
 
-def asked_of(arrival: Arrival) -> InputRequired:
+def asked_of(arrival: RawResponse) -> InputRequired:
     asked = read_asked(arrival)
     assert asked is not None
     return asked
@@ -97,7 +97,7 @@ def asked_of(arrival: Arrival) -> InputRequired:
         SpooledFrame(Path("never read"), 1, b"", b""),
     ],
 )
-def test_a_result_asks_nothing(arrival: Arrival) -> None:
+def test_a_result_asks_nothing(arrival: RawResponse) -> None:
     assert read_asked(arrival) is None
 
 
@@ -183,7 +183,7 @@ async def test_a_client_that_lacks_a_capability_hears_which(method: str, needed:
     assert client.asked == []
 
 
-Send = Callable[[ClientChannel], Awaitable[Arrival]]
+Send = Callable[[ClientChannel], Awaitable[RawResponse]]
 
 
 @asynccontextmanager
@@ -198,9 +198,9 @@ def asker(*messages: str) -> tuple[Send, list[Mapping[str, Any]]]:
     """A server that asks these one after another before it answers, and what it is answered."""
     answers: list[Mapping[str, Any]] = []
 
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         for message in messages:
-            answer = await channel.ask("elicitation/create", {"message": message})
+            answer = await channel.request("elicitation/create", {"message": message})
             answers.append(answer)
         return DONE
 
@@ -211,13 +211,13 @@ def modern(namespace: str = "me") -> Client:
     return Client(Caller(namespace, capabilities=ALL))
 
 
-def again(asked: Arrival | InputRequired, answers: Any) -> InputRound:
+def again(asked: RawResponse | InputRequired, answers: Any) -> InputRound:
     """What a client brings that comes back."""
     assert isinstance(asked, InputRequired)
     return InputRound(json.dumps(answers).encode(), asked.state or {})
 
 
-def reply_to(asked: Arrival | InputRequired, **answer: Any) -> InputRound:
+def reply_to(asked: RawResponse | InputRequired, **answer: Any) -> InputRound:
     assert isinstance(asked, InputRequired)
     return again(asked, dict.fromkeys(asked.requests, answer))
 
@@ -250,10 +250,10 @@ async def test_a_call_is_held_while_the_client_fetches_answers() -> None:
 
 
 async def test_questions_that_were_not_answered_are_asked_again() -> None:
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         async with anyio.create_task_group() as tasks:
             for message in ("one?", "two?"):
-                tasks.start_soon(channel.ask, "elicitation/create", {"message": message})
+                tasks.start_soon(channel.request, "elicitation/create", {"message": message})
         return DONE
 
     async with holding() as held:
@@ -270,17 +270,17 @@ async def test_to_the_server_a_held_call_is_its_client_whichever_request_waits()
     seen: list[Any] = []
     may_end = anyio.Event()
 
-    async def send(channel: ClientChannel) -> Arrival:
-        seen.append((channel.caller, channel.log_level, channel.wants_progress, channel.home))
-        await channel.tell("m", {"at": 1})
+    async def send(channel: ClientChannel) -> RawResponse:
+        seen.append((channel.caller, channel.log_level, channel.wants_progress, channel.session_channel))
+        await channel.notify("m", {"at": 1})
         with anyio.CancelScope() as meanwhile:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(channel.ask, "roots/list", {})
+                tasks.start_soon(channel.request, "roots/list", {})
                 await may_end.wait()
-                await channel.tell("m", {"at": 2})  # nobody waits: the question has gone out
+                await channel.notify("m", {"at": 2})  # nobody waits: the question has gone out
                 meanwhile.cancel()
-        await channel.ask("roots/list", {})
-        await channel.tell("m", {"at": 3})
+        await channel.request("roots/list", {})
+        await channel.notify("m", {"at": 3})
         return DONE
 
     first, second = modern(), modern()
@@ -296,9 +296,9 @@ async def test_to_the_server_a_held_call_is_its_client_whichever_request_waits()
 
 @pytest.mark.parametrize("comes_back", ["at once", "later"])
 async def test_a_server_that_fails_fails_the_call_that_waits_for_it(comes_back: str) -> None:
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         if comes_back == "later":
-            await channel.ask("roots/list", {})
+            await channel.request("roots/list", {})
         raise UpstreamError("It fell over.")
 
     async with holding() as held:
@@ -309,9 +309,9 @@ async def test_a_server_that_fails_fails_the_call_that_waits_for_it(comes_back: 
 async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is_over() -> None:
     refused: list[RefusedError] = []
 
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         try:
-            await channel.ask("roots/list", {})
+            await channel.request("roots/list", {})
         except RefusedError as error:
             refused.append(error)
             raise
@@ -327,9 +327,9 @@ async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is
 async def test_who_comes_back_a_little_too_late_hears_why() -> None:
     given_up = anyio.Event()
 
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         try:
-            await channel.ask("roots/list", {})
+            await channel.request("roots/list", {})
         except RefusedError:
             given_up.set()
         await anyio.sleep_forever()
@@ -387,7 +387,7 @@ async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkey
     monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 1)
     began, left = anyio.Event(), anyio.Event()
 
-    async def send(_: ClientChannel) -> Arrival:
+    async def send(_: ClientChannel) -> RawResponse:
         began.set()
         try:
             await anyio.sleep_forever()
@@ -409,8 +409,8 @@ async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_re
     may_end = anyio.Event()
     refused: list[str] = []
 
-    async def send(channel: ClientChannel) -> Arrival:
-        await channel.ask("roots/list", {})
+    async def send(channel: ClientChannel) -> RawResponse:
+        await channel.request("roots/list", {})
         await may_end.wait()
         return DONE
 
@@ -439,7 +439,7 @@ async def test_a_large_result_is_its_callers_to_discard(tmp_path: Path) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")
 
-    async def send(_: ClientChannel) -> Arrival:
+    async def send(_: ClientChannel) -> RawResponse:
         return SpooledFrame(path, 2, b"{}", b"{}")
 
     async with holding() as held:
@@ -453,9 +453,9 @@ async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -
 
     may_answer = anyio.Event()
 
-    async def send(channel: ClientChannel) -> Arrival:
+    async def send(channel: ClientChannel) -> RawResponse:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(channel.ask, "roots/list", {})
+            tasks.start_soon(channel.request, "roots/list", {})
             await may_answer.wait()
             tasks.cancel_scope.cancel()  # the server takes its question back
         return SpooledFrame(path, 2, b"{}", b"{}")
@@ -477,7 +477,7 @@ async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
                     await calls.begin(Client(), never)
                 ended.append(str(raised.value))
 
-            async def never(_channel: ClientChannel) -> Arrival:
+            async def never(_channel: ClientChannel) -> RawResponse:
                 await anyio.sleep_forever()
                 return {}
 
@@ -491,7 +491,7 @@ async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> No
     async with anyio.create_task_group() as tasks:
         calls = SuspendedCalls(tasks, 0.05)
 
-        async def breaks(_channel: ClientChannel) -> Arrival:
+        async def breaks(_channel: ClientChannel) -> RawResponse:
             raise LookupError
 
         with anyio.fail_after(60), pytest.raises(UpstreamError, match="failed within the gateway"):

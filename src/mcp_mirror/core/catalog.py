@@ -80,7 +80,7 @@ class Catalog:
             if len(self._views) >= _VIEWS:
                 self._views.clear()
             view = self._views[caller.scopes] = self._without(
-                frozenset(name for name, scopes in self.required.items() if not caller.holds(scopes))
+                frozenset(name for name, scopes in self.required.items() if not caller.has_scopes(scopes))
             )
         return view
 

@@ -127,7 +127,7 @@ async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequir
         state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
         return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
     try:
-        answer = await channel.ask(_METHOD, params)
+        answer = await channel.request(_METHOD, params)
     except RefusedError:
         raise refused from None
     if not _says_yes(answer):

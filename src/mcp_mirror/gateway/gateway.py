@@ -54,11 +54,11 @@ from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.tokens import estimator
 from mcp_mirror.types import Buffer, Provenance, Segments
-from mcp_mirror.upstreams.content_filter import filter_content, is_for_client, unquoting
+from mcp_mirror.upstreams.content_filter import filter_content, hide_error_text, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
@@ -204,7 +204,7 @@ class Gateway:
         order = order if shows else order.unshown()
         hides = self._hides(entry, given)
         order = replace(order, is_veiled=hides or not shows)
-        with veiling(entry.tool, hides=hides), unquoting(shows=shows):
+        with veiling(entry.tool, hides=hides), hide_error_text(preview=shows):
             try:
                 arrival = await self._send(entry, arguments, call, consent, hides=order.is_veiled)
             except RefusedError as error:
@@ -355,7 +355,7 @@ class Gateway:
 
     async def _send(
         self, entry: CatalogEntry, arguments: Segments, call: ToolCall, consent: Consent, *, hides: bool
-    ) -> Arrival | InputRequired:
+    ) -> RawResponse | InputRequired:
         upstream = self.upstreams[entry.upstream]
         await upstream.settle_for(call.channel)  # a connection of the caller's own may list the tool otherwise
         self._find(entry.name, call.channel.caller)
@@ -388,7 +388,7 @@ class Gateway:
             is_bounded=hold.tokens is not None,
         )
 
-    async def _read(self, entry: CatalogEntry, arrival: Arrival, order: ProcessingOptions) -> ProcessedResult:
+    async def _read(self, entry: CatalogEntry, arrival: RawResponse, order: ProcessingOptions) -> ProcessedResult:
         """What a result comes to: at once if it is small, else where it holds up no other call."""
         try:
             if isinstance(arrival, SpooledFrame):
@@ -401,13 +401,13 @@ class Gateway:
             raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
         if isinstance(digest, RejectedFrame):
             refusal = self.upstreams[entry.upstream].refusal(
-                repr(entry.tool), digest.code, digest.message, hides=order.is_veiled
+                repr(entry.tool), digest.code, digest.message, hidden=order.is_veiled
             )
             return await self._read(entry, _as_result(refusal, entry, order), order)
         return digest
 
     async def _read_within(
-        self, hold: Reservation, entry: CatalogEntry, arrival: Arrival, order: ProcessingOptions, given: Labels
+        self, hold: Reservation, entry: CatalogEntry, arrival: RawResponse, order: ProcessingOptions, given: Labels
     ) -> Reading:
         """The same; what does not fit as it came is stored, if it may be, and what the model may not see always is.
 

@@ -111,7 +111,7 @@ class Relay:
 
         async def list_one(upstream: Upstream) -> None:
             try:
-                link = upstream.listing_link(channel)
+                link = upstream.listing_connection(channel)
                 way = filter_content(channel, may_show=self.may_show(upstream.policy.name)) or channel
                 pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], way)
             except UpstreamError as error:
@@ -279,7 +279,7 @@ class Relay:
             except WireError as error:
                 raise UpstreamError(f"Upstream {upstream!r} answered {order.what} unreadably. {error}") from None
             if isinstance(members, RejectedFrame):
-                raise self.upstreams[upstream].refusal(order.what, members.code, members.message, hides=hides)
+                raise self.upstreams[upstream].refusal(order.what, members.code, members.message, hidden=hides)
             return members
 
 

@@ -65,11 +65,11 @@ class Subscriptions:
                 "Leave one first (resources/unsubscribe)."
             )
         place = await self._relay.place_of(uri, channel)
-        link = await self._upstreams[place.upstream].link_for(channel)
+        link = await self._upstreams[place.upstream].connection_for(channel)
         watch = self._watches.get(key := (place, link.owner.name))
         if watch is None:
             watch = _Watch(place, link)
-            connection = await link.usable()
+            connection = await link.get_session()
             if not connection.modern:
                 await connection.request(_order("resources/subscribe", place), channel)
             if (other := self._watches.get(key)) is None:  # nobody has come meanwhile
@@ -119,7 +119,7 @@ class Subscriptions:
 
     async def _end(self, watch: _Watch, channel: ClientChannel | None = None) -> None:
         watch.scope.cancel()
-        if (connection := watch.link.connection) and not connection.modern:
+        if (connection := watch.link.current_session) and not connection.modern:
             await connection.request(_order("resources/unsubscribe", watch.place), channel)
             if (watch.place, watch.link.owner.name) in self._watches:  # somebody has come meanwhile
                 await connection.request(_order("resources/subscribe", watch.place), channel)
@@ -146,7 +146,7 @@ class Subscriptions:
             required = self._upstreams[watch.place.upstream].policy.required_scopes
         except UpstreamError:
             return ()
-        return [one for one in watch.watchers.values() if _caller_of(one[1]).holds(required)]
+        return [one for one in watch.watchers.values() if _caller_of(one[1]).has_scopes(required)]
 
     async def _keep(self, watch: _Watch, connection: UpstreamSession) -> None:
         """Stay subscribed over connections that come and go; what may have been missed counts as an update."""
@@ -159,14 +159,14 @@ class Subscriptions:
                 if not (entitled := self._entitled(watch)):
                     continue
                 try:
-                    watch.link = await self._upstreams[watch.place.upstream].link_for(entitled[0][1])
-                    connection = await watch.link.usable()
+                    watch.link = await self._upstreams[watch.place.upstream].connection_for(entitled[0][1])
+                    connection = await watch.link.get_session()
                 except UpstreamError:
                     continue
                 self._tell(watch, watch.place.key, {"uri": watch.place.key})
 
     async def _follow(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
-        with watch.link.pinned():
+        with watch.link.kept_open():
             await self._stay(watch, connection, is_subscribed=is_subscribed)
 
     async def _stay(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
@@ -180,7 +180,7 @@ class Subscriptions:
 
 def _caller_of(channel: ClientChannel) -> Caller:
     """Who somebody is now: a session goes on with other tokens than that of the request which began something."""
-    return (channel.home or channel).caller
+    return (channel.session_channel or channel).caller
 
 
 def _order(method: str, place: ResourceOrigin) -> UpstreamRequest:

@@ -41,7 +41,7 @@ class ListChange:
     def concerns(self, caller: Caller) -> bool:
         """Whether somebody is to hear of it."""
         is_theirs = self.owner in (None, caller.owner) and self.namespace in (None, caller.namespace)
-        return is_theirs and caller.holds(self.required)
+        return is_theirs and caller.has_scopes(self.required)
 
 
 class Stream:
@@ -154,10 +154,10 @@ class Announcements:
             while pending:
                 told = pending.pop(next(iter(pending)))
                 with anyio.move_on_after(_TELLING):
-                    await session.tell(UPDATED, told)
+                    await session.notify(UPDATED, told)
         finally:
             del self._updates[session]
 
     async def _tell(self, session: Session, method: str) -> None:
         with anyio.move_on_after(_TELLING):
-            await session.tell(method, {})
+            await session.notify(method, {})

@@ -140,7 +140,7 @@ class ChangeNotifier:
 
     def pins_changed(self) -> None:
         """Tools are held to other pins: so are those that a party sees on its own connection alone."""
-        links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.links)
+        links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.connections)
         for name in dict.fromkeys(link.owner.name for link in links):
             if name is not None:
                 self._remake((name,))

@@ -70,19 +70,19 @@ class Session:
     is_waiting: bool = True
 
     @property
-    def home(self) -> ClientChannel | None:
+    def session_channel(self) -> ClientChannel | None:
         """Itself."""
         return self
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on, on the session's own stream."""
         if not is_wanted(method, params, self.log_level or LEVELS[0]):
             return
         with contextlib.suppress(*_CLOSED):
             await self.server_session.send_notification(_notification(method, params))
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the session's own stream; see `ClientChannel.ask`."""
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask on the session's own stream; see `ClientChannel.request`."""
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
         return await _ask(self.server_session, method, params, None, self.answer_timeout)
@@ -94,7 +94,7 @@ class RequestChannel:
 
     context: Context
     caller: Caller
-    home: ClientChannel | None
+    session_channel: ClientChannel | None
     answer_timeout: float
     """Seconds that the user's answer may take."""
     is_waiting: bool = True
@@ -105,14 +105,14 @@ class RequestChannel:
         if self.caller.modern:
             level = meta_of(self.context).get(types.LOG_LEVEL_META_KEY)
             return level if level in LEVELS else None
-        return self.home.log_level if self.home else None
+        return self.session_channel.log_level if self.session_channel else None
 
     @property
     def wants_progress(self) -> bool:
         """Whether the request has a progress token."""
         return self._token is not None
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on, on the request's stream."""
         if method == _PROGRESS:
             params = {**params, "progressToken": self._token}
@@ -121,8 +121,8 @@ class RequestChannel:
         with contextlib.suppress(*_CLOSED):
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the request's stream; see `ClientChannel.ask`."""
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask on the request's stream; see `ClientChannel.request`."""
         return await _ask(self.context.session, method, params, self.context.request_id, self.answer_timeout)
 
     @property

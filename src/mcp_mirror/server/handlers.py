@@ -357,7 +357,7 @@ def _status(upstream: Upstream, caller: Caller, *, shows: bool) -> dict[str, Any
     said = {} if listing is None else {
         "server": listing.server,
         "protocol_version": listing.protocol_version,
-        "tools": sum(caller.holds(scopes_of(str(tool.get("name")))) for tool in listing.tools),
+        "tools": sum(caller.has_scopes(scopes_of(str(tool.get("name")))) for tool in listing.tools),
     }  # fmt: skip
     if not shows:
         said.pop("server", None)
@@ -365,8 +365,8 @@ def _status(upstream: Upstream, caller: Caller, *, shows: bool) -> dict[str, Any
     detail = {"detail": upstream.status.detail} if upstream.status.detail and tells else {}
     stale = {"stale": True} if listing and listing.is_stale else {}
     problems = {"problems": listing.problems} if listing and listing.problems else {}
-    connections = {"connections": len(upstream.links)} if len(upstream.links) > 1 else {}
-    state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.under_way}
+    connections = {"connections": len(upstream.connections)} if len(upstream.connections) > 1 else {}
+    state = {"name": upstream.policy.name, "state": upstream.status.state, "under_way": upstream.inflight_count}
     return state | said | stale | detail | problems | connections
 
 

@@ -37,17 +37,17 @@ class ChannelProxy:
         return self.channel.is_waiting
 
     @property
-    def home(self) -> ClientChannel | None:
-        """See `ClientChannel.home`."""
-        return self.channel.home
+    def session_channel(self) -> ClientChannel | None:
+        """See `ClientChannel.session_channel`."""
+        return self.channel.session_channel
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on."""
-        await self.channel.tell(method, params)
+        await self.channel.notify(method, params)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `ClientChannel.ask`."""
-        return await self.channel.ask(method, params)
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the client; see `ClientChannel.request`."""
+        return await self.channel.request(method, params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,21 @@ class ScopedChannel(ChannelProxy):
     required: Collection[str]
     """The scopes that the upstream takes."""
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to who may know of the upstream now."""
-        if self.caller.holds(self.required):
-            await self.channel.tell(method, params)
+        if self.caller.has_scopes(self.required):
+            await self.channel.notify(method, params)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask who may know of the upstream now; see `ClientChannel.ask`.
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask who may know of the upstream now; see `ClientChannel.request`.
 
         Raises:
-            RefusedError: It may not, or as `ClientChannel.ask` has it.
+            RefusedError: It may not, or as `ClientChannel.request` has it.
         """
-        if not self.caller.holds(self.required):
+        if not self.caller.has_scopes(self.required):
             said = f"The client cannot be asked {method} now."
             raise RefusedError(said, _INVALID_REQUEST, said)
-        return await self.channel.ask(method, params)
+        return await self.channel.request(method, params)
 
 
 def scoped(home: ClientChannel | None, required: Collection[str]) -> ClientChannel | None:

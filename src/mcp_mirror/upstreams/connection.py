@@ -44,7 +44,7 @@ from mcp_mirror.upstreams.session import (
 )
 from mcp_mirror.upstreams.transports.http import HttpTransport, TakesCookies
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, read_marked
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
 
@@ -188,21 +188,21 @@ class ReconnectingConnection:
         self._mode: Mode = modes[0]
 
     @property
-    def under_way(self) -> int:
+    def inflight_count(self) -> int:
         """How many requests wait for their answers."""
         return len(self._connection.bypass) if self._connection else 0
 
     @property
-    def session(self) -> str | None:
+    def client_session(self) -> str | None:
         """Whose it is; None where it is everybody's or a principal's."""
-        return self.owner.home.caller.session if self.owner.home else None
+        return self.owner.session_channel.caller.session if self.owner.session_channel else None
 
     @property
-    def connection(self) -> UpstreamSession | None:
+    def current_session(self) -> UpstreamSession | None:
         """The connection of now; None while there is none."""
         return None if self._is_away() else self._connection
 
-    async def request(self, order: UpstreamRequest, channel: ClientChannel | None) -> Arrival:
+    async def request(self, order: UpstreamRequest, channel: ClientChannel | None) -> RawResponse:
         """Send a request; see `UpstreamSession.request`.
 
         Raises:
@@ -218,22 +218,22 @@ class ReconnectingConnection:
             UpstreamError: Too many requests are under way, or it failed.
         """
         async with self._limiter.entered(channel):
-            return await (await self.usable()).list_all(method, member, channel)
+            return await (await self.get_session()).list_all(method, member, channel)
 
-    async def _request(self, order: UpstreamRequest, channel: ClientChannel | None) -> Arrival:
+    async def _request(self, order: UpstreamRequest, channel: ClientChannel | None) -> RawResponse:
         with self._in_use():
-            connection = await self.usable()
+            connection = await self.get_session()
             try:
                 return await connection.request(order, channel)
             except SessionLostError:
-                connection = await self.usable()
+                connection = await self.get_session()
             except ConnectionLostError:
                 if not order.may_repeat:
                     raise
-                connection = await self.usable()
+                connection = await self.get_session()
             return await connection.request(order, channel)
 
-    async def usable(self) -> UpstreamSession:
+    async def get_session(self) -> UpstreamSession:
         """The connection; where there is none, it is tried for now and not only when its pause is over.
 
         Raises:
@@ -414,7 +414,7 @@ class ReconnectingConnection:
         self._moved = anyio.Event()
 
     @contextmanager
-    def pinned(self) -> Iterator[None]:
+    def kept_open(self) -> Iterator[None]:
         """Meanwhile it is in use, though nothing is asked."""
         self.pins += 1
         try:

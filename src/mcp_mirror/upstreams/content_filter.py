@@ -19,32 +19,34 @@ _SAMPLING: Final = "sampling/createMessage"
 class ContentFilteredChannel(ChannelProxy):
     """The way back to a client for such an upstream."""
 
-    hides: Callable[[], bool] = lambda: True
+    hidden: Callable[[], bool] = lambda: True
     """Whether values are hidden now: a flow policy may change."""
 
     @property
     def log_level(self) -> str | None:
         """None: log lines are not passed on."""
-        return None if self.hides() else self.channel.log_level
+        return None if self.hidden() else self.channel.log_level
 
     @property
-    def home(self) -> ClientChannel | None:
-        """See `ClientChannel.home`."""
-        return ContentFilteredChannel(self.channel.home, self.hides) if self.channel.home else None
+    def session_channel(self) -> ClientChannel | None:
+        """See `ClientChannel.session_channel`."""
+        return (
+            ContentFilteredChannel(self.channel.session_channel, self.hidden) if self.channel.session_channel else None
+        )
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on, rebuilt."""
-        rebuilt = rebuild_notification(method, params, hides=True) if self.hides() else params
+        rebuilt = rebuild_notification(method, params, hidden=True) if self.hidden() else params
         if rebuilt is not None:
-            await self.channel.tell(method, rebuilt)
+            await self.channel.notify(method, rebuilt)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `ClientChannel.ask`. Its model is not asked.
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the client; see `ClientChannel.request`. Its model is not asked.
 
         Raises:
             RefusedError: The model would be asked.
         """
-        return await self.channel.ask(method, rebuild_request(method, params) if self.hides() else params)
+        return await self.channel.request(method, rebuild_request(method, params) if self.hidden() else params)
 
 
 def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientChannel | None:
@@ -54,7 +56,7 @@ def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientCh
 
 def is_filtered(channel: ClientChannel | None) -> bool:
     """Whether an upstream's words are hidden from this client now."""
-    return isinstance(channel, ContentFilteredChannel) and channel.hides()
+    return isinstance(channel, ContentFilteredChannel) and channel.hidden()
 
 
 def check_questions(requests: Iterable[Mapping[str, Any]]) -> None:
@@ -74,7 +76,7 @@ def unsaid(upstream: str, what: str, code: int, data: object = None) -> RefusedE
     if code == types.URL_ELICITATION_REQUIRED:
         said = f"{said} It wants the user to open a page. Ask the user to use this server directly for that."
         code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
-    refusal = RefusedError(said, code, said, rebuild_data(code, data, hides=True))
+    refusal = RefusedError(said, code, said, rebuild_data(code, data, hidden=True))
     return refusal.logged_as(refused(upstream, code))
 
 
@@ -84,7 +86,7 @@ def refused(upstream: str, code: int) -> str:
 
 
 @contextmanager
-def unquoting(*, shows: bool) -> Iterator[None]:
+def hide_error_text(*, preview: bool) -> Iterator[None]:
     """What an upstream says in an error may repeat what it was given: where that may not be shown, it is not said.
 
     Raises:
@@ -93,7 +95,7 @@ def unquoting(*, shows: bool) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        if shows or is_for_client(error):
+        if preview or is_for_client(error):
             raise
         said = "Its words are not shown: they may repeat a value that may not be (`preview: false`)."
         raise ToolError(f"{error.logged} {said}") from None

@@ -25,7 +25,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
 from mcp_mirror.upstreams.notifications import asks_too_often
 from mcp_mirror.upstreams.session import UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class InputRound:
     state: Mapping[str, str]
 
 
-def read_asked(arrival: Arrival) -> InputRequired | None:
+def read_asked(arrival: RawResponse) -> InputRequired | None:
     """The questions in a result; None where it is one.
 
     Raises:
@@ -117,9 +117,9 @@ async def ask_live(
     asked: InputRequired,
     order: UpstreamRequest,
     channel: ClientChannel,
-    send: Callable[[UpstreamRequest], Awaitable[Arrival]],
+    send: Callable[[UpstreamRequest], Awaitable[RawResponse]],
     most: int,
-) -> Arrival:
+) -> RawResponse:
     """Ask a client of the 2025 era all that a server wants to know, and call the server again, until it answers.
 
     Raises:
@@ -162,7 +162,7 @@ async def _answers_of(requests: Mapping[str, Any], channel: ClientChannel) -> di
 
     async def ask(key: str, request: Mapping[str, Any]) -> None:
         try:
-            answers[key] = dict(await channel.ask(request["method"], _as_of_2025(request.get("params") or {})))
+            answers[key] = dict(await channel.request(request["method"], _as_of_2025(request.get("params") or {})))
         except RefusedError as error:
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -211,12 +211,12 @@ class SuspendedCall:
         self.caller = channel.caller
         self.log_level = channel.log_level
         self.wants_progress = channel.wants_progress
-        self.home = channel.home
+        self.session_channel = channel.session_channel
         self._seconds = seconds
         self._present: ClientChannel | None = channel
         self._open: dict[str, _Question] = {}
         self._asked = 0
-        self._outcome: Arrival | UpstreamError | None = None
+        self._outcome: RawResponse | UpstreamError | None = None
         self._is_taken = False
         self._notifier = anyio.Event()
 
@@ -225,12 +225,12 @@ class SuspendedCall:
         """Whether a request of the client's waits for what comes next."""
         return self._present is not None
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification on to the request that waits now; while none does, it is dropped."""
         if self._present is not None:
-            await self._present.tell(method, params)
+            await self._present.notify(method, params)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Wait until the client has come back with the answer.
 
         Raises:
@@ -258,7 +258,7 @@ class SuspendedCall:
                 question.answer = answer
                 question.answered.set()
 
-    def finish(self, outcome: Arrival | UpstreamError) -> None:
+    def finish(self, outcome: RawResponse | UpstreamError) -> None:
         """The server has answered the call, or failed."""
         self._outcome = outcome
         self._wake()
@@ -277,7 +277,7 @@ class SuspendedCall:
         self._notifier.set()
         self._notifier = anyio.Event()
 
-    async def wait(self, channel: ClientChannel) -> Arrival | InputRequired:
+    async def wait(self, channel: ClientChannel) -> RawResponse | InputRequired:
         """What comes next: the result, or questions. A caller that leaves before takes the call with it.
 
         Raises:
@@ -323,8 +323,8 @@ class SuspendedCalls:
         self._calls: dict[str, SuspendedCall] = {}
 
     async def begin(
-        self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[Arrival]]
-    ) -> Arrival | InputRequired:
+        self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[RawResponse]]
+    ) -> RawResponse | InputRequired:
         """Call a server that may ask while the call is under way.
 
         Raises:
@@ -337,7 +337,7 @@ class SuspendedCalls:
         self._tasks.start_soon(self._run, call, send)
         return await call.wait(channel)
 
-    async def resume(self, again: InputRound, channel: ClientChannel) -> Arrival | InputRequired:
+    async def resume(self, again: InputRound, channel: ClientChannel) -> RawResponse | InputRequired:
         """Go on with a call whose client has come back.
 
         Raises:
@@ -354,7 +354,7 @@ class SuspendedCalls:
             raise RefusedError(said, types.INVALID_PARAMS, said) from None
         return await call.wait(channel)
 
-    async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[Arrival]]) -> None:
+    async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:
         try:
             with call.scope:
                 call.finish(await send(call))

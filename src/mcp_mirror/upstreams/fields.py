@@ -189,22 +189,22 @@ def opaque(text: object) -> str:
 
 
 def rebuild_notification(
-    method: str, params: Mapping[str, Any], *, hides: bool, size: int = 0
+    method: str, params: Mapping[str, Any], *, hidden: bool, size: int = 0
 ) -> Mapping[str, Any] | None:
     """A notification as it passes; None where it does not.
 
     Args:
         method: What it is.
         params: As the upstream sent them.
-        hides: Values of the upstream are hidden.
+        hidden: Values of the upstream are hidden.
         size: Bytes of the message.
     """
-    rest = {} if hides or size > MOST_BYTES else dict(params)
+    rest = {} if hidden or size > MOST_BYTES else dict(params)
     if method == "notifications/progress":
         return _progress(params, rest)
-    if hides and method == "notifications/elicitation/complete":
+    if hidden and method == "notifications/elicitation/complete":
         return {"elicitationId": opaque(params.get("elicitationId"))}
-    if hides or size > MOST_BYTES:
+    if hidden or size > MOST_BYTES:
         return None
     return rest
 
@@ -237,9 +237,9 @@ def rebuild_code(code: int) -> int:
     return code if -_LARGEST_CODE <= code < _LARGEST_CODE else types.INTERNAL_ERROR
 
 
-def rebuild_data(code: int, data: object, *, hides: bool) -> object:
+def rebuild_data(code: int, data: object, *, hidden: bool) -> object:
     """An error's data as it passes."""
-    if hides:
+    if hidden:
         return _capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
     return data if data is None or len(msgspec.json.encode(data)) <= MOST_BYTES else None
 

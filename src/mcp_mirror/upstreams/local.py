@@ -70,9 +70,9 @@ class LocalUpstream:
     def __init__(self, functions: LocalFunctions, audience: ChangeListeners) -> None:
         """Make one that is not started; `audience` is told of functions that are added."""
         self.settled = anyio.Event()
-        self.under_way = 0
+        self.inflight_count = 0
         self.status = Status("ready")
-        self.links: tuple[ReconnectingConnection, ...] = ()
+        self.connections: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
         self._audience = audience
         self._threads = anyio.CapacityLimiter(_THREADS)
@@ -102,9 +102,9 @@ class LocalUpstream:
         del capability, detail
         return False
 
-    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
         """An error of JSON-RPC's, which no function answers with."""
-        del hides
+        del hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
     def present(self, client: ClientIdentity) -> None:
@@ -119,7 +119,7 @@ class LocalUpstream:
     async def settle_for(self, channel: ClientChannel) -> None:
         """All is known."""
 
-    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
+    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """There is no connection.
 
         Raises:
@@ -128,8 +128,8 @@ class LocalUpstream:
         del channel
         raise UpstreamError(f"The {NAME} are tools alone.")
 
-    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
-        """There is no connection; see `link_for`."""
+    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
+        """There is no connection; see `connection_for`."""
         del channel
         raise UpstreamError(f"The {NAME} are tools alone.")
 
@@ -161,11 +161,11 @@ class LocalUpstream:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        self.under_way += 1
+        self.inflight_count += 1
         try:
             yield
         finally:
-            self.under_way -= 1
+            self.inflight_count -= 1
 
     async def _call(self, function: Function, arguments: bytes) -> Result:
         if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):

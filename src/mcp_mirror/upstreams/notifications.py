@@ -133,7 +133,7 @@ class NotificationQueue:
                 pacer.begin()
                 try:
                     with anyio.move_on_after(_DELIVERY):
-                        await self.channel.tell(method, params)
+                        await self.channel.notify(method, params)
                 except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
                     log.error("%s could not be passed on: %s", _known(method), frames_of(error))  # noqa: TRY400  # no values
                 await pacer.end()
@@ -164,7 +164,7 @@ class ConnectionOwner:
     """Which list has changed. Returns an event that is set once clients see it; None if they do already."""
     on_update: Callable[[str, Mapping[str, Any]], None]
     """Which resource was updated, and the notification's parameters."""
-    home: ClientChannel | None = None
+    session_channel: ClientChannel | None = None
     """The one client whose connection it is; None where several share it."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     """What the handshake says that the client can do."""
@@ -189,7 +189,7 @@ class NotificationDispatcher:
         self._owner = owner
         self.sink = MessageSink()
         """Takes our answers; the transport's, once it is there."""
-        self._home = NotificationQueue(owner.home, tasks, self._bounds) if owner.home else None
+        self._home = NotificationQueue(owner.session_channel, tasks, self._bounds) if owner.session_channel else None
         self._attended: dict[str, InflightRequest] = {}
         self._questions: dict[RequestId, anyio.CancelScope] = {}
         self._refused: deque[RequestId] = deque()
@@ -229,15 +229,15 @@ class NotificationDispatcher:
         if inflight.resets:
             inflight.clock.restart()
         if inflight.outbox.channel.wants_progress:
-            self._post(said, inflight.outbox, hides=False)
+            self._post(said, inflight.outbox, hidden=False)
 
     def _pass_on(self, said: ServerMessage) -> None:
         if outbox := self._courier_for(said):
-            self._post(said, outbox, hides=self._may_be_hidden(said))
+            self._post(said, outbox, hidden=self._may_be_hidden(said))
 
-    def _post(self, said: ServerMessage, outbox: NotificationQueue, *, hides: bool) -> None:
-        hides = hides and not is_filtered(outbox.channel)  # which rebuilds it itself
-        params = rebuild_notification(said.method, said.params, hides=hides, size=said.size)
+    def _post(self, said: ServerMessage, outbox: NotificationQueue, *, hidden: bool) -> None:
+        hidden = hidden and not is_filtered(outbox.channel)  # which rebuilds it itself
+        params = rebuild_notification(said.method, said.params, hidden=hidden, size=said.size)
         if params is None:
             self._log.warning(
                 "%s is dropped: it is hidden, too large, or not of the protocol's form", _known(said.method)
@@ -354,9 +354,9 @@ class NotificationDispatcher:
         channel = filter_content(outbox.channel, may_show=not self._may_be_hidden(said))
         assert channel is not None  # noqa: S101  # there is an outbox
         if inflight is None:
-            return await channel.ask(said.method, said.params)
+            return await channel.request(said.method, said.params)
         with inflight.clock.paused():
-            return await channel.ask(said.method, said.params)
+            return await channel.request(said.method, said.params)
 
     async def _count(self, said: ServerMessage, inflight: InflightRequest | None) -> None:
         """Count a request to the client against its call.

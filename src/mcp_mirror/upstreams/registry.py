@@ -25,7 +25,13 @@ from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.session import Examine, OpenList
-from mcp_mirror.upstreams.upstream import ChangeListeners, ClientIdentity, Residency, ServerUpstream, Upstream
+from mcp_mirror.upstreams.upstream import (
+    ChangeListeners,
+    ClientIdentity,
+    DedicatedConnectionPolicy,
+    ServerUpstream,
+    Upstream,
+)
 
 _LOOK: Final = 0.05
 
@@ -42,7 +48,7 @@ class UpstreamDependencies:
     examine: Examine
     open_list: OpenList
     audience: ChangeListeners
-    residency: Residency
+    residency: DedicatedConnectionPolicy
     hold: float
     """Seconds that a call waits for a client's answer."""
     listings: ListingCache | None = None
@@ -79,7 +85,7 @@ class UpstreamRegistry:
 
     def seen_by(self, caller: Caller) -> tuple[Upstream, ...]:
         """Those that a caller may know of."""
-        return tuple(one for one in self if caller.holds(one.policy.required_scopes))
+        return tuple(one for one in self if caller.has_scopes(one.policy.required_scopes))
 
     @property
     def are_scoped(self) -> bool:
@@ -134,8 +140,8 @@ class UpstreamRegistry:
     async def set_level(self, channel: ClientChannel, level: str) -> None:
         """A client of the 2025 era has said what it wants to be told of: its servers are told so."""
         for upstream in self:
-            for link in upstream.links:
-                if link.session == channel.caller.session and (connection := link.connection):
+            for link in upstream.connections:
+                if link.client_session == channel.caller.session and (connection := link.current_session):
                     try:
                         await connection.set_level(level)
                     except UpstreamError as error:
@@ -144,8 +150,8 @@ class UpstreamRegistry:
     async def notify(self, session: str | None, method: str) -> None:
         """Pass a client's notification on to the servers whose connections are its own."""
         for upstream in self:
-            for link in upstream.links:
-                if link.session == session and (connection := link.connection) and not connection.modern:
+            for link in upstream.connections:
+                if link.client_session == session and (connection := link.current_session) and not connection.modern:
                     await connection.notify(method)
 
     async def try_unlisted(self, caller: Caller) -> None:
@@ -214,6 +220,6 @@ class UpstreamRegistry:
 async def _stop_when_done(upstream: Upstream, scope: anyio.CancelScope, drain: float) -> None:
     """Stop one that is served no more, once the calls that it has are answered or their time is over."""
     with anyio.move_on_after(drain):
-        while upstream.under_way:  # noqa: ASYNC110  # requests end in many places, and this is no hot path
+        while upstream.inflight_count:  # noqa: ASYNC110  # requests end in many places, and this is no hot path
             await anyio.sleep(_LOOK)
     scope.cancel()

@@ -31,7 +31,7 @@ from mcp_mirror.upstreams.content_filter import filter_content, is_filtered, ref
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher, PausableTimeout
 from mcp_mirror.upstreams.transports.network_errors import read_marked
-from mcp_mirror.upstreams.transports.payloads import Arrival, PayloadBypass
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass, RawResponse
 from mcp_mirror.workers.frames import OpenedList
 
 RawTool = dict[str, Any]
@@ -220,7 +220,7 @@ class UpstreamSession:
         page.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
         return page
 
-    async def _add(self, page: Page, arrival: Arrival, method: str, member: str) -> Mapping[str, Buffer]:
+    async def _add(self, page: Page, arrival: RawResponse, method: str, member: str) -> Mapping[str, Buffer]:
         """Add the items of a page to the others; its other members.
 
         Raises:
@@ -244,7 +244,7 @@ class UpstreamSession:
             page.cut = page.cut or opened.cut
             return opened.members
 
-    async def request(self, order: UpstreamRequest, channel: ClientChannel | None = None) -> Arrival:
+    async def request(self, order: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:
         """Send a request, and pass on what the server says about it meanwhile.
 
         Raises:
@@ -262,7 +262,7 @@ class UpstreamSession:
             with attending as inflight:
                 try:
                     await self._follow_level(channel)
-                    async with self._bounded(order.what, clock, token, hides=is_filtered(channel)):
+                    async with self._bounded(order.what, clock, token, hidden=is_filtered(channel)):
                         await self._send(order, self._meta(order, channel, token))
                 except UpstreamError:
                     await _drain(inflight)
@@ -335,7 +335,7 @@ class UpstreamSession:
             await self.client.session.send_request(request, _RESULT)
 
     @asynccontextmanager
-    async def _bounded(self, what: str, clock: PausableTimeout, token: str, *, hides: bool) -> AsyncIterator[None]:
+    async def _bounded(self, what: str, clock: PausableTimeout, token: str, *, hidden: bool) -> AsyncIterator[None]:
         """The one place where a request's foreign errors become ours, and where one that cannot be sent ends."""
         try:
             with clock.scope:
@@ -350,7 +350,7 @@ class UpstreamSession:
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.bypass.ended.set()
-            raise self._explained(error, what, hides=hides) from None
+            raise self._explained(error, what, hidden=hidden) from None
 
     def _late(self, what: str, clock: PausableTimeout, token: str) -> UpstreamError:
         if clock.reason:
@@ -367,7 +367,7 @@ class UpstreamSession:
         late = f"did not answer {what} within {clock.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {late}.")
 
-    def _explained(self, error: Exception, what: str, *, hides: bool) -> UpstreamError:
+    def _explained(self, error: Exception, what: str, *, hidden: bool) -> UpstreamError:
         if isinstance(error, MCPError) and (failed := read_marked(error.error.message)):
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {failed}")
         match error:
@@ -375,18 +375,18 @@ class UpstreamSession:
                 said = f"closed the connection during {what}; try again in a moment"
                 return ConnectionLostError(f"Upstream {self.name!r} {said}.")
             case MCPError():
-                return self.refusal(what, error.error.code, error.error.message, error.error.data, hides=hides)
+                return self.refusal(what, error.error.code, error.error.message, error.error.data, hidden=hidden)
             case ValidationError() | ValueError() | WireError():
                 said = f"answered {what} with something that is not of the protocol's form"
             case _:
                 said = f"failed during {what} ({type(error).__name__}); try again in a moment"
         return UpstreamError(f"Upstream {self.name!r} {said}.")
 
-    def refusal(self, what: str, code: int, message: str, data: Any = None, *, hides: bool = False) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, data: Any = None, *, hidden: bool = False) -> RefusedError:
         """A JSON-RPC error of the upstream's, for a model and for a client; without the secrets it was given."""
-        if hides or not self.policy.preview:
+        if hidden or not self.policy.preview:
             return unsaid(self.name, what, code, data)
-        code, data = rebuild_code(code), rebuild_data(code, data, hides=False)
+        code, data = rebuild_code(code), rebuild_data(code, data, hidden=False)
         said = self.redactor.quote(message)
         told = f"Upstream {self.name!r} refused {what}: {said.rstrip('.')} (error {code})."
         refusal = RefusedError(told, code, said, self.redactor.clean_tree(data))
@@ -427,7 +427,9 @@ async def open_connection(
     bypass = PayloadBypass(owner.capabilities)
     async with anyio.create_task_group() as tasks:
         dispatcher = NotificationDispatcher(
-            tasks, replace(owner, home=filter_content(owner.home, may_show=policy.preview)), policy.bounds
+            tasks,
+            replace(owner, session_channel=filter_content(owner.session_channel, may_show=policy.preview)),
+            policy.bounds,
         )
         bypass.hear = dispatcher.hear
 

@@ -38,7 +38,7 @@ from mcp_mirror.upstreams.elicitation import (
 )
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.session import Listing, UpstreamRequest
-from mcp_mirror.upstreams.transports.payloads import Arrival
+from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 _LONGEST_SWEEP: Final = 15.0
 """Seconds between two looks for dedicated connections that are not used any more."""
@@ -57,7 +57,7 @@ class ClientIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
+class DedicatedConnectionPolicy:
     """What dedicated connections are made under, over all upstreams."""
 
     connections: DedicatedConnections
@@ -102,11 +102,11 @@ class Upstream(Protocol):
         """Set once there is a listing, of this run or an earlier one, or the first attempt to connect has ended."""
 
     @property
-    def under_way(self) -> int:
+    def inflight_count(self) -> int:
         """How many requests to it wait for their answers."""
 
     @property
-    def links(self) -> tuple[ReconnectingConnection, ...]:
+    def connections(self) -> tuple[ReconnectingConnection, ...]:
         """Every connection to it."""
 
     def listing_for(self, owner: str | None) -> Listing | None:
@@ -115,7 +115,7 @@ class Upstream(Protocol):
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether it has a capability, and within it a detail."""
 
-    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
         """A JSON-RPC error of its that came in a file."""
 
     def present(self, client: ClientIdentity) -> None:
@@ -130,14 +130,14 @@ class Upstream(Protocol):
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the connection that a caller's requests take has been tried, and has told what it lists."""
 
-    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
+    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that a caller's requests take.
 
         Raises:
             UpstreamError: Its token lacks a scope that this upstream requires, or it would get one connection too many.
         """
 
-    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
+    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that lists for a caller: its own if it has one already, else the shared one.
 
         Raises:
@@ -149,7 +149,7 @@ class Upstream(Protocol):
 
     async def request(
         self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
-    ) -> Arrival | InputRequired:
+    ) -> RawResponse | InputRequired:
         """Send a caller's request.
 
         Args:
@@ -177,7 +177,7 @@ class _DedicatedConnection:
     @property
     def is_idle(self) -> bool:
         """See `Dedicated.is_idle`."""
-        is_used = self.link.under_way or self.link.pins or not self.link.settled.is_set()
+        is_used = self.link.inflight_count or self.link.pins or not self.link.settled.is_set()
         return not is_used and not self.sessions.is_open(self.key)
 
     @property
@@ -200,7 +200,11 @@ class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(
-        self, connection_settings: ConnectionSettings, audience: ChangeListeners, residency: Residency, hold: float
+        self,
+        connection_settings: ConnectionSettings,
+        audience: ChangeListeners,
+        residency: DedicatedConnectionPolicy,
+        hold: float,
     ) -> None:
         """Make one that is not started.
 
@@ -248,12 +252,12 @@ class ServerUpstream:
         return self._trunk.listed
 
     @property
-    def under_way(self) -> int:
+    def inflight_count(self) -> int:
         """How many requests to it wait for their answers."""
-        return self._trunk.under_way + sum(lease.link.under_way for lease in self._leases.values())
+        return self._trunk.inflight_count + sum(lease.link.inflight_count for lease in self._leases.values())
 
     @property
-    def links(self) -> tuple[ReconnectingConnection, ...]:
+    def connections(self) -> tuple[ReconnectingConnection, ...]:
         """Every connection to it."""
         return (self._trunk, *(lease.link for lease in self._leases.values()))
 
@@ -262,9 +266,9 @@ class ServerUpstream:
         offered = self.listing.capabilities.get(capability) if self.listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
-    def refusal(self, what: str, code: int, message: str, *, hides: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
         """A JSON-RPC error of the server's that came in a file."""
-        if hides or not self.policy.preview:
+        if hidden or not self.policy.preview:
             return unsaid(self.policy.name, what, code)
         said = self._connection_settings.redactor.quote(message)
         told = f"Upstream {self.policy.name!r} refused {what}: {said.rstrip('.')} (error {code})."
@@ -295,7 +299,7 @@ class ServerUpstream:
 
     async def request(
         self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
-    ) -> Arrival | InputRequired:
+    ) -> RawResponse | InputRequired:
         """Send a caller's request over the connection that is its own; see `Upstream.request`."""
         self._check_scopes(channel)
         self._check_size(order.size)
@@ -303,13 +307,13 @@ class ServerUpstream:
         way = filter_content(channel, may_show=not hides) or channel
         if again is not None and "held" in again.state:
             return await self._holding.resume(again, channel)
-        link = await self.link_for(channel)
+        link = await self.connection_for(channel)
         if again is not None:
             again = unveiled(again)
             order = order.with_params(requestState=again.state.get("state"))
             order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
         modern = link.listing is None or link.listing.modern
-        if channel.caller.modern and not modern and channel.caller.can_be_asked:
+        if channel.caller.modern and not modern and channel.caller.can_answer_any:
             return await self._holding.begin(
                 channel, lambda held: link.request(order, filter_content(held, may_show=not hides))
             )
@@ -327,9 +331,9 @@ class ServerUpstream:
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Make the caller's own connection, if it is to have one."""
-        await self.link_for(channel)
+        await self.connection_for(channel)
 
-    async def link_for(self, channel: ClientChannel) -> ReconnectingConnection:
+    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """The connection that a caller's requests take; made where there is none yet."""
         self._check_scopes(channel)
         key = self._key(channel)
@@ -343,8 +347,8 @@ class ServerUpstream:
         self.release(key)
         return self._trunk
 
-    def listing_link(self, channel: ClientChannel) -> ReconnectingConnection:
-        """See `Upstream.listing_link`: a list alone makes no connection."""
+    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
+        """See `Upstream.listing_connection`: a list alone makes no connection."""
         self._check_scopes(channel)
         lease = self._leases.get(self._key(channel) or "")
         return lease.link if lease and lease.link.listing else self._trunk
@@ -352,7 +356,7 @@ class ServerUpstream:
     async def attempt(self) -> None:
         """Try to connect now, if it is not connected."""
         with suppress(UpstreamError):
-            await self._trunk.usable()
+            await self._trunk.get_session()
 
     def release(self, key: Key) -> None:
         """End a connection that was made for one client or principal."""
@@ -407,7 +411,7 @@ class ServerUpstream:
         return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
 
     def _owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
-        home = scoped(channel.home, self.policy.required_scopes) if channel else None
+        home = scoped(channel.session_channel, self.policy.required_scopes) if channel else None
         home = ContentFilteredChannel(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
         name = key or (home.caller.session if home else None)
 
@@ -434,7 +438,7 @@ class ServerUpstream:
 
     def _check_scopes(self, channel: ClientChannel) -> None:
         """Whoever may not see it has no way to name it; what got here all the same goes no further."""
-        if not channel.caller.holds(self.policy.required_scopes):
+        if not channel.caller.has_scopes(self.policy.required_scopes):
             raise UpstreamError("This upstream is not for this caller.")
 
     def _check_size(self, size: int) -> None:

@@ -47,7 +47,7 @@ MOST_BYTES: Final = 1 << 16
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that came."""
 
-Arrival = RawResult | SpooledFrame
+RawResponse = RawResult | SpooledFrame
 """A result as it arrived: its members, or the whole response, unread, in a file."""
 
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
@@ -87,7 +87,7 @@ class PendingRequest:
     """What the caller can do, where the request says so itself."""
     ids: list[RequestId] = field(default_factory=list)
     """The ids it was sent under: one a send."""
-    arrival: Arrival | None = None
+    arrival: RawResponse | None = None
     """None: no result of its has come."""
     forgotten: bool = False
     """The server does not know the session that it was sent in, so it was not carried out."""
@@ -161,7 +161,7 @@ class PayloadBypass:
         if isinstance(pending.arrival, SpooledFrame):
             pending.arrival.discard()
 
-    def take(self, token: str) -> Arrival | None:
+    def take(self, token: str) -> RawResponse | None:
         """What was lifted out of the answer; None where nothing was."""
         arrival, self._passages[token].arrival = self._passages[token].arrival, None
         return arrival
