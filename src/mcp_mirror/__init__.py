@@ -1,20 +1,21 @@
-"""mcp-mirror: an MCP gateway that gives every tool a twin which speaks in memory paths."""
+"""mcp-mirror: an MCP gateway that keeps large tool results out of the model's context."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_mirror.library.mirror import Mirror, Reply
     from mcp_mirror.library.sync_mirror import SyncMirror
 
-__all__ = ["Mirror", "Reply", "SyncMirror", "__version__"]
+    __version__: str
 
-__version__ = version("mcp-mirror")
+__all__ = ["Mirror", "Reply", "SyncMirror", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the library's face when a program asks for it: the gateway's own processes need little of it."""
+    """Load a public name on first use: the command line and worker processes need few of them."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("mcp-mirror")
     if name in __all__:
         module = "mcp_mirror.library.sync_mirror" if name == "SyncMirror" else "mcp_mirror.library.mirror"
         return getattr(import_module(module), name)

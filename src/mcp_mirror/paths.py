@@ -61,6 +61,8 @@ _NOTICE_FRAMES = (
 )
 """How each style of notice that is more than the path alone, and what stands for a pruned text, begins and ends."""
 
+PRUNED_LABEL = "pruned"
+"""The first part of the paths of texts that were pruned from a conversation."""
 MAX_LABEL = 80
 """Characters of a tool's name that a path keeps."""
 _LONGEST_END = 4_000

@@ -196,7 +196,7 @@ async def test_a_person_who_is_not_allowed_is_not_signed_in(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     authority.status = 400
-    with pytest.raises(MirrorError, match=r"Nobody is signed in to upstream 'guarded': .* it was not allowed"):
+    with pytest.raises(MirrorError, match=r"Signing in to upstream 'guarded' failed: .* access was denied"):
         await log_in(configured({"guarded": wanting(authority, tmp_path)}))
     assert not (tmp_path / "kept").exists()
 
@@ -280,10 +280,10 @@ async def test_only_upstreams_with_a_person_to_sign_in_have_a_login(
     authority: Authority, configured: Configured, raw: Any, tmp_path: Path, run: Run
 ) -> None:
     for upstream in (raw(), alone(authority, tmp_path)):
-        with pytest.raises(MirrorError, match="Nobody signs in to upstream 'one'"):
+        with pytest.raises(MirrorError, match="Upstream 'one' has no sign-in"):
             await log_in(configured({"one": upstream}))
     ended = await run("login", "two", "--config", str(configured({"one": raw()})))
-    assert "There is no upstream 'two' in the configuration, but one." in ended.err
+    assert "The configuration has no upstream 'two'. Its upstreams: one." in ended.err
 
 
 async def test_what_is_no_return_of_the_browser_ends_no_sign_in(

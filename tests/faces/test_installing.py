@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from mcp_mirror.cli.install.changes import carry_out_install, carry_out_uninstall, plan_install, plan_uninstall
-from mcp_mirror.cli.install.clients import KEPT_AS, find_client, known_clients
+from mcp_mirror.cli.install.changes import apply_install, apply_uninstall, plan_install, plan_uninstall
+from mcp_mirror.cli.install.clients import BACKUP_SUFFIX, find_client, known_clients
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import ConfigError
@@ -73,8 +73,8 @@ def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> 
     assert isinstance(search, HttpEndpoint)
     assert (files.command, files.args, files.env["KEY"]) == ("npx", tuple(FILES["args"]), "a: b # c")
     assert search.url == SEARCH["url"]
-    assert file.with_name(file.name + KEPT_AS).read_bytes() == before
-    assert {path.stat().st_mode & 0o777 for path in (config, file.with_name(file.name + KEPT_AS))} == {0o600}
+    assert file.with_name(file.name + BACKUP_SUFFIX).read_bytes() == before
+    assert {path.stat().st_mode & 0o777 for path in (config, file.with_name(file.name + BACKUP_SUFFIX))} == {0o600}
     assert f"mcp-mirror check --config {config}" in ran.stderr
     assert invoke("uninstall", name).exit_code == 0
     assert file.read_bytes() == before
@@ -93,7 +93,7 @@ def test_what_changed_since_stays_when_the_servers_come_back(is_there: bool, wri
     file.write_text(json.dumps({"scale": 2, "mcpServers": {**installed, **since}}))
     ran = invoke("install", "claude-desktop")
     assert ran.exit_code == 2
-    assert f"{file.name}{KEPT_AS} holds {file.name} as it was" in ran.stderr
+    assert f"{file.name}{BACKUP_SUFFIX} is the backup of an earlier installation" in ran.stderr
     assert invoke("uninstall", "claude-desktop").exit_code == 0
     assert read(file) == {"scale": 2, "mcpServers": {**SERVERS, **since}}
 
@@ -141,18 +141,18 @@ def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) ->
     file, config = write(), tmp_path / "mine.yaml"
     assert invoke("install", "claude-desktop", "--config", str(config)).exit_code == 0
     config.write_text(config.read_text() + "store: {kind: memory}\n")
-    assert f"{config} was changed since and stays" in invoke("uninstall", "claude-desktop").stderr
+    assert f"{config} was edited and stays" in invoke("uninstall", "claude-desktop").stderr
     before = [path.read_bytes() for path in (file, config)]
     ran = invoke("install", "claude-desktop", "--config", str(config))
     assert ran.exit_code == 2
-    assert f"{config} is there already. Name another file" in ran.stderr
+    assert f"{config} exists already. Name another file" in ran.stderr
     assert [path.read_bytes() for path in (file, config)] == before
 
 
 def test_no_file_is_written_over_another(write: Write) -> None:
     file = write()
     before = file.read_bytes()
-    for config in (file, file.with_name(file.name + KEPT_AS), file.parent):
+    for config in (file, file.with_name(file.name + BACKUP_SUFFIX), file.parent):
         ran = invoke("install", "claude-desktop", "--config", str(config))
         assert (ran.exit_code, file.read_bytes()) == (2, before)
     assert list(file.parent.iterdir()) == [file]
@@ -166,7 +166,7 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
     ran = invoke("install", str(file))
     assert read(file)[block]["mirror"]["args"][-1] == str(file.with_name("mcp-mirror.yaml"))
     assert f"mcp-mirror uninstall '{file}'" in ran.stderr
-    assert "The client of .mcp.json starts mcp-mirror now" in ran.stderr
+    assert "The client of .mcp.json now starts mcp-mirror" in ran.stderr
     assert "keep them out of version control" in ran.stderr
     assert invoke("uninstall", str(file)).exit_code == 0
     assert read(file) == {block: SERVERS}
@@ -231,24 +231,27 @@ def test_a_dry_run_prints_and_writes_nothing(write: Write, tmp_path: Path) -> No
 
 REFUSED: dict[str, tuple[str, str]] = {
     "comments": ('{"mcpServers": {} // mine\n}', "cannot be read as plain JSON"),
-    "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "a key comes twice"),
+    "a server twice": ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "duplicate key"),
     "too deep": ("[" * 100_000, "cannot be read as plain JSON"),
     "a server too deep": ('{"mcpServers": {"a": {"x": ' + "[" * 900 + "]" * 900 + "}}}", "is nested too deep"),
-    "nothing but a line": ("\n", "There are no servers in"),
-    "no object": ("[]", "holds no JSON object"),
-    "no servers": ('{"mcpServers": [1]}', "is no object of servers"),
-    "nothing to move": ("{}", "There are no servers in"),
-    "a number of no form": ('{"scale": 1e400, "mcpServers": {"a": {"command": "x"}}}', "JSON has no form for"),
-    "half a character": ('{"name": "\\ud800", "mcpServers": {"a": {"command": "x"}}}', "JSON has no form for"),
+    "nothing but a line": ("\n", "contains no servers"),
+    "no object": ("[]", "contains no JSON object"),
+    "no servers": ('{"mcpServers": [1]}', "is not an object of servers"),
+    "nothing to move": ("{}", "contains no servers"),
+    "a number of no form": ('{"scale": 1e400, "mcpServers": {"a": {"command": "x"}}}', "that JSON cannot express"),
+    "half a character": ('{"name": "\\ud800", "mcpServers": {"a": {"command": "x"}}}', "that JSON cannot express"),
     "half a character in a server": ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "Nothing was changed"),
     "a variable that is not set": ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${NOT_SET}"}}}}', "NOT_SET"),
-    "a variable of the client's": ('{"mcpServers": {"a": {"command": "${userHome}/x"}}}', "have to be written out"),
+    "a variable of the client's": ('{"mcpServers": {"a": {"command": "${userHome}/x"}}}', "by their values"),
     "what the client asks a person": (
         '{"mcpServers": {"a": {"command": "${input:key}"}}}',
         "${input:...} asks a person",
     ),
-    "a folder of another name": ('{"mcpServers": {"a": {"command": "x", "working_directory": "b"}}}', "in full"),
-    "a folder beside": ('{"mcpServers": {"a": {"command": "x", "cwd": "here"}}}', "Write it in full"),
+    "a folder of another name": (
+        '{"mcpServers": {"a": {"command": "x", "working_directory": "b"}}}',
+        "Write the absolute path",
+    ),
+    "a folder beside": ('{"mcpServers": {"a": {"command": "x", "cwd": "here"}}}', "Write the absolute path"),
     "a server of no form": ('{"mcpServers": {"a": {}}}', "mcpServers.a"),
 }
 
@@ -267,10 +270,10 @@ def test_what_cannot_be_moved_is_told_and_stays(case: str, write: Write, tmp_pat
 def test_what_is_not_there_is_told(write: Write) -> None:
     assert "neither a client (claude-desktop, cursor" in invoke("install", "nobody").stderr
     assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
-    assert "There is no " in invoke("install", "cursor").stderr
+    assert "does not exist" in invoke("install", "cursor").stderr
     file = write()
     ran = invoke("uninstall", "claude-desktop")
-    assert f"There is no {file}{KEPT_AS}" in ran.stderr
+    assert f"The backup {file}{BACKUP_SUFFIX} of" in ran.stderr
     assert "by hand" in ran.stderr
 
 
@@ -339,9 +342,9 @@ def test_any_servers_come_back_as_they_were(
     file = write(content="\ufeff" + text.replace("\n", "\r\n") if is_marked else text)
     before = file.read_bytes()
     client = find_client("claude-desktop")
-    carry_out_install(plan_install(client, None, os.environ))
+    apply_install(plan_install(client, None, os.environ))
     for one in load_config(client.config, {}).upstreams:
         assert isinstance(one.endpoint, StdioEndpoint)
         assert one.endpoint.args == tuple(servers[one.name].get("args", ()))
-    assert not carry_out_uninstall(plan_uninstall(client))
+    assert not apply_uninstall(plan_uninstall(client))
     assert file.read_bytes() == before

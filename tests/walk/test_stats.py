@@ -69,7 +69,7 @@ async def test_where_nothing_is_stored_it_is_said_what_would_be(configured: Conf
     ended = await run("stats", "--config", config)
     assert (ended.code, ended.out) == (
         0,
-        "Nothing is stored, and no client has been answered yet: let one call a twin.\n",
+        "The store is empty, and the gateway has answered no call yet. Call a twin first.\n",
     )
     assert json.loads((await run("stats", "--config", config, "--json")).out) == {}
 

@@ -88,7 +88,7 @@ async def test_show_prints_provenance_and_the_beginning(stored: tuple[str, dict[
     assert "line 0 \u00e9\nline 1" in ended.out
     assert len(ended.out) < 3000
     assert ended.out.endswith("... `mcp-mirror values export` writes all of it.\n")
-    assert "Media are not shown" in (await run("values", "show", paths["image"], "--config", config)).out
+    assert "Media cannot be printed" in (await run("values", "show", paths["image"], "--config", config)).out
     ended = await run("values", "show", paths["text"][:-4] + "ffff", "--config", config)
     assert ended.code == 2
     assert "Nearest are" in ended.err

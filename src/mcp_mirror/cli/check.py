@@ -1,50 +1,69 @@
-"""What `mcp-mirror check` prints: its progress, every upstream and twin, what they cost, and what is wrong."""
+"""The command `mcp-mirror check`: connect to every upstream and print tools, twins, costs and problems."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import anyio
+import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcp_mirror.app import Application
-from mcp_mirror.cli.lock import shown
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.cli.console import open_console, print_problems
+from mcp_mirror.cli.lock import describe_finding
+from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.run import load_quietly, run_until_signal
 from mcp_mirror.tokens import expecter
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.upstream import Upstream
 
-_UNCUT: Final = 250
-"""Columns of a table that is no terminal's."""
 _REFRESH: Final = 0.25
 """Seconds between two updates of the progress on a terminal."""
 
 
-def open_console(*, stderr: bool = False) -> Console:
-    """A console that cuts nothing where its output goes into a file or a pipe."""
-    console = Console(stderr=stderr, soft_wrap=True)
-    return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, width=_UNCUT)
+def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
+    """Connect to every upstream and list tools, twins, costs and problems.
+
+    The exit code is 0 without problems, 1 with problems, 2 if the configuration cannot be read.
+
+    Example: mcp-mirror check
+    """
+    loaded = load_quietly(config, verbose)
+    if not verbose:  # the problems below repeat these warnings
+        for name in ("upstreams", "news"):
+            logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
+    problems: list[str] = list(loaded.warnings)
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            await follow_start(application)
+            problems.extend(report(application))
+
+    run_until_signal(run())
+    print_problems(problems)
+    raise typer.Exit(1 if problems else 0)
 
 
 def _printable(name: str) -> Text:
-    """A stranger's name as it is, but for what a terminal would obey or not show."""
+    """Escape what a terminal would interpret or not show: the upstream chose the name."""
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name))
 
 
 def _cost(tool: Mapping[str, Any], expect: Callable[[Buffer], int]) -> int:
-    """Tokens of a definition as models get it: name, description and input schema."""
+    """Tokens of what a model receives of a definition: name, description and input schema."""
     shown = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
     return expect(json.dumps(shown, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 async def follow_start(application: Application) -> None:
-    """Wait until every upstream has been tried, and print a line for each as soon as it has.
+    """Wait until every upstream has connected or failed, and print a line for each at that moment.
 
-    On a terminal those that are not ready yet stand below, with the seconds that they have taken.
+    A terminal also shows the upstreams that are still starting, with their seconds so far.
     """
     from rich.live import Live  # noqa: PLC0415  # for this command only
 
@@ -69,25 +88,25 @@ async def follow_start(application: Application) -> None:
                 with anyio.move_on_after(_REFRESH if live else None):
                     settled = await receiver.receive()
                     waiting.discard(settled.policy.name)
-                    said = _state_of(settled, anyio.current_time() - began)
-                    console.print(said, highlight=False, markup=False)
+                    state = _describe_state(settled, anyio.current_time() - began)
+                    console.print(state, highlight=False, markup=False)
 
 
-def _state_of(upstream: Upstream, seconds: float) -> str:
+def _describe_state(upstream: Upstream, seconds: float) -> str:
     listing, name = upstream.listing, upstream.policy.name
     if listing is None or upstream.status.state != "ready":
         return f"{name}: {upstream.status.state}, after {seconds:.1f} s"
-    said = f"{listing.server}, protocol {listing.protocol_version}, {len(listing.tools):,} tools"
-    return f"{name}: ready, {said}, after {seconds:.1f} s"
+    facts = f"{listing.server}, protocol {listing.protocol_version}, {len(listing.tools):,} tools"
+    return f"{name}: ready, {facts}, after {seconds:.1f} s"
 
 
 def report(application: Application) -> list[str]:
-    """Print the table of upstreams and twins; return what is wrong."""
+    """Print the table of upstreams and twins, and return the problems."""
     catalog = application.gateway.catalog
     expect = expecter(application.gateway.mirror.provider)
     table = Table(box=box.SIMPLE)
     for name in ("upstream", "tool"):
-        table.add_column(name, overflow="fold")  # a name is of use whole alone
+        table.add_column(name, overflow="fold")  # people copy whole names
     table.add_column("twin", no_wrap=True)
     for name in ("tokens", "alone"):
         table.add_column(name, justify="right", overflow="fold")
@@ -111,12 +130,12 @@ def report(application: Application) -> list[str]:
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
     down = [_explain_down(one) for one in application.upstreams if one.status.state != "ready"]
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
-    unused = [said for one in application.upstreams for said in _unused_names(one)]
-    return [*down, *listed, *unused, *catalog.problems, *map(shown, catalog.findings)]
+    unused = [problem for one in application.upstreams for problem in _unused_names(one)]
+    return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
 
 
 def _direct_costs(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
-    """By upstream and tool that is served, the tokens of the definition as the server sends it."""
+    """By upstream and tool, the tokens of each served definition as its server sends it."""
     served = {(entry.upstream, entry.tool) for entry in application.gateway.catalog.entries.values()}
     return {
         key: _cost(tool, expect)
@@ -128,14 +147,14 @@ def _direct_costs(application: Application, expect: Callable[[Buffer], int]) -> 
 
 
 def _explain_down(upstream: Upstream) -> str:
-    """Why an upstream is down, with what it printed before it failed."""
+    """The reason why an upstream is down, with what it printed before it failed."""
     return "\n    ".join((f"{upstream.policy.name}: {upstream.status.detail}", *upstream.status.output))
 
 
 def _unused_names(upstream: Upstream) -> Iterator[str]:
-    """Of names in the configuration that are to be tools of an upstream, those that are none.
+    """Yield a problem for each tool name in the configuration that the upstream does not have.
 
-    A glob that matches nothing may be meant for what is not there yet, unless it keeps tools from some principals.
+    A glob without a match may anticipate future tools, unless it restricts tools to some principals.
     """
     if upstream.listing is None:
         return
@@ -144,4 +163,4 @@ def _unused_names(upstream: Upstream) -> Iterator[str]:
     for glob in dict.fromkeys((*policy.allow, *policy.deny, *(glob for glob, _ in policy.overrides))):
         is_meant = glob in scoped or not set("*?[") & set(glob)
         if is_meant and not any(fnmatchcase(tool, glob) for tool in tools):
-            yield f"{policy.name}: it has no tool {glob!r}, which the configuration names. Correct it or take it out."
+            yield f"{policy.name}: it has no tool {glob!r}, which the configuration names. Correct or remove the name."

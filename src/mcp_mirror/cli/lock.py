@@ -1,68 +1,109 @@
-"""What `mcp-mirror lock` finds: how upstreams define their tools now, and what of that is not as locked."""
+"""The command `mcp-mirror lock`: compare the tool definitions of all upstreams with the lock file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
-from mcp_mirror.app import Application
+import typer
+
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.cli.console import open_console, print_problems
+from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.run import load, print_note, run_until_signal
+from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, differences, pin_upstream
+from mcp_mirror.settings.policies import LockPolicy
 from mcp_mirror.upstreams.upstream import Upstream
 
-DIFFERENCES: Final = {"  -": "red", "  +": "green"}
-"""How lines look that begin so."""
+_STYLES: Final = {"  -": "red", "  +": "green"}
+"""By the beginning of a line, its colour."""
 _SHOWN: Final = 40
-"""Lines of a difference that `check` shows."""
+"""Lines of a difference that `check` prints."""
+
+
+def lock(
+    config: ConfigOption = None,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; the exit code is 1 if anything differs.")
+    ] = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Compare the tools of all upstreams with the lock file, and update the file.
+
+    The exit code is 1 if an upstream cannot be listed; its entries in the lock file stay as they are. `lock.file` in
+    the configuration names the file.
+
+    Example: mcp-mirror lock
+    """
+    loaded = load(config, verbose)
+    file = Path(loaded.lock.file or "")
+    found: list[Comparison] = []
+
+    async def run() -> None:
+        before = read_file(file)
+        async with open_application(replace(loaded, lock=LockPolicy("off"))) as application:
+            found.append(await compare(application, before))
+        if not only_check and (found[0].changes or before is None):
+            write_file(file, found[0].after)
+
+    run_until_signal(run())
+    for line in found[0].lines(is_written=not only_check):
+        open_console().print(line, style=_STYLES.get(line[:3]), highlight=False, markup=False)
+    print_note(f"mcp-mirror: {found[0].summary(is_written=not only_check)} in {file}.")
+    print_problems(found[0].problems)
+    raise typer.Exit(1 if found[0].problems or (only_check and found[0].changes) else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The lock file, and what would be in it now."""
+    """The lock file before and after."""
 
-    was: Lock | None
-    now: Lock
+    before: Lock | None
+    after: Lock
     problems: tuple[str, ...]
-    """What could not be looked at, a sentence each."""
+    """A sentence for each definition that cannot be compared."""
 
     @property
     def changes(self) -> tuple[DefinitionChange, ...]:
-        """What differs."""
-        return differences(self.was or NO_LOCK, self.now)
+        """The definitions that differ."""
+        return differences(self.before or NO_LOCK, self.after)
 
-    def outcome(self, *, is_written: bool) -> str:
-        """The end of it: how many differences are or are not in the lock file."""
+    def summary(self, *, is_written: bool) -> str:
+        """Return how many differences are or are not in the lock file."""
         count = len(self.changes)
-        if self.was is None and is_written:
+        if self.before is None and is_written:
             return f"{count} {'definition is' if count == 1 else 'definitions are'} locked"
-        become = "now" if is_written else "not"
-        return (
-            f"{count} {'difference is' if count == 1 else 'differences are'} {become}" if count else "all is as locked"
-        )
+        if not count:
+            return "all is as locked"
+        now = "now" if is_written else "not"
+        return f"{count} {'difference is' if count == 1 else 'differences are'} {now}"
 
-    def told(self, *, is_written: bool) -> Iterator[str]:
-        """The changes, line by line; what the first lock holds is in its file to be read."""
+    def lines(self, *, is_written: bool) -> Iterator[str]:
+        """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
         for change in self.changes:
-            is_first = self.was is None and is_written
+            is_first = self.before is None and is_written
             yield change.what if is_first else f"{change.what} {change.how}{change.where}."
-            if self.was is not None:
+            if self.before is not None:
                 yield from (f"  {line}" for line in change.lines())
 
 
-async def compare(application: Application, was: Lock | None) -> Comparison:
-    """List every upstream and hold what it says against what is locked; of one that is away that stays locked."""
+async def compare(application: Application, before: Lock | None) -> Comparison:
+    """List every upstream and compare it with its lock; an upstream that is down keeps its lock."""
     problems: list[str] = []
-    now: dict[str, Pinned] = {}
+    after: dict[str, Pinned] = {}
     for upstream in application.upstreams:
         await upstream.settled.wait()
         name = upstream.policy.name
-        if found := _pinned(upstream, problems):
-            now[name] = found
-        elif was and name in was.upstreams:
-            now[name] = was.upstreams[name]
-    return Comparison(was, Lock(1, now), tuple(problems))
+        if found := _pin(upstream, problems):
+            after[name] = found
+        elif before and name in before.upstreams:
+            after[name] = before.upstreams[name]
+    return Comparison(before, Lock(1, after), tuple(problems))
 
 
-def _pinned(upstream: Upstream, problems: list[str]) -> Pinned | None:
+def _pin(upstream: Upstream, problems: list[str]) -> Pinned | None:
     policy, listing = upstream.policy, upstream.listing
     if listing is None:
         problems.append(f"Upstream {policy.name!r} cannot be listed: {upstream.status.detail or 'it is down.'}")
@@ -72,8 +113,8 @@ def _pinned(upstream: Upstream, problems: list[str]) -> Pinned | None:
     return pin_upstream(policy, listing.instructions, served, problems)
 
 
-def shown(finding: Finding) -> str:
-    """A finding for `check`: what is the matter, and the beginning of the difference."""
+def describe_finding(finding: Finding) -> str:
+    """Return a finding for `check`: its sentence and the beginning of the difference."""
     lines = list(islice(finding.change.lines(), _SHOWN + 1))
     more = ["  ..."] if len(lines) > _SHOWN else []
     return "\n".join((finding.sentence, *(f"  {line}" for line in lines[:_SHOWN]), *more))

@@ -1,21 +1,27 @@
-"""A person signs in to an upstream, with a browser, once: the tokens go into the upstream's token file.
+"""The command `mcp-mirror login`: a user signs in to an upstream with a browser, and a file stores the tokens.
 
-The browser comes back to a loopback port (RFC 8252, section 7.3), where one request is served: the one that it brings.
+The authorization server redirects the browser to a loopback port (RFC 8252, section 7.3), which serves one request.
 """
 
 import json
+import sys
+import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
+import anyio.to_thread
 import httpx2
+import typer
 from anyio.abc import SocketAttribute, SocketStream
 from mcp.shared.auth import AuthorizationCodeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
@@ -23,13 +29,13 @@ from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, Person
 
 _PATH: Final = "/callback"
-_PATIENCE: Final = 600.0
-"""Seconds that a person may take."""
-_CONNECT: Final = 20.0
-_LARGEST: Final = 1 << 14
-"""Bytes of the head of a browser's request."""
-_SEEN: Final = "You are signed in. This window can be closed."
-_NOT_HERE: Final = "There is nothing here."
+_SIGN_IN_TIMEOUT: Final = 600.0
+"""Seconds that a user may take to sign in."""
+_CONNECT_TIMEOUT: Final = 20.0
+_MAX_HEAD_BYTES: Final = 1 << 14
+"""Largest head of the browser's request."""
+_SIGNED_IN_PAGE: Final = "You are signed in. You can close this window."
+_NOT_FOUND_PAGE: Final = "Page not found."
 
 _VERSION: Final = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 _SESSION: Final = "mcp-session-id"
@@ -38,73 +44,109 @@ _HEADERS: Final = {
     "content-type": "application/json",
     "mcp-protocol-version": _VERSION,
 }
-_HELLO: Final = {
+_INITIALIZE: Final = {
     "protocolVersion": _VERSION,
     "capabilities": {},
     "clientInfo": {"name": "mcp-mirror", "version": "0"},
 }
-_KNOCKS: Final[tuple[Mapping[str, Any], ...]] = (
-    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _HELLO},
+_PROBES: Final[tuple[Mapping[str, Any], ...]] = (
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _INITIALIZE},
     {"jsonrpc": "2.0", "method": "notifications/initialized"},
     {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}},
 )
-"""What a server is asked until it asks who we are: some greet strangers."""
+"""Requests without a token, sent until the server rejects one: some servers allow `initialize`."""
 
 Show = Callable[[str], Awaitable[None]]
-"""Shows a person a URL to open."""
+"""Shows the user a URL to open."""
+
+
+def login(
+    upstream: Annotated[str, typer.Argument(help="The upstream's name in the configuration.")],
+    scope: Annotated[
+        str, typer.Option(help="Scopes to request in addition to those that the server requires, space-separated.")
+    ] = "",
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a terminal.")] = True,
+    config: ConfigOption = None,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Sign in to an upstream that requires OAuth, with a browser.
+
+    The gateway stores the tokens and refreshes them.
+
+    Example: mcp-mirror login search
+    """
+    loaded = load_quietly(config, verbose)
+    policy = next((one for one in loaded.upstreams if one.name == upstream), None)
+    if policy is None:
+        names = ", ".join(one.name for one in loaded.upstreams) or "none"
+        exit_with_error(MirrorError(f"The configuration has no upstream {upstream!r}. Its upstreams: {names}."))
+
+    async def show(url: str) -> None:
+        print_note(f"To sign in, open this URL in a browser:\n{url}")
+        if browser and sys.stderr.isatty():
+            await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
+
+    async def run() -> None:
+        file = await sign_in(policy, tuple(scope.split()), show)
+        print_note(f"Signed in to {upstream}. The tokens are in {file}.")
+
+    run_until_signal(run())
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:
-    """Have a person sign in.
+    """Let the user sign in.
 
     Args:
-        upstream: To what.
-        scopes: What to ask for beside what the upstream and its policy say.
-        show: Shows the person where to do it.
+        upstream: The upstream to sign in to.
+        scopes: Scopes to request in addition to those of the upstream and its policy.
+        show: Shows the user the URL of the sign-in page.
 
     Returns:
-        The file in which the tokens are.
+        The file that contains the tokens.
 
     Raises:
-        MirrorError: It is no upstream to sign in to, or signing in came to nothing.
+        MirrorError: The upstream has no sign-in, or it failed.
     """
     endpoint = upstream.endpoint
     oauth = endpoint.oauth if isinstance(endpoint, HttpEndpoint) else None
     if not isinstance(endpoint, HttpEndpoint) or oauth is None or oauth.grant != "authorization_code":
         raise MirrorError(
-            f"Nobody signs in to upstream {upstream.name!r}: it has no 'auth: {{oauth: {{}}}}' with the grant "
-            "'authorization_code'."
+            f"Upstream {upstream.name!r} has no sign-in. Configure 'auth: {{oauth: {{}}}}' with the grant "
+            "'authorization_code' for it."
         )
-    asking = replace(endpoint, oauth=replace(oauth, scopes=tuple(dict.fromkeys((*oauth.scopes, *scopes)))))
-    async with _returning(oauth.redirect_port) as (url, returned):
-        authorizer = Authorizer(upstream.name, asking, Redactor(endpoint), Person(url, show, returned.wait))
-        failure = await _try(authorizer, endpoint)
+    requested = replace(endpoint, oauth=replace(oauth, scopes=tuple(dict.fromkeys((*oauth.scopes, *scopes)))))
+    async with _open_redirect(oauth.redirect_port) as (url, redirect):
+        authorizer = Authorizer(upstream.name, requested, Redactor(endpoint), Person(url, show, redirect.wait))
+        failure = await _sign_in(authorizer, endpoint)
     if failure:
-        raise MirrorError(f"Nobody is signed in to upstream {upstream.name!r}: {failure}.")
+        raise MirrorError(f"Signing in to upstream {upstream.name!r} failed: {failure}.")
     return oauth.token_file
 
 
-async def _try(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None:
-    """Have the person sign in; why that came to nothing, if it did."""
+async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None:
+    """Run the OAuth flow; return the reason of a failure, or None."""
     try:
-        with anyio.fail_after(_PATIENCE):
-            request, refusal = await _knock(endpoint)
+        with anyio.fail_after(_SIGN_IN_TIMEOUT):
+            request, refusal = await _probe(endpoint)
             await authorizer.sign_in(request, refusal)
     except TimeoutError:
-        return f"nobody has come back within {_PATIENCE:g} s"
+        return f"the browser did not return within {_SIGN_IN_TIMEOUT:g} s"
     except AuthorizationError as error:
         return str(error)
     except httpx2.HTTPError:
-        return "it could not be reached"
+        return "the server could not be reached"
     return None
 
 
-async def _knock(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Response]:
-    """A request without a token, and its refusal, which says where tokens are had; one of ours where all are let in."""
+async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Response]:
+    """Return a request without a token and its 401 response, which names the authorization server.
+
+    If the server accepts every request, the response is made up and names none.
+    """
     headers = {**endpoint.headers, **_HEADERS}
     guarded = SSRFGuardTransport(AddressPolicy.of(endpoint.url, everywhere=endpoint.allow_private))
-    async with httpx2.AsyncClient(transport=guarded, timeout=_CONNECT, follow_redirects=False) as client:
-        for message in _KNOCKS:
+    async with httpx2.AsyncClient(transport=guarded, timeout=_CONNECT_TIMEOUT, follow_redirects=False) as client:
+        for message in _PROBES:
             request = client.build_request("POST", endpoint.url, content=json.dumps(message), headers=headers)
             response = await client.send(request, stream=True)
             await response.aclose()
@@ -120,59 +162,63 @@ async def _knock(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Respons
 
 
 @dataclass(slots=True)
-class _Returned:
-    """What the browser has brought."""
+class _Redirect:
+    """The parameters that the browser was redirected with."""
 
     event: anyio.Event = field(default_factory=anyio.Event)
-    said: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
 
     async def wait(self) -> AuthorizationCodeResult:
         await self.event.wait()
-        if "code" not in self.said:
-            raise MirrorError("the authorization server says that it was not allowed")
-        return AuthorizationCodeResult(code=self.said["code"], state=self.said.get("state"), iss=self.said.get("iss"))
+        if "code" not in self.parameters:
+            raise MirrorError("the authorization server reports that access was denied")
+        return AuthorizationCodeResult(
+            code=self.parameters["code"], state=self.parameters.get("state"), iss=self.parameters.get("iss")
+        )
 
 
 @asynccontextmanager
-async def _returning(port: int) -> AsyncIterator[tuple[str, _Returned]]:
-    """Where the browser is to come back to, and what it brings; open meanwhile."""
-    returned = _Returned()
+async def _open_redirect(port: int) -> AsyncIterator[tuple[str, _Redirect]]:
+    """Listen for the browser; yield the redirect URL and the parameters that arrive there."""
+    redirect = _Redirect()
     try:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
     except OSError:
-        raise MirrorError(f"Port {port} (`redirect_port`) is taken. Choose another, or 0 for any.") from None
+        raise MirrorError(f"Port {port} (`redirect_port`) is in use. Choose another, or 0 for any free port.") from None
     async with listener, anyio.create_task_group() as tasks:
         bound = listener.extra(SocketAttribute.local_port)  # noqa: S610  # of a socket
 
         async def serve(stream: SocketStream) -> None:
             async with stream:
-                with anyio.move_on_after(_CONNECT):
-                    await _answer(stream, returned)
+                with anyio.move_on_after(_CONNECT_TIMEOUT):
+                    await _answer(stream, redirect)
 
         tasks.start_soon(listener.serve, serve)
-        yield f"http://127.0.0.1:{bound}{_PATH}", returned
+        yield f"http://127.0.0.1:{bound}{_PATH}", redirect
         tasks.cancel_scope.cancel()
 
 
-async def _answer(stream: SocketStream, returned: _Returned) -> None:
+async def _answer(stream: SocketStream, redirect: _Redirect) -> None:
     try:
         head = await _read_head(stream)
         target = urlsplit(head.split(b" ", 2)[1].decode("ascii"))
-        told = {name: values[0] for name, values in parse_qs(target.query).items()}
-        is_return = head.startswith(b"GET ") and target.path == _PATH and bool(told.keys() & {"code", "error"})
-        await stream.send(_page("200 OK" if is_return else "404 Not Found", _SEEN if is_return else _NOT_HERE))
+        parameters = {name: values[0] for name, values in parse_qs(target.query).items()}
+        is_redirect = head.startswith(b"GET ") and target.path == _PATH and bool(parameters.keys() & {"code", "error"})
+        await stream.send(
+            _page("200 OK" if is_redirect else "404 Not Found", _SIGNED_IN_PAGE if is_redirect else _NOT_FOUND_PAGE)
+        )
     except (ValueError, IndexError, anyio.EndOfStream, anyio.BrokenResourceError):
         return
-    if is_return and not returned.event.is_set():
-        returned.said = told
-        returned.event.set()
+    if is_redirect and not redirect.event.is_set():
+        redirect.parameters = parameters
+        redirect.event.set()
 
 
 async def _read_head(stream: SocketStream) -> bytes:
     head = b""
     while b"\r\n\r\n" not in head:
         head += await stream.receive()
-        if len(head) > _LARGEST:
+        if len(head) > _MAX_HEAD_BYTES:
             raise ValueError
     return head
 

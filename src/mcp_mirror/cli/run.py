@@ -1,4 +1,4 @@
-"""How a command runs: with its configuration, to its end, to a signal, or to a mistake that the operator must mend."""
+"""How a command reads its configuration, runs, stops at a signal, and reports errors."""
 
 import asyncio
 import gc
@@ -15,11 +15,12 @@ import typer
 
 from mcp_mirror.config import find_config, load_config
 from mcp_mirror.errors import MirrorError, frames_of, innermost
+from mcp_mirror.observability.logging import set_up_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import new_event_loop
 
 _MISCONFIGURED: Final = 2
-"""Exit code for what the operator must mend before anything can run."""
+"""Exit code of an error that the operator must fix before anything can run."""
 _INTERRUPTED: Final = 130
 _THRESHOLDS: Final = (20_000, 2, 2_000)
 """Of the garbage collector: new objects, collections of the youngest, and of the middle generation.
@@ -28,53 +29,61 @@ Collections of the two young generations look at 60,000 objects at most, which t
 """
 
 
-def load(path: Path | None) -> Config:
-    """The configuration of a command; see `find`."""
-    return load_from(find(path))
+def load(path: Path | None, verbosity: int = 0) -> Config:
+    """Find and read the configuration, set up logging with it, and print its warnings; exit if it is unusable."""
+    loaded = load_quietly(path, verbosity)
+    print_warnings(loaded)
+    return loaded
 
 
-def find(path: Path | None) -> Path:
-    """The configuration file that an option names, or that `find_config` finds; print which one of several."""
+def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
+    """Do the same as `load`, without its warnings."""
+    set_up_logging(verbosity)
+    loaded = load_file(find_file(path))
+    set_up_logging(verbosity, loaded)
+    return loaded
+
+
+def find_file(path: Path | None) -> Path:
+    """Return the configuration file that an option names or that `find_config` finds; exit if there is none.
+
+    If several files could be meant, a line on standard error names the one that is read.
+    """
     try:
         found = find_config(path, os.environ)
     except MirrorError as error:
-        fail(error)
+        exit_with_error(error)
     if found.notice:
-        say(f"mcp-mirror: {found.notice}")
+        print_note(f"mcp-mirror: {found.notice}")
     return found.path
 
 
-def load_from(path: Path) -> Config:
-    """A configuration that is there."""
+def load_file(path: Path) -> Config:
+    """Read a configuration file; exit if it is unusable."""
     try:
         return load_config(path, os.environ)
     except MirrorError as error:
-        fail(error)
+        exit_with_error(error)
 
 
-def say(line: str) -> None:
-    """Tell the operator a line."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
+def print_note(line: str) -> None:
+    """Print a line to standard error."""
+    print(line, file=sys.stderr, flush=True)
 
 
-def tell_warnings(config: Config, tell: Callable[[str], None] = say) -> None:
-    """Tell the operator what of a configuration has no effect."""
+def print_warnings(config: Config, print_line: Callable[[str], None] = print_note) -> None:
+    """Print a configuration's warnings."""
     for warning in config.warnings:
-        tell(f"mcp-mirror: {warning}")
+        print_line(f"mcp-mirror: {warning}")
 
 
-def _tune_garbage_collection() -> None:
-    """Collect rarely: a full collection walks all catalogs, which stops the event loop, and finds little."""
-    gc.set_threshold(*_THRESHOLDS)
-
-
-def run_to_end(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = None, drain: float = 0) -> None:
-    """Run to the end or to a signal; either way everything that was opened is closed.
+def run_until_signal(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = None, drain: float = 0) -> None:
+    """Run to the end or to a signal, and close everything that was opened.
 
     Args:
-        main: What runs.
-        leaving: Set at the first signal: what runs takes nothing new and ends when what is under way has ended.
-        drain: Seconds that it gets for that.
+        main: The work.
+        leaving: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
+        drain: Seconds that the calls in flight have to end; 0: none.
     """
     stopped: list[signal.Signals] = []
 
@@ -86,21 +95,22 @@ def run_to_end(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = No
             await main
             tasks.cancel_scope.cancel()
 
-    _tune_garbage_collection()
+    # A full collection walks all catalogs, which stops the event loop, and finds little.
+    gc.set_threshold(*_THRESHOLDS)
     try:
         anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # a traceback would show values
-        fail(error)
+        exit_with_error(error)
     except BaseExceptionGroup as error:
-        fail(error)
+        exit_with_error(error)
     if stopped:
         raise typer.Exit(_INTERRUPTED if stopped[0] == signal.SIGINT else 0)
 
 
 def _watch_children_without_threads() -> None:
-    """Python 3.11 starts a thread for each child process unless it is told otherwise; later versions do not."""
+    """Use pidfds on Python 3.11, which otherwise starts a thread for each child process; later versions do not."""
     if sys.platform == "linux" and sys.version_info < (3, 12):
         with suppress(OSError):  # the kernel has no pidfd_open (before 5.3)
             os.close(os.pidfd_open(os.getpid()))
@@ -112,7 +122,7 @@ def _watch_children_without_threads() -> None:
 async def _stop_on_signal(
     scope: anyio.CancelScope, stopped: list[signal.Signals], leaving: anyio.Event | None, drain: float
 ) -> None:
-    """The first signal lets what is under way end; where nothing may, and at a second one, all is closed at once."""
+    """Start a graceful shutdown at the first signal; without one, and at the second signal, cancel at once."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             stopped.append(number)
@@ -123,13 +133,13 @@ async def _stop_on_signal(
             scope.deadline = anyio.current_time() + drain
 
 
-def fail(error: BaseException) -> NoReturn:
-    """Say what an operator must mend; of what is nobody's mistake but ours where it happened, and no value."""
+def exit_with_error(error: BaseException) -> NoReturn:
+    """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
     cause = innermost(error)
-    if isinstance(cause, SystemExit):  # whoever read what we print has gone (`| head`)
+    if isinstance(cause, SystemExit):  # the reader of our output closed its end (`| head`)
         raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
-        say(f"mcp-mirror: the gateway failed, which is a mistake of ours: {frames_of(cause)}.")
+        print_note(f"mcp-mirror: the gateway failed with an unexpected error: {frames_of(cause)}.")
         raise typer.Exit(1) from None
-    say(f"mcp-mirror: {cause}")
+    print_note(f"mcp-mirror: {cause}")
     raise typer.Exit(_MISCONFIGURED) from None

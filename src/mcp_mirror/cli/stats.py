@@ -1,4 +1,4 @@
-"""What a store holds and what its answers have cost, by namespace, as a table or as JSON."""
+"""The command `mcp-mirror stats`: stored values and token traffic by namespace."""
 
 import json
 from collections.abc import Mapping
@@ -7,39 +7,50 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
+from mcp_mirror.app import open_kept_store
+from mcp_mirror.cli.console import open_console
+from mcp_mirror.cli.options import ConfigOption, JsonOption, VerboseOption
+from mcp_mirror.cli.run import load_quietly, run_until_signal
 from mcp_mirror.core.preview import human_bytes
-from mcp_mirror.stores.base import Store
 from mcp_mirror.types import StoreStats
 
-NOTHING: Final = "Nothing is stored, and no client has been answered yet: let one call a twin."
-"""In place of a table without a line."""
+NOTHING: Final = "The store is empty, and the gateway has answered no call yet. Call a twin first."
 
 
-async def read_stats(store: Store) -> Mapping[str, StoreStats]:
-    """Each namespace with what is in the store of it.
+def stats(config: ConfigOption = None, as_: JsonOption = False, verbose: VerboseOption = 0) -> None:
+    """Print stored values and tokens sent and kept out, by namespace.
 
-    Raises:
-        StoreError: The store cannot tell.
+    A running gateway updates these numbers every few seconds.
+
+    Example: mcp-mirror stats
     """
-    return {namespace: await store.stats(namespace) for namespace in sorted(await store.namespaces())}
+    loaded = load_quietly(config, verbose)
+
+    async def run() -> None:
+        async with open_kept_store(loaded) as store:
+            found = {namespace: await store.stats(namespace) for namespace in sorted(await store.namespaces())}
+        table = as_table(found) if found else NOTHING
+        open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
+
+    run_until_signal(run())
 
 
 def as_table(found: Mapping[str, StoreStats]) -> Table:
-    """A line for each namespace."""
+    """Return a table with a row for each namespace."""
     table = Table(box=box.SIMPLE)
     table.add_column("namespace", overflow="fold")
     for name in ("values", "size", "tokens sent", "tokens kept out", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
     for namespace, one in found.items():
-        told = one.traffic
-        tokens = (f"{told.sent:,}", f"{told.kept_out:,}", f"1 : {told.ratio:,}")
+        traffic = one.traffic
+        tokens = (f"{traffic.sent:,}", f"{traffic.kept_out:,}", f"1 : {traffic.ratio:,}")
         table.add_row(namespace, f"{one.values:,}", human_bytes(one.size), *tokens)
     return table
 
 
 def as_json(found: Mapping[str, StoreStats]) -> str:
-    """An object with a member for each namespace; sizes in bytes."""
-    told = {
+    """Return a JSON object with a member for each namespace; sizes are bytes."""
+    members = {
         namespace: {
             "values": one.values,
             "bytes": one.size,
@@ -49,4 +60,4 @@ def as_json(found: Mapping[str, StoreStats]) -> str:
         }
         for namespace, one in found.items()
     }
-    return json.dumps(told, indent=2)
+    return json.dumps(members, indent=2)

@@ -1,4 +1,4 @@
-"""The command `mcp-mirror tokens`: what files cost a model."""
+"""The command `mcp-mirror tokens`: how many tokens texts cost a model."""
 
 import mmap
 import sys
@@ -16,25 +16,27 @@ from mcp_mirror.tokens.exact import count_tokens
 
 def count_files(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Texts; standard input if none.", show_default=False)
+        list[Path] | None, typer.Argument(help="Text files; default: standard input.", show_default=False)
     ] = None,
     provider: Annotated[str, typer.Option(help=f"Whose tokens: {', '.join(PROVIDERS)}.", metavar="NAME")] = "default",
-    exact: Annotated[  # noqa: FBT002  # a flag of the command line
+    exact: Annotated[
         bool, typer.Option("--exact", help="Count with the provider's tokenizer, which must be installed.")
     ] = False,
     tokenizer: Annotated[
         Path | None, typer.Option(help="A tokenizer.json to count with, for --exact.", show_default=False)
     ] = None,
 ) -> None:
-    """Print how many tokens each text costs a model at most, or exactly, and the total of several.
+    """Print how many tokens texts cost a model.
+
+    The number is an upper bound, or exact with --exact. Several texts also get a total.
 
     Example: mcp-mirror tokens --provider anthropic README.md
     """
     try:
-        whose = _provider(provider)
-        counts = [(str(path), _count(_read(path), whose, tokenizer, exact=exact)) for path in files or ()]
+        known = _read_provider(provider)
+        counts = [(str(path), _count(_read(path), known, tokenizer, exact=exact)) for path in files or ()]
         if not files:
-            counts.append(("", _count(sys.stdin.buffer.read(), whose, tokenizer, exact=exact)))
+            counts.append(("", _count(sys.stdin.buffer.read(), known, tokenizer, exact=exact)))
     except ConfigError as error:
         Console(stderr=True, soft_wrap=True).print(str(error), style="red", highlight=False, markup=False)
         raise typer.Exit(2) from None
@@ -42,13 +44,13 @@ def count_files(
         counts.append(("total", sum(count for _, count in counts)))
     width = max(len(f"{count:,}") for _, count in counts)
     for name, count in counts:
-        print(f"{count:>{width},}  {name}".rstrip())  # noqa: T201  # the output
+        print(f"{count:>{width},}  {name}".rstrip())
 
 
-def _provider(name: str) -> TokenProvider:
+def _read_provider(name: str) -> TokenProvider:
     found = next((provider for provider in PROVIDERS if provider == name), None)
     if found is None:
-        raise ConfigError(f"There is no provider {name!r}. Take one of {', '.join(PROVIDERS)}.")
+        raise ConfigError(f"There is no provider {name!r}. Choose one of {', '.join(PROVIDERS)}.")
     return found
 
 
@@ -59,9 +61,9 @@ def _count(text: memoryview | bytes, provider: TokenProvider, tokenizer: Path | 
 
 
 def _read(path: Path) -> memoryview | bytes:
-    """A file mapped, since only parts of a large one are read."""
+    """Map the file: the estimate reads only parts of a large one."""
     try:
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if path.stat().st_size else b""
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a file of text.") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a text file.") from None

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from mcp_mirror.paths import new_base
+from mcp_mirror.paths import PRUNED_LABEL, new_base
 from mcp_mirror.prune.formats import Slot
-from mcp_mirror.prune.stubs import LABEL, Domain
+from mcp_mirror.prune.stubs import Domain
 from mcp_mirror.types import Buffer, Location
 
 
@@ -15,7 +15,7 @@ def path_of(slot: Slot, domain: Domain, blob: Buffer) -> str:
     """The path of a pruned part, made of what is kept and of whose it is: the same part has the same path each time."""
     digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
     digest.update(blob)
-    return new_base(LABEL, UUID(bytes=digest.digest()[:16], version=4))
+    return new_base(PRUNED_LABEL, UUID(bytes=digest.digest()[:16], version=4))
 
 
 def with_changes(changes: Mapping[Location, Any], node: Any) -> Any:

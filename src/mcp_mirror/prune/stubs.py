@@ -13,11 +13,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_mirror.paths import noticed_bases
+from mcp_mirror.paths import PRUNED_LABEL, noticed_bases
 from mcp_mirror.payload.json_rpc import open_array, open_object
 from mcp_mirror.types import Buffer
 
-LABEL: Final = "pruned"
 """What the paths of pruned parts begin with."""
 
 Domain = str
@@ -27,7 +26,7 @@ _NOTICE: Final = 2048
 """Characters up to which a text that looks like a notice of ours is one."""
 _LONGEST_STUB: Final = 200
 """Characters that a stub has at most."""
-_PATH: Final = rf"{LABEL}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+_PATH: Final = rf"{PRUNED_LABEL}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
 _TEXT: Final = re.compile(
     rf'"(?P<path>{_PATH})"\nThis path stands for what was pruned: (?P<words>{_WORDS})\.\n'

@@ -1,9 +1,8 @@
-"""The commands `mcp-mirror install` and `uninstall`: between a client and its servers, and out again.
+"""The commands `mcp-mirror install` and `uninstall`: put the gateway between a client and its servers, and undo it.
 
-The servers in a client's file move, as they stand there (`config.clients` reads them so), to a new configuration of
-ours, and the gateway takes their place. The file as it was is kept beside it as long as the gateway is installed, and
-comes back from there. Nothing that is there already is added to: what would need a person's judgement is refused,
-before anything is written.
+`install` moves the servers of a client's file unchanged into a new gateway configuration (`config.clients` reads the
+clients' formats) and makes the gateway the client's only server. A backup beside the client's file allows `uninstall`.
+Existing configurations are never extended: `install` rejects ambiguous cases before it writes anything.
 """
 
 from mcp_mirror.cli.install.commands import install, uninstall

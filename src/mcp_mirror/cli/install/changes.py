@@ -1,4 +1,4 @@
-"""What install and uninstall write: planned whole, then carried out."""
+"""The plans of install and uninstall, complete before the first write, and their execution."""
 
 import os
 import re
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import yaml
 
-from mcp_mirror.cli.install.clients import Client, is_gateway, kept_file, servers_in
-from mcp_mirror.cli.install.files import as_json, full, is_there, parse_json, read_bytes, write_file
+from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, servers_in
+from mcp_mirror.cli.install.files import as_json, exists, full, parse_json, read_bytes, write_file
 from mcp_mirror.config import parse_config
 from mcp_mirror.errors import ConfigError
 
 ENTRY: Final = "mirror"
-"""What the gateway is called among a client's servers."""
-_HEAD: Final = "# Servers as they stood in {file}. Settings of the gateway can be added.\n\n"
+"""The gateway's name among a client's servers."""
+_HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
 _PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _FOLDERS: Final = ("cwd", "working_directory")
@@ -28,40 +28,40 @@ _FOLDERS: Final = ("cwd", "working_directory")
 
 @dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """What is to be written."""
+    """The files to write."""
 
     client: Client
     servers: Mapping[str, Any]
-    """Those that move, as the client writes them."""
+    """The servers to move, as the client writes them."""
     before: bytes
-    """The client's file as it is, or was."""
+    """The client's file without the gateway."""
     after: bytes
     config: Path
-    """Our configuration."""
+    """The path of the gateway's configuration."""
     text: str
-    """What install writes into it."""
+    """The configuration that install writes."""
     warnings: tuple[str, ...] = ()
-    """What of the servers has no effect here."""
+    """A sentence for each setting of the servers that has no effect in the gateway."""
 
 
 def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]) -> InstallPlan:
-    """Put the gateway in the place of a client's servers.
+    """Plan to replace a client's servers by the gateway.
 
     Args:
-        client: Whose.
-        config: Where they go, a file that is not there yet.
-        environ: Variables that the servers may name.
+        client: The client.
+        config: The configuration to write, which must not exist yet; None: the client's default.
+        environ: Variables that the servers may refer to.
 
     Raises:
-        ConfigError: The client's file cannot be read, has the gateway already or no servers, one of these cannot be
-            used as it stands, or a file is there already that would be written.
+        ConfigError: The client's file cannot be read, has the gateway already, or has no usable servers; or another
+            file would be overwritten.
     """
-    before, kept = read_bytes(client.file), kept_file(client)
+    before, backup = read_bytes(client.file), backup_path(client)
     written = parse_json(before, client.file)
-    if is_there(kept) and read_bytes(kept) != before:
+    if exists(backup) and read_bytes(backup) != before:
         raise ConfigError(
-            f"{kept} holds {client.file.name} as it was when the gateway was installed. Bring those servers back first "
-            "(`mcp-mirror uninstall`); then all can be installed."
+            f"{backup} is the backup of an earlier installation. Restore those servers first (`mcp-mirror uninstall`), "
+            "then install again."
         )
     servers = servers_in(written, client)
     _check(servers, client)
@@ -71,14 +71,14 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
         warnings = parse_config(text, path, environ).warnings
     except ConfigError as error:
         raise ConfigError(
-            f"Nothing was changed: the servers in {client.file} cannot be used as they stand there. Variables of the "
-            f"client's own, such as ${{workspaceFolder}}, have to be written out. As they would be in {path}:\n{error}"
+            f"Nothing was changed, because the gateway cannot use the servers in {client.file}. Replace variables that "
+            f"only the client knows, such as ${{workspaceFolder}}, by their values. Errors in {path}:\n{error}"
         ) from None
     except RecursionError:
-        raise ConfigError(f"A server in {client.file} is nested too deep to be one. Mend it first.") from None
-    is_other = is_there(path) and read_bytes(path) != text.encode()
-    if is_other or path in map(full, (client.file, kept)):
-        raise ConfigError(f"{path} is there already. Name another file with --config, or move it away.")
+        raise ConfigError(f"A server in {client.file} is nested too deeply. Fix it first.") from None
+    is_other = exists(path) and read_bytes(path) != text.encode()
+    if is_other or path in map(full, (client.file, backup)):
+        raise ConfigError(f"{path} exists already. Name another file with --config, or move it away.")
     after = {**written, client.block: {ENTRY: _own_entry(client, path, text)}}
     return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
 
@@ -87,67 +87,65 @@ def _check(servers: Mapping[str, Any], client: Client) -> None:
     if found := next(filter(is_gateway, servers.values()), None):
         raise ConfigError(
             f"{capital(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add servers "
-            "to the configuration that it names, or take it out first."
+            "to that configuration, or uninstall the gateway first."
         )
     if not servers:
-        raise ConfigError(
-            f"There are no servers in {client.file}. Write a configuration of your own, as the README shows."
-        )
+        raise ConfigError(f"{client.file} contains no servers. Write a configuration of your own, as the README shows.")
     for name, entry in servers.items():
         folders = [str(entry[key]) for key in _FOLDERS if entry.get(key)] if isinstance(entry, dict) else []
         for folder in folders:
             if folder[0] not in "~$" and not os.path.isabs(folder):  # noqa: PTH117  # any text
-                raise ConfigError(f"The folder {folder!r} of server {name!r} depends on where it is. Write it in full.")
+                raise ConfigError(f"The folder {folder!r} of server {name!r} is relative. Write the absolute path.")
 
 
 def plan_uninstall(client: Client) -> InstallPlan:
-    """Put a client's servers back in the place of the gateway, as they were.
+    """Plan to restore a client's servers.
 
-    If nothing else has changed since, the file is as it was to the byte. A server that came later stays, and stands
-    before one of the same name.
+    If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
+    later stays, and wins over one of the same name.
 
     Raises:
-        ConfigError: The file as it was is not there, or a file cannot be read.
+        ConfigError: The backup does not exist, or a file cannot be read.
     """
-    kept = kept_file(client)
-    if not is_there(kept):
-        raise ConfigError(f"There is no {kept}, which `mcp-mirror install` leaves. Mend {client.file} by hand.")
-    was, now = read_bytes(kept), read_bytes(client.file)
-    before, written = parse_json(was, kept), parse_json(now, client.file)
+    backup = backup_path(client)
+    if not exists(backup):
+        raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
+    was, now = read_bytes(backup), read_bytes(client.file)
+    before, written = parse_json(was, backup), parse_json(now, client.file)
     back, servers = servers_in(before, client), dict(servers_in(written, client))
     gateway = servers.pop(ENTRY) if is_gateway(servers.get(ENTRY)) else {}
     args = gateway.get("args", [])
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
-    is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, kept) == now
+    is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, backup) == now
     after = was if is_all else as_json({**written, client.block: {**back, **servers}}, client.file)
     return InstallPlan(client, back, was, after, config, _config_text(client, back))
 
 
-def carry_out_install(change: InstallPlan) -> None:
-    """Write our configuration, the client's file as it was, and the client's file last.
+def apply_install(plan: InstallPlan) -> None:
+    """Write the configuration, the backup, and the client's file last.
 
     Raises:
-        ConfigError: One cannot be written.
+        ConfigError: A file cannot be written.
     """
-    write_file(change.config, change.text.encode())
-    write_file(kept_file(change.client), change.before)
-    write_file(change.client.file, change.after)
+    write_file(plan.config, plan.text.encode())
+    write_file(backup_path(plan.client), plan.before)
+    write_file(plan.client.file, plan.after)
 
 
-def carry_out_uninstall(change: InstallPlan) -> bool:
-    """Write the client's file, and remove what install has written besides; whether our configuration stays.
+def apply_uninstall(plan: InstallPlan) -> bool:
+    """Write the client's file and remove the backup and the configuration; return whether the configuration stays.
 
-    It does where somebody has changed it.
+    It stays if it was edited after the installation.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    write_file(change.client.file, change.after)
-    is_changed = is_there(change.config) and read_bytes(change.config) != change.text.encode()
+    write_file(plan.client.file, plan.after)
+    is_changed = exists(plan.config) and read_bytes(plan.config) != plan.text.encode()
     with suppress(OSError):
-        kept_file(change.client).unlink()
+        backup_path(plan.client).unlink()
         if not is_changed:
-            change.config.unlink()
+            plan.config.unlink()
     return is_changed
 
 
@@ -160,7 +158,7 @@ def _config_text(client: Client, servers: Mapping[str, Any]) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    """The same where `${` is no text."""
+    """Escape `${` in every text."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, list):
@@ -169,7 +167,7 @@ def _escaped(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts texts in quotes but words, paths and options: in our configuration more are numbers than in YAML 1.1."""
+    """Quotes all texts except words, paths and options: the configuration reads more texts as numbers than YAML 1.1."""
 
     def ignore_aliases(self, data: Any) -> bool:
         del data
@@ -183,10 +181,10 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _own_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
-    """How the client starts the gateway.
+    """Return the entry that starts the gateway.
 
-    By a full path, since a client with a window has a `PATH` of its own; with the variables that its servers name,
-    since the client may know more of them than it hands on.
+    It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the
+    servers refer to, because the client may know variables that it does not pass on otherwise.
     """
     script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
     program = [script] if script else [sys.executable, "-m", "mcp_mirror"]
@@ -197,5 +195,5 @@ def _own_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
 
 
 def capital(words: str) -> str:
-    """The words as a sentence begins with them."""
+    """Return the words with the first letter in upper case."""
     return words[0].upper() + words[1:]

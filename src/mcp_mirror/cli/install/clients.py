@@ -1,4 +1,4 @@
-"""Clients, the files that name their servers, and what stands in these."""
+"""The known clients and the servers in their files."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from platformdirs import user_config_path
 
-from mcp_mirror.cli.install.files import full, is_there, parse_json, read_bytes
+from mcp_mirror.cli.install.files import exists, full, parse_json, read_bytes
 from mcp_mirror.config import CONFIG_NAME
 from mcp_mirror.errors import ConfigError
 
-KEPT_AS: Final = ".before-mcp-mirror"
-"""What the name of a client's file ends with where it is kept as it was."""
+BACKUP_SUFFIX: Final = ".before-mcp-mirror"
+"""Suffix of the backup of a client's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Client:
     title: str
     file: Path
     config: Path
-    """Where they go, if nobody says where."""
+    """The default gateway configuration for these servers."""
     block: str = "mcpServers"
-    """The key that holds them."""
+    """The key of the servers in the file."""
     expands: bool = True
-    """Whether `${VAR}` is a variable there; else it is text."""
+    """Whether the client expands `${VAR}`; otherwise it is plain text."""
 
 
 def known_clients() -> dict[str, Client]:
-    """The clients that are known by name, with where each is documented to keep its servers on this system."""
+    """Return the clients known by name, with their documented files on this system."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also where there is none
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
@@ -56,10 +56,10 @@ def known_clients() -> dict[str, Client]:
 
 
 def find_client(named: str) -> Client:
-    """A client by its name, or by the path of its file.
+    """Return a client by its name or by the path of its file.
 
     Raises:
-        ConfigError: There is no such client and no such file, or it has servers under two keys.
+        ConfigError: There is neither such a client nor such a file, or the file has servers under two keys.
     """
     known = known_clients()
     if named in known:
@@ -68,40 +68,42 @@ def find_client(named: str) -> Client:
     if not os.path.isfile(path):  # noqa: PTH113  # of any text
         names = ", ".join(known)
         raise ConfigError(
-            f"{named!r} is neither a client ({names}) nor a file. Name one of them, or another's JSON file."
+            f"{named!r} is neither a client ({names}) nor a file. Name one of these clients or a JSON file."
         )
     for client in known.values():
         if full(client.file) == path:
             return client
-    kept = path.with_name(path.name + KEPT_AS)
-    written = parse_json(read_bytes(kept if is_there(kept) else path), path)
+    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    written = parse_json(read_bytes(backup if exists(backup) else path), path)
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
-        raise ConfigError(f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move them under one of these.")
+        raise ConfigError(
+            f"{path} has servers under {blocks[0]!r} and {blocks[1]!r}. Move all under one of these keys."
+        )
     config = path.with_name(CONFIG_NAME)
     return Client(f"the client of {path.name}", path, config, blocks[0])
 
 
 def servers_in(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
-    """The servers that a client's file names.
+    """Return the servers in a client's file.
 
     Raises:
-        ConfigError: Something else stands in their place.
+        ConfigError: The key of the servers is not an object.
     """
     servers = written.get(client.block) or {}
     if not isinstance(servers, dict):
-        raise ConfigError(f"{client.block!r} in {client.file} is no object of servers. Mend it first.")
+        raise ConfigError(f"{client.block!r} in {client.file} is not an object of servers. Fix it first.")
     return servers
 
 
 def is_gateway(entry: Any) -> bool:
-    """Whether this server is the gateway, however it is started (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
+    """Return whether a server is the gateway, in any form (`uvx mcp-mirror@latest`, `python -m mcp_mirror`)."""
     if not isinstance(entry, dict) or not isinstance(args := entry.get("args"), list) or "serve" not in args:
         return False
     words = (re.split(r"[@=\[]", Path(str(word)).name)[0] for word in (entry.get("command"), *args))
     return any(word.removesuffix(".exe") in {"mcp-mirror", "mcp_mirror"} for word in words)
 
 
-def kept_file(client: Client) -> Path:
-    """Where the client's file is kept as it was."""
-    return client.file.with_name(client.file.name + KEPT_AS)
+def backup_path(client: Client) -> Path:
+    """Return the path of the backup of the client's file."""
+    return client.file.with_name(client.file.name + BACKUP_SUFFIX)

@@ -10,14 +10,14 @@ import typer
 
 from mcp_mirror.cli.install.changes import (
     InstallPlan,
+    apply_install,
+    apply_uninstall,
     capital,
-    carry_out_install,
-    carry_out_uninstall,
     plan_install,
     plan_uninstall,
 )
-from mcp_mirror.cli.install.clients import find_client, kept_file, known_clients
-from mcp_mirror.cli.run import fail, say
+from mcp_mirror.cli.install.clients import backup_path, find_client, known_clients
+from mcp_mirror.cli.run import exit_with_error, print_note
 from mcp_mirror.errors import MirrorError
 
 _ClientArgument = Annotated[
@@ -25,7 +25,10 @@ _ClientArgument = Annotated[
     typer.Argument(metavar="CLIENT", help="A client's name, such as claude-desktop, or the path of its JSON file."),
 ]
 _DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be written, keys of servers too, and write nothing.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Print the files that would be written, including secrets in them, and write nothing."
+    ),
 ]
 
 
@@ -36,66 +39,67 @@ def install(
         typer.Option(
             "--config",
             "-c",
-            help="The new configuration that the servers move to. By default CLIENT.yaml in the user's configuration "
-            "folder, or mcp-mirror.yaml beside a file that is named by its path.",
+            help="The new configuration for the servers. Default: CLIENT.yaml in the user's configuration folder; "
+            "with a path as CLIENT, mcp-mirror.yaml beside that file.",
             show_default=False,
         ),
     ] = None,
-    dry_run: _DryRunOption = False,  # noqa: FBT002  # a flag of the command line
+    dry_run: _DryRunOption = False,
 ) -> None:
-    """Put the gateway between a client and its servers: they move from its file to a configuration of the gateway's.
+    """Put the gateway between a client and its MCP servers.
+
+    The servers move from the client's file to a configuration of the gateway. `uninstall` moves them back.
 
     Example: mcp-mirror install claude-desktop
     """
     try:
-        change = plan_install(find_client(client), config, os.environ)
-        for warning in change.warnings:
-            say(f"mcp-mirror: {warning}")
+        plan = plan_install(find_client(client), config, os.environ)
+        for warning in plan.warnings:
+            print_note(f"mcp-mirror: {warning}")
         if dry_run:
-            _show(change.config, change.text.encode())
-            _show(change.client.file, change.after)
+            _show(plan.config, plan.text.encode())
+            _show(plan.client.file, plan.after)
             return
-        carry_out_install(change)
-        _tell_installed(change, client)
+        apply_install(plan)
+        _print_next_steps(plan, client)
     except MirrorError as error:
-        fail(error)
+        exit_with_error(error)
 
 
-def _tell_installed(change: InstallPlan, named: str) -> None:
-    title, names = change.client.title, ", ".join(change.servers)
-    say(f"{capital(title)} starts mcp-mirror now, and mcp-mirror its servers, from {change.config}: {names}.")
-    say(f"{change.client.file} as it was is kept beside it, in {kept_file(change.client).name}.")
+def _print_next_steps(plan: InstallPlan, named: str) -> None:
+    title, names = plan.client.title, ", ".join(plan.servers)
+    print_note(f"{capital(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}.")
+    print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
     if named not in known_clients():
-        say("Both hold what that file held, keys too: keep them out of version control.")
-    say("A server gets PATH, HOME and a few more of the environment, and what its `env` names.")
+        print_note("Both files contain the servers' secrets: keep them out of version control.")
+    print_note("A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
     check, back = (
-        shlex.join(["mcp-mirror", *words])
-        for words in (["check", "--config", str(change.config)], ["uninstall", named])
+        shlex.join(["mcp-mirror", *words]) for words in (["check", "--config", str(plan.config)], ["uninstall", named])
     )
-    say(f"See whether everything connects, and start {title} anew: {check}")
-    say(f"To put the servers back: {back}")
+    print_note(f"Check that all servers connect, then restart {title}: {check}")
+    print_note(f"To put the servers back: {back}")
 
 
-def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:  # noqa: FBT002  # a flag of the command line
-    """Put a client's servers back in the place of the gateway, as they were when it was installed.
+def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:
+    """Restore the servers that `install` moved.
 
-    What is in memory stays, and so does a configuration that was changed since.
+    Stored values stay. The gateway's configuration also stays if it was edited after the installation.
 
     Example: mcp-mirror uninstall claude-desktop
     """
     try:
-        change = plan_uninstall(find_client(client))
+        plan = plan_uninstall(find_client(client))
         if dry_run:
-            _show(change.client.file, change.after)
+            _show(plan.client.file, plan.after)
             return
-        stays = carry_out_uninstall(change)
-        title, names = change.client.title, ", ".join(change.servers)
-        say(f"{capital(title)} starts its own servers again: {names}. Start it anew.")
+        stays = apply_uninstall(plan)
+        title, names = plan.client.title, ", ".join(plan.servers)
+        print_note(f"{capital(title)} starts its own servers again: {names}. Restart it.")
         if stays:
-            say(f"{change.config} was changed since and stays; what was added there, {title} does not know of.")
+            print_note(f"{plan.config} was edited and stays. {capital(title)} does not know the additions in it.")
     except MirrorError as error:
-        fail(error)
+        exit_with_error(error)
 
 
 def _show(path: Path, data: bytes) -> None:
-    print(f"{path}:\n{indent(data.decode('utf-8-sig'), '  ')}")  # noqa: T201  # the output
+    print(f"{path}:\n{indent(data.decode('utf-8-sig'), '  ')}")

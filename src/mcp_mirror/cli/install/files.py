@@ -1,4 +1,4 @@
-"""Files of clients and ours: read, written whole or not at all, and the JSON in them."""
+"""Read and atomically write the files of clients and of the gateway, and the JSON in them."""
 
 import json
 import os
@@ -10,38 +10,40 @@ from typing import Any, Final
 from mcp_mirror.errors import ConfigError
 
 _PRIVATE: Final = 0o600
-"""Clients keep keys of servers in their files, and so does ours then."""
+"""Clients store secrets of servers in their files, and `install` copies them."""
 
 
 def full(path: str | Path) -> Path:
-    """The path in full, of what a link leads to."""
+    """Return the absolute path, with links resolved."""
     return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111  # of any text
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is such a file; there is none of a name that no file can have."""
+def exists(path: Path) -> bool:
+    """Return whether the file exists; False for an impossible name."""
     return os.path.exists(path)  # noqa: PTH110  # of any path
 
 
 def read_bytes(path: Path) -> bytes:
-    """What is in a file.
+    """Return the content of a file.
 
     Raises:
-        ConfigError: It is not there, or cannot be read.
+        ConfigError: The file does not exist or cannot be read.
     """
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"There is no {path}. Add a server in the client first, or name the client's file.") from None
+        raise ConfigError(
+            f"{path} does not exist. Add a server in the client first, or name the client's file."
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path and its permissions.") from None
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Whole or not at all, with the rights it had; what a link leads to, not the link.
+    """Write a file atomically, keep its permissions, and follow links.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     draft = ""
     try:
@@ -56,44 +58,44 @@ def write_file(path: Path, data: bytes) -> None:
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
             Path(draft).unlink()
-        reason = getattr(error, "strerror", None) or "its links lead in a circle"
+        reason = getattr(error, "strerror", None) or "its links form a circle"
         raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
 
 
 def parse_json(data: bytes, file: Path) -> dict[str, Any]:
-    """The object that a client's file holds; an empty one is one without servers.
+    """Return the JSON object of a client's file; an empty file is an empty object.
 
     Raises:
-        ConfigError: It is no JSON that could be written again as it was.
+        ConfigError: The file is not plain JSON, so rewriting it would lose something.
     """
     try:
         written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{file} cannot be read as plain JSON ({error}). Comments and doubled keys would be lost: move its servers "
-            "by hand, as the README shows."
+            f"{file} cannot be read as plain JSON ({error}). Comments and duplicate keys would be lost. Move "
+            "its servers by hand, as the README shows."
         ) from None
     if not isinstance(written, dict):
-        raise ConfigError(f"{file} holds no JSON object, so it is no client's configuration. Name another file.")
+        raise ConfigError(f"{file} is not a client's configuration: it contains no JSON object. Name another file.")
     return written
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("duplicate key")
     return members
 
 
 def as_json(value: Any, file: Path) -> bytes:
-    """The JSON of what is to stand in a file.
+    """Return the JSON text of a value.
 
     Raises:
-        ConfigError: There is none of it.
+        ConfigError: JSON cannot express the value.
     """
     try:
         return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
     except (ValueError, RecursionError):
         raise ConfigError(
-            f"{file} holds a number or a text that JSON has no form for, or is nested too deep. Mend it first."
+            f"{file} contains a number or a text that JSON cannot express, or is nested too deeply. Fix it first."
         ) from None

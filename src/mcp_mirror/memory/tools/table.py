@@ -9,7 +9,7 @@ from mcp_mirror.memory.tools.listing import forget, list_values
 from mcp_mirror.memory.tools.lookup import PATH, retrieve
 from mcp_mirror.memory.tools.read import describe, grep, read
 from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, MemoryTool
-from mcp_mirror.prune.stubs import LABEL as PRUNED
+from mcp_mirror.paths import PRUNED_LABEL
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
@@ -128,7 +128,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     )
 }
 
-LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED})
+LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
 """With what paths of values begin that our own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})

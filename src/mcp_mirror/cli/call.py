@@ -1,0 +1,124 @@
+"""The command `mcp-mirror call`: one tool call without a client."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import anyio
+import msgspec
+import typer
+
+from mcp_mirror.app import Application, open_application
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.cli.options import ConfigOption, VerboseOption
+from mcp_mirror.cli.run import exit_with_error, load, print_note, run_until_signal
+from mcp_mirror.core.replies import Reply
+from mcp_mirror.core.schema import Schema, types_at
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.payload.json_rpc import join
+from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.upstream import Upstream
+
+_VALUE_LOST: Final = (
+    "mcp-mirror: the path above ended with this command, because each `call` runs a gateway of its own. With "
+    "`store: {kind: disk}` the next command finds it; with `mirror: {capture: never}` the whole result is printed."
+)
+_NUMBERS: Final = frozenset({"number", "integer"})
+_DECLARED_TYPES: Final = {"text": _NUMBERS, "number": _NUMBERS}
+"""The types of which an argument that takes text must declare one for JSON of a kind to count; so "7" can be text."""
+
+
+def call(
+    tool: Annotated[str, typer.Argument(help="A twin's name, as `check` lists it.")],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An argument, KEY=VALUE. The tool's schema decides how VALUE is read: as text or as JSON. Repeatable.",
+            metavar="K=V",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Call one tool and print the result that a model would read.
+
+    The exit code is 1 if the result is an error.
+
+    Example: mcp-mirror call tika_mirrored --arg pdf_path=sheet.pdf
+    """
+    loaded = load(config, verbose)
+    given = dict(_split_argument(text) for text in arg or ())
+    done: list[tuple[ToolCall, Reply]] = []
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
+                await _wait_for_tool(application, tool)
+            arguments = read_arguments(given, _schema_of(application, tool))
+            request = ToolCall(NullChannel(Caller(LOCAL)), tool, arguments)
+            done.append((request, await application.gateway.call_tool(request)))
+
+    run_until_signal(run())
+    [(request, reply)] = done
+    result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
+    for block in result["content"]:
+        print(block["text"] if block.get("type") == "text" else json.dumps(block))
+    if request.call_trace.path and loaded.store.kind in (None, "memory"):
+        print_note(_VALUE_LOST)
+    raise typer.Exit(1 if result.get("isError") else 0)
+
+
+def read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
+    """Return the arguments as a JSON object, each read by its schema."""
+    types = types_at(schema)
+    members = (json.dumps(key).encode() + b":" + _read(value, types((key,))) for key, value in given.items())
+    return b"{" + b",".join(members) + b"}"
+
+
+def _read(text: str, accepted: frozenset[str]) -> bytes:
+    """Keep valid JSON unless the argument takes text and does not declare the JSON's own type; quote the rest."""
+    try:
+        msgspec.json.decode(raw := text.encode(), type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.json.encode(text)
+    kind = kind_at(raw, trim(raw).start)
+    declared = _DECLARED_TYPES.get(kind, frozenset({kind}))
+    return raw if "string" not in accepted or declared & accepted else msgspec.json.encode(text)
+
+
+def _parse(member: Buffer | Segments) -> Any:
+    return json.loads(join(member if isinstance(member, tuple) else (member,)))
+
+
+def _split_argument(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        exit_with_error(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        exit_with_error(MirrorError(f"--arg wants UTF-8; got {text!r}."))
+    return key, value
+
+
+def _schema_of(application: Application, tool: str) -> Schema:
+    if own := application.gateway.own_tools.get(tool):
+        schema: Schema = own.advert["inputSchema"]
+        return schema
+    entry = application.gateway.catalog.entries.get(tool)
+    return entry.schema if entry else {}
+
+
+async def _wait_for_tool(application: Application, tool: str) -> None:
+    """Wait until an upstream serves the tool, or until all upstreams have connected or failed."""
+
+    async def wait(upstream: Upstream) -> None:
+        await upstream.settled.wait()
+        if tool in application.gateway.catalog.entries:
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for upstream in application.upstreams if tool not in application.gateway.own_tools else ():
+            tasks.start_soon(wait, upstream)

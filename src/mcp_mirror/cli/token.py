@@ -1,0 +1,24 @@
+"""The command `mcp-mirror token`."""
+
+from typing import Annotated
+
+import typer
+
+from mcp_mirror.cli.run import print_note
+from mcp_mirror.server.auth.tokens import mint_token
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="The principal that the token authenticates, such as alice.")],
+) -> None:
+    """Create a bearer token for a principal and print it with its hash.
+
+    The hash goes into the configuration. The token is printed once and stored nowhere.
+
+    Example: mcp-mirror token alice
+    """
+    if not name.strip():
+        raise typer.BadParameter("A principal needs a name, such as alice.")
+    minted, digest = mint_token()
+    print(minted)
+    print_note(f"The token is printed above and stored nowhere. Add its hash:\nauth:\n  tokens:\n    {name}: {digest}")

@@ -1,0 +1,65 @@
+"""The table of commands: complete help without imports, and a gateway that imports only its own parts."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mcp_mirror.cli.main import COMMANDS, app, load_command
+
+BOUND = 60
+HEAVY = {"mcp_mirror.app", "mcp_mirror.config", "mcp", "pydantic", "anyio", "yaml"}
+"""Packages that help does not need."""
+BESIDE = ("mcp_mirror.evals", "mcp_mirror.demo", "mcp_mirror.prune", "mcp_mirror.dashboard", "mcp_mirror.library")
+"""Packages that a gateway does not need."""
+
+
+def modules_after(program: str, *arguments: str) -> set[str]:
+    """The modules that are loaded when a program has ended."""
+    whole = f"import json, sys\n{program}\nprint(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run(
+        [sys.executable, "-c", whole, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=True,
+    )
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def test_help_lists_every_command_with_its_line() -> None:
+    ran = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+    listed = [line.strip("│ ").split(None, 1) for line in ran.stdout.splitlines()]
+    for name, (_, line) in COMMANDS.items():
+        assert [name, line] in listed
+
+
+def test_help_imports_no_command() -> None:
+    program = "from mcp_mirror.cli.main import app\ntry:\n  app(['--help'])\nexcept SystemExit:\n  pass"
+    assert not HEAVY & modules_after(program)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_begins_its_own_help(name: str) -> None:
+    own = inspect.cleandoc(load_command(name).help or "").split("\n\n")[0].replace("\n", " ")
+    assert own == COMMANDS[name][1]
+
+
+def test_serve_imports_only_the_gateway(tmp_path: Path) -> None:
+    config = tmp_path / "mirror.yaml"
+    config.write_text(f"store: {{kind: disk, path: {tmp_path / 'values'}}}\n")
+    program = "from mcp_mirror.cli.main import app\napp(sys.argv[1:], standalone_mode=False)"
+    loaded = modules_after(program, "serve", "--config", str(config))
+    assert "mcp_mirror.server.stdio" in loaded
+    assert not [name for name in loaded if name.startswith(BESIDE)]
+
+
+def test_a_mistyped_command_is_corrected() -> None:
+    ran = CliRunner().invoke(app, ["serv"])
+    assert ran.exit_code == 2
+    assert "Did you mean 'serve'?" in ran.output
