@@ -131,7 +131,7 @@ def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkey
 def test_a_gateway_that_somebody_put_there_is_let_alone(gateway: Any, write: Write) -> None:
     file = write(files=FILES, mine=gateway)
     before = file.read_bytes()
-    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "There is no ")):
+    for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "does not exist")):
         ran = invoke(command, "claude-desktop")
         assert (ran.exit_code, file.read_bytes()) == (2, before)
         assert said in ran.stderr
