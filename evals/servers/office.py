@@ -14,6 +14,7 @@ TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
 OBJECT = {"type": "object"}
 OBJECTS = {"type": "array", "items": {"type": "object"}}
+FILES = ("keys", "rooms")
 REGIONS = ("north", "south", "east", "west")
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """One pixel."""
@@ -67,6 +68,8 @@ def read_log(service: str) -> str:
 
 def read_file(name: str) -> types.CallToolResult:
     """About 4 kB of text, wrapped and repeated as ordinary servers do; one line of it has a number."""
+    if name not in FILES:
+        raise ValueError(f"There is no file {name!r}. The files are {', '.join(FILES)}.")
     desk = random.Random(name).randint(1000, 9999)
     said = f"Notes: {name}\n\n{prose(name, 30)}\n\nThe spare key is in box {desk}.\n\n{prose(name + ' end', 30)}\n"
     return types.CallToolResult(
