@@ -181,8 +181,8 @@ PURE  := errors types paths callers observability/audit \
          $(addprefix settings/,policies labels access limits) \
          $(addprefix payload/,json_rpc framing json_spans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
-         $(addprefix core/,__init__ agreement budgets capture definitions directory examination media naming notice preview \
-           resolve result_processing schema schema_references text_format validation) \
+         $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice preview \
+           resolve result_processing schema schema_references text_format tool_definitions tool_inspection validation) \
          $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs phases placing ledger pruning restoring) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \

@@ -53,7 +53,7 @@ from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import PatientListener
-from mcp_mirror.tokens import estimator
+from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
@@ -99,7 +99,7 @@ class Application:
         self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
         self.gateway.pins = pins
         self.gateway.memory_tools, self.gateway.sender.conversations.policy = config.memory_tools, config.context
-        self.gateway.sender = replace(self.gateway.sender, estimate=estimator(config.mirror.provider))
+        self.gateway.sender = replace(self.gateway.sender, estimate=upper_estimator(config.mirror.provider))
         self.gateway.own_tools = _own_tools(config, self.gateway.writer.lifetime)
         self.gateway.flows = flows_of(config, is_isolated=self._isolates(config))
         handlers.contents = replace(handlers.contents, mirror=config.mirror, flows=self.gateway.flows)
@@ -226,7 +226,7 @@ async def open_application(
             dependencies = _dependencies(config, notifier, sessions, spool, child_watchdog, (schema_workers, scanner))
             upstreams = UpstreamRegistry(config.upstreams, dependencies, functions)
             writer = ValueWriter(store, policy, time.time, notifier.kept)
-            estimate = estimator(config.mirror.provider)
+            estimate = upper_estimator(config.mirror.provider)
             sender = ReplyBudget(ContextBudgets(config.context, time.monotonic), usage_counter, estimate)
             gateway = await _gateway_of(
                 config, writer, upstreams, sender, (scanner, queries, schema_workers, spool), pins

@@ -31,7 +31,7 @@ class Caller:
 
     namespace: str
     """Whose memory it uses."""
-    modern: bool = True
+    is_stateless: bool = True
     """It speaks the 2026 era: each request stands alone, and questions are answered by asking again."""
     session: str | None = None
     """The connection that its requests belong to; None where each stands alone."""
@@ -46,16 +46,16 @@ class Caller:
         return self.namespace, self.session
 
     @property
-    def principal(self) -> str:
+    def sharing_key(self) -> str:
         """A name for all callers whose connections may be one: they have one memory, and can do the same."""
         return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
 
     @property
-    def owner(self) -> str | None:
+    def connection_key(self) -> str | None:
         """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
         if self.session is not None:
             return self.session
-        return self.principal if self.capabilities or self.namespace != LOCAL else None
+        return self.sharing_key if self.capabilities or self.namespace != LOCAL else None
 
     def has_scopes(self, required: Collection[str]) -> bool:
         """Whether it may see what takes all of these scopes."""

@@ -24,16 +24,16 @@ from typing import Self
 class MirrorError(Exception):
     """The root; its message is written for its reader and holds no secret and no value."""
 
-    _logged: str | None = None
+    _log_message: str | None = None
 
     @property
-    def logged(self) -> str:
+    def log_message(self) -> str:
         """What a log may say of it: the message, but nothing that an upstream wrote."""
-        return str(self) if self._logged is None else self._logged
+        return str(self) if self._log_message is None else self._log_message
 
-    def logged_as(self, words: str) -> Self:
+    def with_log_message(self, words: str) -> Self:
         """The same error with other words for a log."""
-        self._logged = words
+        self._log_message = words
         return self
 
 
@@ -63,13 +63,13 @@ class UpstreamError(MirrorError):
 class RefusedError(UpstreamError):
     """A peer answered a request with an error of JSON-RPC: its code, its own words, and its data."""
 
-    def __init__(self, message: str, code: int, said: str, data: object = None) -> None:
+    def __init__(self, message: str, code: int, peer_message: str, data: object = None) -> None:
         super().__init__(message)
         self.code = code
-        self.said = said
+        self.peer_message = peer_message
         """What the peer said, without our words about it; no secret is in it."""
         self.data = data
-        self._logged = f"A request was refused (error {code})."
+        self._log_message = f"A request was refused (error {code})."
 
 
 class StoreError(MirrorError):
@@ -83,37 +83,37 @@ class WireError(MirrorError):
 class BusyError(MirrorError):
     """Too much is asked at once, or a minute; the message names the bound."""
 
-    def __init__(self, message: str, wait: float) -> None:
+    def __init__(self, message: str, retry_after: float) -> None:
         """Say what is too much.
 
         Args:
             message: A sentence.
-            wait: Seconds after which trying again may help.
+            retry_after: Seconds after which trying again may help.
         """
-        self.wait = max(1, ceil(wait))
+        self.retry_after = max(1, ceil(retry_after))
         """Whole seconds, 1 or more."""
-        super().__init__(f"{message} Try again in {self.wait} s.")
+        super().__init__(f"{message} Try again in {self.retry_after} s.")
 
 
 class EndpointError(MirrorError):
     """A model's endpoint gave no completion; the message says what it gave."""
 
-    def __init__(self, message: str, *, wait: float | None = None, is_full: bool = False) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, is_context_exceeded: bool = False) -> None:
         super().__init__(message)
-        self.wait = wait
+        self.retry_after = retry_after
         """Seconds after which asking again may help; None where it cannot."""
-        self.is_full = is_full
+        self.is_context_exceeded = is_context_exceeded
         """The conversation is longer than what the model takes."""
 
 
-def innermost(error: BaseException) -> BaseException:
+def unwrap_error_group(error: BaseException) -> BaseException:
     """What went wrong, without the groups that tasks put around it: of several the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def causes_of(error: BaseException) -> Iterator[BaseException]:
+def walk_causes(error: BaseException) -> Iterator[BaseException]:
     """An error, and what led to it, each once."""
     seen: set[int] = set()
     current: BaseException | None = error
@@ -123,7 +123,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def frames_of(error: BaseException) -> str:
+def summarize_traceback(error: BaseException) -> str:
     """What went wrong and where, for a log: kinds and lines of code, no message, for that may repeat a value."""
     codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-_FRAMES:]
     places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(codes))

@@ -23,9 +23,9 @@ _ALMOST = re.compile(
 """A path with something before, lost, exchanged or glued to it."""
 _MIXED = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
 """Digits alone are a date, letters alone a word."""
-ANYWHERE = rf"[A-Za-z0-9_-]+-{_UUID4}"
+BASE_PATTERN = rf"[A-Za-z0-9_-]+-{_UUID4}"
 """The pattern of a base, wherever it stands."""
-_ANYWHERE = re.compile(ANYWHERE)
+_ANYWHERE = re.compile(BASE_PATTERN)
 _CANDIDATES = (
     re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
     re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
@@ -38,18 +38,18 @@ _WRAPPING = " \t\r\n'\"`"
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
 """The URIs of stored values, and of parts of them."""
-LITERAL = "literal:"
+LITERAL_PREFIX = "literal:"
 """Put before a memory path, sends the path itself as text instead of the value behind it."""
 
 _REPEATS_INPUT = "The function "
 
-LABEL_OF_SHOWN = "memory_path: "
+PATH_LINE_PREFIX = "memory_path: "
 """What a path begins its line with below a value that is shown."""
-LABEL_OF_TEXT = "text_path: "
+TEXT_PATH_LINE_PREFIX = "text_path: "
 """The same for the path of a text that says more than the value."""
 _SHOWN_END = re.compile(
-    rf'(?:\A|\n){LABEL_OF_SHOWN}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
-    rf'(?:\n{LABEL_OF_TEXT}"[A-Za-z0-9_-]+-{_UUID4}")?'
+    rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
+    rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{_UUID4}")?'
     r'(?:\n"[A-Za-z0-9_/-]+" [^\n]{1,200}|\nand [0-9,]+ more){0,9}\Z'
 )
 """How what the model reads of a stored value that is shown whole ends: its path, that of a text, those of media."""
@@ -108,28 +108,28 @@ def parse_path(text: str) -> MemoryPath | None:
     return MemoryPath(match["base"], tuple(_read(token) for token in pointer.split("/")[1:]))
 
 
-def path_of_uri(uri: str) -> MemoryPath | None:
+def parse_uri(uri: str) -> MemoryPath | None:
     """The memory path that a URI names; None for every other URI, also one of the same scheme."""
     return parse_path(unquote(uri.removeprefix(SCHEME))) if uri.startswith(SCHEME) else None
 
 
-def almost_path(text: str) -> str | None:
+def label_of_near_miss(text: str) -> str | None:
     """The tool label of a text that looks like a memory path which was not copied to the letter, else None."""
     match = _ALMOST.fullmatch(text)
     return match["tool"] if match and _MIXED.match(match["id"]) else None
 
 
-def unwrap(text: str) -> str:
+def strip_wrapping(text: str) -> str:
     """`text` without what models put around a path: space, quotes, backticks, the `memory://` scheme."""
     return text.strip(_WRAPPING).removeprefix(SCHEME).strip(_WRAPPING)
 
 
-def bases_in(text: str) -> frozenset[str]:
+def find_bases(text: str) -> frozenset[str]:
     """Every well-formed base that stands anywhere in `text`."""
     return frozenset(_ANYWHERE.findall(text))
 
 
-def candidate_offsets(text: bytes | memoryview) -> list[int]:
+def find_candidate_offsets(text: bytes | memoryview) -> list[int]:
     """Where in a JSON text a memory path, even a mistyped one, may stand: a string that is one holds such an offset."""
     return sorted(match.start() for pattern in _CANDIDATES for match in pattern.finditer(text))
 
@@ -141,7 +141,7 @@ def is_whole_notice(text: str) -> bool:
     return any(opening.match(text) and text.endswith(ending) for opening, ending in _NOTICE_FRAMES)
 
 
-def noticed_bases(text: str) -> frozenset[str]:
+def bases_in_notice(text: str) -> frozenset[str]:
     """The bases that a whole notice of ours speaks of, but for the input that one style repeats; none for another text.
 
     A notice that holds more than one is no single value's. Below a value that is shown, the last line has the path of
@@ -152,7 +152,7 @@ def noticed_bases(text: str) -> frozenset[str]:
     if not is_whole_notice(text):
         return frozenset()
     first, _, rest = text.partition("\n")
-    return bases_in(rest if rest and first.startswith(_REPEATS_INPUT) else text)
+    return find_bases(rest if rest and first.startswith(_REPEATS_INPUT) else text)
 
 
 def position_token(position: int) -> str:

@@ -273,7 +273,7 @@ async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
             pass
     assert change.required == ("crm",)
     scopes_of = (None, frozenset({"crm"}), frozenset[str]())
-    callers = [Caller("x", modern=False, session=change.owner, scopes=scopes) for scopes in scopes_of]
+    callers = [Caller("x", is_stateless=False, session=change.owner, scopes=scopes) for scopes in scopes_of]
     assert [change.concerns(one) for one in callers] == [True, True, False]
 
 
@@ -304,7 +304,7 @@ async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(conf
 
 
 async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_what_it_lost() -> None:
-    session = Recorder(Caller("x", modern=False, session="s", scopes=frozenset({"crm"})))
+    session = Recorder(Caller("x", is_stateless=False, session="s", scopes=frozenset({"crm"})))
     home = scoped_way(session, ("crm",))
     assert home is not None
     assert scoped_way(session, ()) is session

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.agreement import BLOCKS, COMPARED_BYTES, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
+from mcp_mirror.core.content_comparison import (
+    BLOCKS,
+    COMPARED_BYTES,
+    DIFFERS,
+    ITEMS,
+    SAME,
+    UNKNOWN,
+    compare_value,
+    find_member,
+)
 
 
 def literals(*texts: str) -> list[bytes]:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.budgets import (
-    LEAST,
-    NOTICE,
-    SHARE,
+    MIN_CALL_TOKENS,
+    NOTICE_TOKENS,
+    ROOM_DIVISOR,
     TokenAccount,
     capacity_of,
-    cost_of,
-    lowered,
-    media_cost,
-    wanted_by,
+    count_media_tokens,
+    count_result_tokens,
+    lower_budgets,
+    tokens_wanted,
 )
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 from mcp_mirror.types import Buffer, Traffic
@@ -38,16 +38,16 @@ def test_what_is_sent_and_held_never_exceeds_the_capacity(
     for step, wanted, cost, which in steps:
         if step == "begin":
             held = account.share(wanted)
-            account = account.hold(held)
+            account = account.reserve(held)
             open_calls.append(held)
         elif open_calls:
             held = open_calls.pop(which % len(open_calls))
             more = min(max(cost - held, 0), account.room) if step == "end" else 0
-            account = account.hold(more)
+            account = account.reserve(more)
             account = account.settle(held + more, min(cost, held + more) if step == "end" else 0)
-        assert account.sent + account.held <= most
-        assert account.held == sum(open_calls)
-        assert account.room == max(capacity - account.sent - account.held, 0)
+        assert account.sent + account.reserved <= most
+        assert account.reserved == sum(open_calls)
+        assert account.room == max(capacity - account.sent - account.reserved, 0)
 
 
 @given(st.integers(0, 300_000), TOKENS)
@@ -57,18 +57,18 @@ def test_a_call_gets_what_it_wants_up_to_a_share_of_the_room_and_a_path_as_long_
     account = TokenAccount(capacity)
     held = account.share(wanted)
     assert held <= min(wanted, account.room)
-    assert held == wanted or held >= min(account.room // SHARE, wanted)
-    assert held >= min(wanted, account.room, LEAST)
+    assert held == wanted or held >= min(account.room // ROOM_DIVISOR, wanted)
+    assert held >= min(wanted, account.room, MIN_CALL_TOKENS)
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=400))
 def test_calls_made_at_once_share_the_room_and_the_last_gets_a_path_still(wanted: list[int]) -> None:
     account = TokenAccount(160_000)
     for one in wanted:
-        account = account.hold(account.share(one))
-    assert account.held <= 160_000
+        account = account.reserve(account.share(one))
+    assert account.reserved <= 160_000
     if len(wanted) < 30:
-        assert account.room >= LEAST
+        assert account.room >= MIN_CALL_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -90,33 +90,33 @@ def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: in
     [
         (100_000, 2500, 2000, 2500, 20_000, "compact"),
         (2600, 2500, 2000, 2275, 2600, "compact"),
-        (NOTICE, NOTICE, NOTICE, 525, NOTICE, "compact"),
-        (NOTICE - 1, 599, 599, 525, 599, "opaque"),
-        (LEAST, 128, 128, 112, 128, "opaque"),
+        (NOTICE_TOKENS, NOTICE_TOKENS, NOTICE_TOKENS, 525, NOTICE_TOKENS, "compact"),
+        (NOTICE_TOKENS - 1, 599, 599, 525, 599, "opaque"),
+        (MIN_CALL_TOKENS, 128, 128, 112, 128, "opaque"),
     ],
 )
 def test_every_budget_falls_with_what_a_call_holds(  # the columns of the table
     held: int, inline: int, error: int, read: int, answer: int, notice: str
 ) -> None:
-    low = lowered(MirrorPolicy(), held)
+    low = lower_budgets(MirrorPolicy(), held)
     budgets = (low.inline_budget, low.error_budget, low.read_budget, low.answer_budget, low.notice)
     assert budgets == (inline, error, read, answer, notice)
-    assert lowered(low, 10 * held).inline_budget == inline
+    assert lower_budgets(low, 10 * held).inline_budget == inline
 
 
 @given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))
 def test_no_budget_falls_where_a_call_holds_all_that_it_wants(inline: int, error: int, read: int) -> None:
     mirror = MirrorPolicy(inline_budget=inline, error_budget=error, read_budget=read, answer_budget=0)
-    assert lowered(mirror, wanted_by(mirror, 0, brings_back=False)) == mirror
-    assert lowered(MirrorPolicy(answer_budget=read), max(read, LEAST)).answer_budget == read
+    assert lower_budgets(mirror, tokens_wanted(mirror, 0, is_retrieval=False)) == mirror
+    assert lower_budgets(MirrorPolicy(answer_budget=read), max(read, MIN_CALL_TOKENS)).answer_budget == read
 
 
 def test_a_call_wants_the_largest_of_the_budgets_that_it_is_under() -> None:
     mirror = MirrorPolicy()
-    assert wanted_by(mirror, 800, brings_back=False) == 2500 + NOTICE
-    assert wanted_by(mirror, 9000, brings_back=False) == 9000 + NOTICE
-    assert wanted_by(mirror, 9000, brings_back=True) == 20_000
-    assert wanted_by(MirrorPolicy(answer_budget=0), 0, brings_back=True) == LEAST
+    assert tokens_wanted(mirror, 800, is_retrieval=False) == 2500 + NOTICE_TOKENS
+    assert tokens_wanted(mirror, 9000, is_retrieval=False) == 9000 + NOTICE_TOKENS
+    assert tokens_wanted(mirror, 9000, is_retrieval=True) == 20_000
+    assert tokens_wanted(MirrorPolicy(answer_budget=0), 0, is_retrieval=True) == MIN_CALL_TOKENS
 
 
 def size(text: Buffer) -> int:
@@ -155,14 +155,14 @@ def test_a_result_costs_what_a_model_reads_of_it(name: str) -> None:
     members: Mapping[str, Buffer] = {
         key: json.dumps(value, separators=(", ", ": ")).encode() for key, value in result.items()
     }
-    assert cost_of(members, size) == cost
+    assert count_result_tokens(members, size) == cost
     cut = {key: (memoryview(raw)[:1], memoryview(raw)[1:]) for key, raw in members.items()}
-    assert cost_of(cut, size) == cost_of(members, size)
+    assert count_result_tokens(cut, size) == count_result_tokens(members, size)
 
 
 def test_media_cost_what_the_dearest_provider_takes_and_long_recordings_more() -> None:
-    assert media_cost(0) == media_cost(300_000) == 4800
-    assert media_cost(6_400_000) == 100_000
+    assert count_media_tokens(0) == count_media_tokens(300_000) == 4800
+    assert count_media_tokens(6_400_000) == 100_000
 
 
 @pytest.mark.parametrize(("sent", "kept_out", "ratio"), [(1234, 5_678_901, 4602), (0, 0, 0), (0, 7, 7), (10, 4, 0)])

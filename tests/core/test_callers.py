@@ -26,8 +26,8 @@ def test_a_caller_can_be_asked_what_it_has_declared(capabilities: dict[str, Any]
 
 
 def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:
-    one = Caller("me", modern=False, session="a")
-    assert one.identity == Caller("me", modern=False, session="a", capabilities={"roots": {}}).identity
+    one = Caller("me", is_stateless=False, session="a")
+    assert one.identity == Caller("me", is_stateless=False, session="a", capabilities={"roots": {}}).identity
     others = [Caller("you", session="a"), Caller("me", session="b"), Caller("me")]
     assert one.identity not in [other.identity for other in others]
 
@@ -53,7 +53,7 @@ async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question(
         (Caller("me", capabilities={"a": {}}), Caller("me", capabilities={"b": {}}), False),
         (Caller("me", capabilities={"a": {}}), Caller("you", capabilities={"a": {}}), False),
         (Caller("me"), Caller("you"), False),
-        (Caller(LOCAL), Caller(LOCAL, modern=False), True),
+        (Caller(LOCAL), Caller(LOCAL, is_stateless=False), True),
     ],
 )
 def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
@@ -61,12 +61,12 @@ def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
     other: Caller,
     same: bool,  # noqa: FBT001  # a column of the table
 ) -> None:
-    assert (caller.owner == other.owner) is same
+    assert (caller.connection_key == other.connection_key) is same
 
 
 def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> None:
-    assert Caller(LOCAL).owner is None
-    assert Caller(LOCAL, capabilities={"roots": {}}).owner
+    assert Caller(LOCAL).connection_key is None
+    assert Caller(LOCAL, capabilities={"roots": {}}).connection_key
 
 
 @pytest.mark.parametrize(

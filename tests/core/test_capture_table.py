@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.core.capture import PARTS, Captured, CaptureRules, capture, unwrapped_key
-from mcp_mirror.core.notice import Excerpt
+from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.types import Buffer
 
@@ -345,10 +345,10 @@ def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured:
 
 def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
     captured = taken(result([text('no "x"')], isError=True), rules(error=0))
-    assert captured.error == Excerpt('no "x"')
+    assert captured.error == ErrorExcerpt('no "x"')
     assert taken(
         {"content": '[{"type":"text","text":"\u00e9\u00e9"}]'.encode(), "isError": b"true"}, rules(error=0)
-    ).error == Excerpt("\u00e9\u00e9")
+    ).error == ErrorExcerpt("\u00e9\u00e9")
 
 
 REPEATED: list[tuple[Any, Any, bytes]] = [

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.definitions import define
+from mcp_mirror.core.tool_definitions import format_definition
 from mcp_mirror.errors import MirrorError
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -22,12 +22,12 @@ NAMED = {"name": "load_mirrored", "description": "A table."}
     ],
 )
 def test_each_api_has_its_own_form(form: str, expected: dict[str, Any]) -> None:
-    assert define(ADVERT, form) == expected
+    assert format_definition(ADVERT, form) == expected
 
 
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "mcp"])
 def test_a_definition_is_the_callers_own(form: str) -> None:
-    found = define(ADVERT, form)
+    found = format_definition(ADVERT, form)
     held = found.get("function", found)
     next(held[key] for key in ("parameters", "input_schema", "inputSchema") if key in held)["properties"].clear()
     assert SCHEMA["properties"]
@@ -35,4 +35,4 @@ def test_a_definition_is_the_callers_own(form: str) -> None:
 
 def test_another_form_is_refused_with_those_there_are() -> None:
     with pytest.raises(MirrorError, match=r"no format 'gemini' of tools\. Take one of openai, openai-responses, anthr"):
-        define(ADVERT, "gemini")
+        format_definition(ADVERT, "gemini")

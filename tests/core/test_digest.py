@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.replies import reply_of
+from mcp_mirror.core.replies import build_reply
 from mcp_mirror.core.result_processing import (
-    INDEXED,
+    MAX_INDEXED_KEYS,
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
-    members_of,
     process_frame,
     process_result,
+    read_result_members,
 )
 from mcp_mirror.errors import WireError
 from mcp_mirror.settings.policies import CaptureMode
@@ -42,7 +42,7 @@ def text(said: str) -> list[dict[str, str]]:
 
 def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
     said = json.dumps([0.123456789 * n for n in range(400)]).encode()
-    expected, bound = order().estimate(said), order(is_bounded=True).estimate(said)
+    expected, bound = order().estimate(said), order(is_upper_bound=True).estimate(said)
     assert 1.2 * expected < bound == estimate_tokens(said)
     assert order(provider="openai").estimate(said) <= estimate_tokens(said, "openai")
 
@@ -50,11 +50,11 @@ def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:
 def test_a_picture_between_texts_keeps_its_place_before_the_path() -> None:
     blocks = [*text("above"), {"type": "image", "data": "AAAA", "mimeType": "image/png"}, *text("below")]
     digest = process_result(members(content=blocks), order(), estimate_tokens)
-    shown = json.loads(b"".join(map(bytes, reply_of(digest, None)["content"])))
+    shown = json.loads(b"".join(map(bytes, build_reply(digest, None)["content"])))
     assert shown[:3] == blocks
     assert shown[3]["text"].startswith(f'memory_path: "{BASE}"\n"{BASE}/1" image/png')
     paper = process_result(members(content=blocks), order(style="paper"), estimate_tokens)
-    assert [block["type"] for block in json.loads(b"".join(map(bytes, reply_of(paper, None)["content"])))] == [
+    assert [block["type"] for block in json.loads(b"".join(map(bytes, build_reply(paper, None)["content"])))] == [
         "text",
         "image",
     ]
@@ -118,12 +118,12 @@ def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
 
 
 def test_of_very_many_keys_the_first_are_indexed_and_all_are_told_of() -> None:
-    wide = {f"k{number}": number for number in range(INDEXED + 5)}
+    wide = {f"k{number}": number for number in range(MAX_INDEXED_KEYS + 5)}
     digest = process_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
     assert digest.captured.value is not None
-    assert [member.key for member in digest.captured.value.members] == list(wide)[:INDEXED]
+    assert [member.key for member in digest.captured.value.members] == list(wide)[:MAX_INDEXED_KEYS]
     shown = digest.notice.count('"/k')
-    assert f"{INDEXED + 5 - shown:,} more" in digest.notice
+    assert f"{MAX_INDEXED_KEYS + 5 - shown:,} more" in digest.notice
 
 
 def test_a_whole_response_is_read_as_its_result_is() -> None:
@@ -151,7 +151,7 @@ def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None
 
 def test_a_question_in_a_large_message_is_no_result() -> None:
     with pytest.raises(WireError, match="too large for a question"):
-        members_of(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
+        read_result_members(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
 
 
 @pytest.mark.parametrize("mode", ["auto", "never"])

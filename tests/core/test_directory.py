@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.directory import KINDS, Kind, MergedList, ResourceOrigin, alias, merge, name_at, scheme_of
+from mcp_mirror.core.merged_lists import (
+    KINDS,
+    Kind,
+    MergedList,
+    ResourceOrigin,
+    assign_name,
+    merge_lists,
+    prefix_name,
+    scheme_of,
+)
 from mcp_mirror.payload.json_rpc import join
 
 ALL_KINDS: Sequence[Kind] = ("resources", "templates", "prompts")
@@ -33,7 +42,7 @@ def item(kind: Kind, name: str, *, spaced: bool = False) -> bytes:
 
 
 def merged(kind: Kind, listed: Mapping[str, Sequence[str]]) -> MergedList:
-    return merge(kind, ((upstream, [item(kind, name) for name in names]) for upstream, names in listed.items()))
+    return merge_lists(kind, ((upstream, [item(kind, name) for name in names]) for upstream, names in listed.items()))
 
 
 def name_of(kind: Kind, raw: bytes) -> str:
@@ -77,8 +86,8 @@ def test_the_names_of_the_first_upstream_are_kept(kind: Kind, listed: dict[str, 
 @given(st.sampled_from(ALL_KINDS), LISTED)
 def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: dict[str, list[str]]) -> None:
     places = merged(kind, listed).places
-    assert all(name_at(kind, place, places) == name for name, place in places.items())
-    assert name_at(kind, ResourceOrigin("new", "not listed"), places) == "not listed"
+    assert all(assign_name(kind, place, places) == name for name, place in places.items())
+    assert assign_name(kind, ResourceOrigin("new", "not listed"), places) == "not listed"
 
 
 @pytest.mark.parametrize(
@@ -94,16 +103,16 @@ def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: di
 def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream: str, name: str) -> None:
     places = merged(kind, {"a": ["x"], upstream: ["x"]}).places
     assert places == {"x": ResourceOrigin("a", "x"), name: ResourceOrigin(upstream, "x")}
-    assert alias(kind, upstream, "x") == name
+    assert prefix_name(kind, upstream, "x") == name
 
 
 def test_a_name_of_the_gateways_own_is_given_to_no_upstreams_resource() -> None:
     def is_reserved(name: str) -> bool:
         return name == "x"
 
-    one = merge("resources", [("a", [item("resources", "x"), item("resources", "y")])], is_reserved)
+    one = merge_lists("resources", [("a", [item("resources", "x"), item("resources", "y")])], is_reserved)
     assert one.places == {"a+x": ResourceOrigin("a", "x"), "y": ResourceOrigin("a", "y")}
-    assert name_at("resources", ResourceOrigin("a", "x"), one.places, is_reserved) == "a+x"
+    assert assign_name("resources", ResourceOrigin("a", "x"), one.places, is_reserved) == "a+x"
 
 
 @given(st.text(min_size=1, max_size=12))
@@ -113,6 +122,6 @@ def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
 
 @pytest.mark.parametrize("odd", [b"5", b"[]", b"{", b"{}", b'{"name":null}', b'{"name":7}', b'{"name":"\\ud800"}'])
 def test_what_has_no_name_is_not_listed(odd: bytes) -> None:
-    one = merge("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
+    one = merge_lists("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
     assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
     assert one.places == {"x": ResourceOrigin("a", "x")}

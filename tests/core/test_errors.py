@@ -7,21 +7,21 @@ from mcp_mirror.errors import (
     RefusedError,
     ToolError,
     UpstreamError,
-    causes_of,
-    frames_of,
+    summarize_traceback,
+    walk_causes,
 )
 
 
 def test_an_endpoint_says_when_to_ask_again_and_whether_the_conversation_is_too_long() -> None:
-    busy, full = EndpointError("busy", wait=2.5), EndpointError("full", is_full=True)
-    assert (str(busy), busy.wait, busy.is_full) == ("busy", 2.5, False)
-    assert (str(full), full.wait, full.is_full) == ("full", None, True)
+    busy, full = EndpointError("busy", retry_after=2.5), EndpointError("full", is_context_exceeded=True)
+    assert (str(busy), busy.retry_after, busy.is_context_exceeded) == ("busy", 2.5, False)
+    assert (str(full), full.retry_after, full.is_context_exceeded) == ("full", None, True)
     assert isinstance(busy, MirrorError)
 
 
 def test_a_refusal_has_the_code_the_words_and_the_data_that_the_other_side_gave() -> None:
     refused = RefusedError("It refused.", -32602, "no such thing", {"a": 1})
-    assert (str(refused), refused.code, refused.said, refused.data) == (
+    assert (str(refused), refused.code, refused.peer_message, refused.data) == (
         "It refused.",
         -32602,
         "no such thing",
@@ -30,20 +30,20 @@ def test_a_refusal_has_the_code_the_words_and_the_data_that_the_other_side_gave(
 
 
 def test_a_log_is_told_nothing_that_a_peer_wrote() -> None:
-    assert MirrorError("ours").logged == "ours"
-    assert RefusedError("It refused: c4nary.", -1, "c4nary").logged == "A request was refused (error -1)."
-    error = UpstreamError("It ended. Its last words: c4nary").logged_as("It ended.")
-    assert (error.logged, str(error)) == ("It ended.", "It ended. Its last words: c4nary")
+    assert MirrorError("ours").log_message == "ours"
+    assert RefusedError("It refused: c4nary.", -1, "c4nary").log_message == "A request was refused (error -1)."
+    error = UpstreamError("It ended. Its last words: c4nary").with_log_message("It ended.")
+    assert (error.log_message, str(error)) == ("It ended.", "It ended. Its last words: c4nary")
 
 
 def test_of_a_mistake_kinds_and_places_are_told_and_no_value() -> None:
     try:
         int("c4nary")
     except ValueError as error:
-        told = frames_of(error)
+        told = summarize_traceback(error)
     assert told.startswith("ValueError at test_errors.py:")
     assert "c4nary" not in told
-    assert frames_of(ValueError("c4nary")) == "ValueError at no known place"
+    assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known place"
 
 
 def test_a_refused_flow_is_an_error_of_a_tool_that_says_what_its_user_is_asked() -> None:
@@ -60,5 +60,5 @@ def test_the_causes_of_an_error_are_listed_once_each() -> None:
     first, second = OSError("first"), ValueError("second")
     second.__cause__ = first
     first.__context__ = second
-    assert list(causes_of(second)) == [second, first]
-    assert list(causes_of(KeyError())) != []
+    assert list(walk_causes(second)) == [second, first]
+    assert list(walk_causes(KeyError())) != []

@@ -9,7 +9,7 @@ from mcp_mirror.evals.cases import Spoken
 from mcp_mirror.evals.conversation import Reply, Result, User
 from mcp_mirror.evals.matrix import STYLES
 from mcp_mirror.evals.samples import tell_example, with_paths
-from mcp_mirror.paths import bases_in, parse_path
+from mcp_mirror.paths import find_bases, parse_path
 from mcp_mirror.settings.policies import NoticeStyle
 
 SPOKEN = (
@@ -30,7 +30,7 @@ def test_with_the_gateway_a_stored_result_is_a_notice_and_its_path_is_passed_on(
     user, _, got, counts, counted, tells, told, answer = tell_example(SPOKEN, style, twin)
     assert (user, answer) == (User("Count."), Reply(answer="One."))
     assert isinstance(got, Result)
-    (base,) = bases_in(got.text)
+    (base,) = find_bases(got.text)
     assert parse_path(base)
     assert isinstance(counts, Reply)
     assert (counts.calls[0].name, counts.calls[0].arguments) == (
@@ -41,7 +41,7 @@ def test_with_the_gateway_a_stored_result_is_a_notice_and_its_path_is_passed_on(
     assert isinstance(tells, Reply)
     assert tells.calls[0].arguments == {"whole": base, "said": f"see {base}"}
     assert isinstance(told, Result)
-    assert bases_in(told.text) - {base}
+    assert find_bases(told.text) - {base}
 
 
 def test_without_it_a_result_is_the_value_and_the_value_is_passed_on() -> None:

@@ -4,7 +4,13 @@ from typing import Any
 
 from tests.hostile.schemas import page
 
-from mcp_mirror.core.examination import Examined, compiled, examine, look_through, with_check
+from mcp_mirror.core.tool_inspection import (
+    InspectedTool,
+    compile_if_cheap,
+    compile_schema,
+    inspect_definition,
+    inspect_tool,
+)
 from mcp_mirror.settings.limits import UpstreamBounds
 
 BOUNDS = UpstreamBounds(max_tool_bytes=10_000)
@@ -15,56 +21,56 @@ def tool(**more: Any) -> dict[str, Any]:
 
 
 def test_an_ordinary_tool_has_a_twin_and_is_validated_at_once() -> None:
-    found = examine(tool(), BOUNDS)
-    assert (found.name, found.excess, found.wrong, found.spoilt) == ("a", None, None, ())
-    assert found.widened["properties"]["n"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    found = inspect_tool(tool(), BOUNDS)
+    assert (found.name, found.rejection, found.schema_error, found.invalid_members) == ("a", None, None, ())
+    assert found.twin_schema["properties"]["n"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert found.check is not None
     assert found.check({"n": "x"})
 
 
 def test_a_recursive_schema_is_not_validated_on_the_event_loop() -> None:
-    found = examine(tool(inputSchema={"type": "object"} | page()), BOUNDS)
+    found = inspect_tool(tool(inputSchema={"type": "object"} | page()), BOUNDS)
     assert found.is_validated
     assert (found.check, found.cost) == (None, None)
 
 
 def test_a_tool_over_a_bound_is_not_looked_through() -> None:
-    found = examine(tool(description="x" * 20_000), BOUNDS)
-    assert found.excess is not None
-    assert "max_tool_bytes" in found.excess
-    assert found == compiled(found)
+    found = inspect_tool(tool(description="x" * 20_000), BOUNDS)
+    assert found.rejection is not None
+    assert "max_tool_bytes" in found.rejection
+    assert found == compile_schema(found)
 
 
 def test_a_schema_that_is_not_valid_gives_way_to_any_object() -> None:
-    found = examine(tool(inputSchema={"properties": []}), BOUNDS)
+    found = inspect_tool(tool(inputSchema={"properties": []}), BOUNDS)
     assert found.schema == {"type": "object"}
     assert not found.is_validated
-    assert str(found.wrong).startswith("its input schema is not valid")
+    assert str(found.schema_error).startswith("its input schema is not valid")
 
 
 def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:
-    found = examine({"name": "a", "annotations": 5, "title": "A"}, BOUNDS)
-    assert (found.wrong, found.spoilt) == ("it has no input schema", ("annotations",))
-    assert found.kept == {"name": "a", "title": "A"}
-    assert Examined({"name": 5}).name == ""
+    found = inspect_tool({"name": "a", "annotations": 5, "title": "A"}, BOUNDS)
+    assert (found.schema_error, found.invalid_members) == ("it has no input schema", ("annotations",))
+    assert found.valid_members == {"name": "a", "title": "A"}
+    assert InspectedTool({"name": 5}).name == ""
 
 
 def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:
-    found = look_through(tool(), BOUNDS).unchecked("its schema takes too long to compile")
+    found = inspect_definition(tool(), BOUNDS).without_validation("its schema takes too long to compile")
     assert found.schema == tool()["inputSchema"]
     assert not found.is_validated
 
 
 def test_the_event_loop_compiles_only_small_schemas() -> None:
-    small = with_check(look_through(tool(), BOUNDS))
+    small = compile_if_cheap(inspect_definition(tool(), BOUNDS))
     assert small is not None
     assert small.check is not None
-    recursive = with_check(look_through(tool(inputSchema={"type": "object"} | page()), BOUNDS))
+    recursive = compile_if_cheap(inspect_definition(tool(inputSchema={"type": "object"} | page()), BOUNDS))
     assert recursive is not None
-    assert (recursive.check, recursive.wrong) == (None, None)
-    slow = look_through(tool(inputSchema={"type": "object", "unevaluatedProperties": False}), BOUNDS)
-    large = look_through(tool(inputSchema={"type": "object", "pattern": "(a{1,200}){1,200}"}), BOUNDS)
-    invalid = look_through(tool(inputSchema={"properties": []}), BOUNDS)
-    assert [with_check(one) for one in (slow, large, invalid)] == [None] * 3
-    without = look_through({"name": "a"}, BOUNDS)
-    assert with_check(without) == without
+    assert (recursive.check, recursive.schema_error) == (None, None)
+    slow = inspect_definition(tool(inputSchema={"type": "object", "unevaluatedProperties": False}), BOUNDS)
+    large = inspect_definition(tool(inputSchema={"type": "object", "pattern": "(a{1,200}){1,200}"}), BOUNDS)
+    invalid = inspect_definition(tool(inputSchema={"properties": []}), BOUNDS)
+    assert [compile_if_cheap(one) for one in (slow, large, invalid)] == [None] * 3
+    without = inspect_definition({"name": "a"}, BOUNDS)
+    assert compile_if_cheap(without) == without

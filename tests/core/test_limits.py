@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.definitions import excess_of
-from mcp_mirror.core.resolve import check_count, find_pointers
+from mcp_mirror.core.resolve import check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
+from mcp_mirror.core.tool_definitions import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
 from mcp_mirror.payload.json_rpc import check_envelope, is_deeper, open_message
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
@@ -96,7 +96,7 @@ def nested(depth: int) -> Any:
     ids=["small", "bytes", "name", "letters", "depth", "within", "far too deep", "odd"],
 )
 def test_a_definition_that_is_too_much_is_told_by_its_bound(tool: dict[str, Any], told: str | None) -> None:
-    said = excess_of(tool, BOUNDS)
+    said = find_excess(tool, BOUNDS)
     assert (said is None) == (told is None)
     assert told is None or re.search(told, said or "")
 
@@ -105,13 +105,16 @@ def test_a_call_may_have_so_many_memory_paths() -> None:
     path = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
     arguments = json.dumps({"a": [path] * 3, "b": f"literal:{path}"}).encode()
     found = find_pointers(arguments, {"t"})
-    check_count(found, 3)
+    check_pointer_count(found, 3)
     with pytest.raises(ToolError, match=r"hold 3 memory paths; one call may have 2 \(`limits.max_pointers`\)"):
-        check_count(found, 2)
+        check_pointer_count(found, 2)
 
 
 def test_a_busy_error_tells_when_to_try_again() -> None:
-    assert (str(BusyError("Too much.", 0.2)), BusyError("Too much.", 2.1).wait) == ("Too much. Try again in 1 s.", 3)
+    assert (str(BusyError("Too much.", 0.2)), BusyError("Too much.", 2.1).retry_after) == (
+        "Too much. Try again in 1 s.",
+        3,
+    )
 
 
 @pytest.mark.parametrize(("said", "rates"), [(None, (0, 6000)), (0, (0, 0)), (5, (5, 5))])

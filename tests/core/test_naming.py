@@ -1,29 +1,29 @@
 """Names that are one tool's alone."""
 
-from mcp_mirror.core.naming import Names
+from mcp_mirror.core.naming import NameAllocator
 
 OWN = ("memory_read",)
 
 
 def test_a_name_that_is_anothers_is_not_given_away() -> None:
     held = {"x_twin": ("a", "x"), "y": ("a", "y")}
-    assert dict(Names((), held).name_all([("b", "x")], "_twin")) == {("b", "x"): "b_x_twin"}
-    assert dict(Names((), held).name_all([("a", "x")], "_twin")) == {("a", "x"): "x_twin"}
-    assert Names((), held).keep([("b", "y"), ("b", "z")]) == {("b", "z"): "z"}
+    assert dict(NameAllocator((), held).allocate([("b", "x")], "_twin")) == {("b", "x"): "b_x_twin"}
+    assert dict(NameAllocator((), held).allocate([("a", "x")], "_twin")) == {("a", "x"): "x_twin"}
+    assert NameAllocator((), held).keep_original_names([("b", "y"), ("b", "z")]) == {("b", "z"): "z"}
 
 
 def test_names_that_differ_in_case_alone_are_one() -> None:
-    named = dict(Names(OWN).name_all([("a", "Get"), ("b", "get"), ("a", "Memory_Read")], ""))
+    named = dict(NameAllocator(OWN).allocate([("a", "Get"), ("b", "get"), ("a", "Memory_Read")], ""))
     assert list(named.values()) == ["a_Get", "b_get", "a_Memory_Read"]
 
 
 def test_a_name_that_is_taken_in_every_form_gets_a_number() -> None:
     held = dict.fromkeys(("x", "a_x"), ("z", "z"))
-    assert dict(Names((), held).name_all([("a", "x")], "")) == {("a", "x"): "a_x2"}
+    assert dict(NameAllocator((), held).allocate([("a", "x")], "")) == {("a", "x"): "a_x2"}
 
 
 def test_those_that_keep_their_names_do_so_before_others_and_once() -> None:
-    names = Names()
-    assert names.keep([("a", "x"), ("b", "y"), ("c", "y")]) == {("a", "x"): "x"}
-    assert names.keep([("d", "x"), ("d", "z")]) == {("d", "z"): "z"}
-    assert dict(names.name_all([("d", "x")], "", [("a", "x")])) == {("d", "x"): "d_x"}
+    names = NameAllocator()
+    assert names.keep_original_names([("a", "x"), ("b", "y"), ("c", "y")]) == {("a", "x"): "x"}
+    assert names.keep_original_names([("d", "x"), ("d", "z")]) == {("d", "z"): "z"}
+    assert dict(names.allocate([("d", "x")], "", [("a", "x")])) == {("d", "x"): "d_x"}

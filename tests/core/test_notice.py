@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.notice import Excerpt, Stored, write_notice
+from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
 from mcp_mirror.core.preview import human_bytes
-from mcp_mirror.paths import is_whole_notice, new_base, noticed_bases
+from mcp_mirror.paths import bases_in_notice, is_whole_notice, new_base
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
@@ -29,13 +29,13 @@ HIDDEN = (
 )
 
 
-def stored(value: Any, **changes: Any) -> Stored:
+def stored(value: Any, **changes: Any) -> NoticeInput:
     blob = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
     whole = trim(blob)
     kind = kind_at(blob, whole.start)
     given_members = members(blob, whole) if kind == "object" else ()
     if "head" in changes:
-        changes["error"] = Excerpt(changes.pop("head"))
+        changes["error"] = ErrorExcerpt(changes.pop("head"))
     fields = {
         "path": BASE,
         "tool": "make_grid",
@@ -44,7 +44,7 @@ def stored(value: Any, **changes: Any) -> Stored:
         "kind": kind,
         "estimate": lambda text: len(text) // 4,
     }
-    return Stored(**{**fields, "members": given_members, **changes})
+    return NoticeInput(**{**fields, "members": given_members, **changes})
 
 
 def told(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
@@ -99,7 +99,7 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
     for changes in each:
         notice = told(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == use_of(kind)
-        assert noticed_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+        assert bases_in_notice(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
             json.loads(told(blob, "json", kind=kind, **changes))["use"]
             == f"This path stands for the result. {use_of(kind)}"
@@ -138,7 +138,7 @@ def test_json_that_is_shown_stands_in_a_json_notice_as_json_with_its_digits() ->
     assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
     assert "\n" not in notice
     assert is_whole_notice(notice)
-    assert noticed_bases(notice) == {BASE, COMPANION}
+    assert bases_in_notice(notice) == {BASE, COMPANION}
 
 
 @given(
@@ -206,7 +206,7 @@ def test_an_error_is_told_with_its_beginning() -> None:
 
 @pytest.mark.parametrize("style", ["compact", "paper"])
 def test_the_end_of_a_long_error_is_shown_with_its_last_words(style: NoticeStyle) -> None:
-    error = Excerpt("it began", "x" * 900 + "\nthe cause")
+    error = ErrorExcerpt("it began", "x" * 900 + "\nthe cause")
     notice = told("x", style, error=error)
     assert "begins:\nit began\nIt ends:\n" in notice
     assert "x\nthe cause\n" in notice
@@ -259,7 +259,7 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
         assert not set(seen) & set(HIDDEN) - set("\t\r")
         assert is_whole_notice(notice.strip()) or style == "opaque"
         assert (
-            noticed_bases(notice.strip()) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+            bases_in_notice(notice.strip()) == ({BASE, COMPANION} if "companion" in changes else {BASE})
             or style == "opaque"
         )
         if style == "json":

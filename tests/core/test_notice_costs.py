@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from mcp_mirror.core.notice import Stored, write_notice
-from mcp_mirror.core.preview import MOST_TOKENS, preview_value
+from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, preview_value
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.tokens import expecter
+from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Kind
 
 PATHS = 60
@@ -41,7 +41,9 @@ def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], flo
         blob = json.dumps(value).encode()
         kind: Kind = "object" if isinstance(value, dict) else "text"
         known = members(blob, trim(blob)) if kind == "object" else ()
-        stored = Stored("PATH", tool, json.dumps(arguments).encode(), blob, kind, expecter("openai"), known)
+        stored = NoticeInput(
+            "PATH", tool, json.dumps(arguments).encode(), blob, kind, expected_estimator("openai"), known
+        )
         notice, chance = write_notice(stored, style), random.Random(5)  # noqa: S311  # the same paths on every run
         bases = (f"{tool}-{UUID(int=chance.getrandbits(128), version=4)}" for _ in range(PATHS))
         return sum(count_tokens(notice.replace("PATH", base)) for base in bases) / PATHS
@@ -54,7 +56,7 @@ def test_a_notice_of_a_grid_costs_less_than_half_of_the_papers(cost: Callable[[s
 
 
 def test_a_notice_of_a_text_costs_its_preview_and_few_words_more(cost: Callable[[str, NoticeStyle], float]) -> None:
-    assert cost("text", "compact") <= MOST_TOKENS + 60
+    assert cost("text", "compact") <= MAX_PREVIEW_TOKENS + 60
 
 
 def test_our_notice_of_the_grid_costs_a_third_of_the_papers_own_at_most(
@@ -84,10 +86,10 @@ _FIELDS = {f"field_{number}": f"value {number}" for number in range(25)}
 )
 def test_keys_and_a_table_share_the_tokens_of_one_preview(value: Any, count_tokens: Callable[[str], int]) -> None:
     blob = json.dumps(value, ensure_ascii=False).encode()
-    stored = Stored("PATH", "t", b"{}", blob, "object", expecter("openai"), members(blob, trim(blob)))
+    stored = NoticeInput("PATH", "t", b"{}", blob, "object", expected_estimator("openai"), members(blob, trim(blob)))
     notice = write_notice(stored, "compact")
     assert ("fields of" in notice) == ("rows" in value)
-    assert count_tokens(notice) <= 1.1 * MOST_TOKENS + 30  # the estimate is within a tenth of the tokenizer
+    assert count_tokens(notice) <= 1.1 * MAX_PREVIEW_TOKENS + 30  # the estimate is within a tenth of the tokenizer
 
 
 def test_a_preview_leaves_out_the_lines_that_no_longer_fit(count_tokens: Callable[[str], int]) -> None:
@@ -95,4 +97,4 @@ def test_a_preview_leaves_out_the_lines_that_no_longer_fit(count_tokens: Callabl
     lines = preview_value(blob, "text", lambda text: len(text) // 2).lines
     assert 2 < len(lines) < 7
     assert all(len(line) == 60 for line in lines if not line.startswith("..."))
-    assert count_tokens("\n".join(lines)) < MOST_TOKENS
+    assert count_tokens("\n".join(lines)) < MAX_PREVIEW_TOKENS

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from mcp_mirror.paths import (
     MemoryPath,
-    almost_path,
-    bases_in,
-    candidate_offsets,
+    bases_in_notice,
+    find_bases,
+    find_candidate_offsets,
     is_whole_notice,
     label_of,
+    label_of_near_miss,
     new_base,
-    noticed_bases,
     parse_path,
-    path_of_uri,
+    parse_uri,
+    strip_wrapping,
     tool_label,
-    unwrap,
 )
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -66,7 +66,7 @@ def test_what_is_not_a_path_to_the_letter_is_none(text: str) -> None:
     "around", ["{}", " {}\n", '"{}"', "'{}'", "`{}`", "memory://{}", '`"memory://{}"`', '"memory:// {}"']
 )
 def test_what_models_put_around_a_path_is_taken_off(around: str) -> None:
-    assert unwrap(around.format(f"{BASE}/a")) == f"{BASE}/a"
+    assert strip_wrapping(around.format(f"{BASE}/a")) == f"{BASE}/a"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_what_models_put_around_a_path_is_taken_off(around: str) -> None:
 )
 def test_a_path_that_was_copied_wrongly_is_told_from_other_texts(text: str) -> None:
     assert parse_path(text) is None
-    assert almost_path(text) == "make_grid"
-    assert candidate_offsets(json.dumps(text).encode())
+    assert label_of_near_miss(text) == "make_grid"
+    assert find_candidate_offsets(json.dumps(text).encode())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_path_that_was_copied_wrongly_is_told_from_other_texts(text: str) -> N
     ],
 )
 def test_a_text_of_its_own_is_not_taken_for_a_mistyped_path(text: str) -> None:
-    assert almost_path(text) is None
+    assert label_of_near_miss(text) is None
 
 
 @given(UUIDS, st.sampled_from(["a", "make_grid", "x-1", "T0"]), st.booleans(), st.data())
@@ -133,14 +133,14 @@ def test_where_a_path_stands_in_json_there_is_a_candidate(
     blob = f'["before", "{spelled}", 1]'.encode()
     assert json.loads(blob)[1] == text
     (start, stop) = (blob.index(b'"', 10), blob.rindex(b'"'))
-    found = candidate_offsets(memoryview(blob))
+    found = find_candidate_offsets(memoryview(blob))
     assert found == sorted(found)
     assert any(start < offset < stop for offset in found)
 
 
 @pytest.mark.parametrize("text", ["[0.12345678901, -1.5e-05, -123456]", '["2026-11-01T12:00:00", "well-known"]', "{}"])
 def test_numbers_dates_and_words_are_no_candidates(text: str) -> None:
-    assert candidate_offsets(text.encode()) == []
+    assert find_candidate_offsets(text.encode()) == []
 
 
 OTHER = f"other-{ID}"
@@ -169,15 +169,15 @@ OTHER = f"other-{ID}"
     ],
 )
 def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:
-    assert noticed_bases(text) == bases
+    assert bases_in_notice(text) == bases
     assert is_whole_notice(text) or not bases
 
 
 @given(st.lists(st.tuples(st.sampled_from([" ", "\n", '"', ", x=", "/a "]), UUIDS)))
 def test_every_base_in_a_text_is_found(parts: list[tuple[str, Any]]) -> None:
     text = "".join(f"{before}t-{identity}" for before, identity in parts)
-    assert bases_in(text) >= {f"t-{identity}" for _, identity in parts[:1]}
-    assert all(f"t-{identity}" in " ".join(bases_in(text)) for _, identity in parts)
+    assert find_bases(text) >= {f"t-{identity}" for _, identity in parts[:1]}
+    assert all(f"t-{identity}" in " ".join(find_bases(text)) for _, identity in parts)
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,5 @@ def test_every_base_in_a_text_is_found(parts: list[tuple[str, Any]]) -> None:
     ],
 )
 def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | None) -> None:
-    found = path_of_uri(uri)
+    found = parse_uri(uri)
     assert (found and str(found)) == path

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
-from mcp_mirror.core.replies import LONGEST_ERROR, error_reply
+from mcp_mirror.core.replies import MAX_ERROR_BYTES, error_reply
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
 from mcp_mirror.payload.floods import finish
@@ -161,7 +161,7 @@ def test_no_error_is_long_and_nothing_is_hidden_in_it(text: str, times: int) -> 
     assert not isinstance(message, bytes | memoryview)
     told = json.loads(b"".join(map(bytes, message)))[0]["text"]
     assert not SEEN.search(told)
-    assert len(told.encode()) <= LONGEST_ERROR
+    assert len(told.encode()) <= MAX_ERROR_BYTES
     assert sanitize_lines("a\n\tb", 10) == "a\n\tb"
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.notice import Excerpt, Stored, write_notice
-from mcp_mirror.core.resolve import Escaped, Pointer, explain_strings, find_pointers
+from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
+from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_pointers
 from mcp_mirror.paths import MemoryPath, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
@@ -22,11 +22,11 @@ KNOWN = frozenset({"make_grid"})
 STYLES: tuple[NoticeStyle, ...] = ("compact", "paper", "json", "opaque")
 
 
-def find(arguments: Any) -> tuple[Pointer | Escaped, ...]:
+def find(arguments: Any) -> tuple[Pointer | EscapedPath, ...]:
     return find_pointers(json.dumps(arguments).encode(), KNOWN)
 
 
-def pointer_of(text: str) -> Pointer | Escaped | None:
+def pointer_of(text: str) -> Pointer | EscapedPath | None:
     found = find({"x": text})
     assert len(found) <= 1
     return found[0] if found else None
@@ -37,7 +37,7 @@ def pointer_of(text: str) -> Pointer | Escaped | None:
 def test_a_whole_string_that_is_a_path_is_a_pointer_whatever_models_put_around_it(below: str, around: str) -> None:
     found = pointer_of(around.format(BASE + below))
     assert isinstance(found, Pointer)
-    assert (found.path, found.ours, found.location) == (parse_path(BASE + below), True, ("x",))
+    assert (found.path, found.is_known, found.location) == (parse_path(BASE + below), True, ("x",))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_a_string_that_only_holds_a_path_is_a_literal(text: str) -> None:
 def test_a_path_of_a_tool_that_is_not_ours_is_a_pointer_that_may_stay_a_literal() -> None:
     found = pointer_of(FOREIGN)
     assert isinstance(found, Pointer)
-    assert (found.path, found.ours) == (MemoryPath(FOREIGN), False)
+    assert (found.path, found.is_known) == (MemoryPath(FOREIGN), False)
 
 
 @pytest.mark.parametrize("text", [f"{BASE}.", f"make_grid-{ID[:-1]}", f"make_grid-{ID[:13]}...", f"{{{{{BASE}}}}}"])
 def test_a_mistyped_path_of_ours_is_flagged_and_another_s_is_a_literal(text: str) -> None:
     found = pointer_of(text)
     assert isinstance(found, Pointer)
-    assert (found.path, found.ours, found.text) == (None, True, text)
+    assert (found.path, found.is_known, found.text) == (None, True, text)
     assert pointer_of(text.replace("make_grid", "order")) is None
 
 
@@ -91,10 +91,10 @@ def test_a_mistyped_path_of_ours_is_flagged_and_another_s_is_a_literal(text: str
 )
 def test_the_escape_sends_what_would_have_been_a_pointer(text: str, sent: str | None) -> None:
     found = pointer_of(text)
-    assert (found.text if isinstance(found, Escaped) else found) == sent
+    assert (found.text if isinstance(found, EscapedPath) else found) == sent
 
 
-def stored(**changes: Any) -> Stored:
+def stored(**changes: Any) -> NoticeInput:
     blob = b'{"raw_grid":[[1,2],[3,4]],"shape":[2,2]}'
     given = {
         "path": BASE,
@@ -105,7 +105,7 @@ def stored(**changes: Any) -> Stored:
         "estimate": len,
         "members": members(blob, trim(blob)),
     }
-    return Stored(**{**given, **changes})
+    return NoticeInput(**{**given, **changes})
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -114,7 +114,7 @@ def stored(**changes: Any) -> Stored:
     [
         {},
         {"shown": '{"a": 1}'},
-        {"error": Excerpt("failed\nhere")},
+        {"error": ErrorExcerpt("failed\nhere")},
         {"arguments": f'{{"x":"{OTHER}","y":"{FOREIGN}/a"}}'.encode()},
     ],
     ids=["plain", "shown", "error", "with paths as input"],
@@ -125,7 +125,7 @@ def test_a_whole_notice_of_ours_is_the_path_that_it_names(
 ) -> None:
     found = pointer_of(around.format(write_notice(stored(**changes), style)))
     assert isinstance(found, Pointer)
-    assert (found.path, found.ours, found.text) == (MemoryPath(BASE), True, BASE)
+    assert (found.path, found.is_known, found.text) == (MemoryPath(BASE), True, BASE)
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
@@ -136,9 +136,9 @@ def test_a_notice_of_two_values_is_no_pointer_but_a_mistake(style: NoticeStyle) 
     ):
         found = pointer_of(text)
         assert isinstance(found, Pointer)
-        assert (found.path, found.ours) == (None, True)
+        assert (found.path, found.is_known) == (None, True)
         escaped = pointer_of(f"literal:{text}")
-        assert isinstance(escaped, Escaped)
+        assert isinstance(escaped, EscapedPath)
         assert escaped.text == text
 
 

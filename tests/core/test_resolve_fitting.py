@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.resolve import Pointer, Resolved, Spelled, find_pointers, find_spelled, fit, substitute
+from mcp_mirror.core.resolve import (
+    Pointer,
+    Resolved,
+    TypedText,
+    coerce,
+    find_pointers,
+    find_typed_texts,
+    substitute_pointers,
+)
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.types import Kind, Location
@@ -96,12 +104,12 @@ def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: st
     expected = TABLE[name][wanted]
     if expected is NO:
         with pytest.raises(ToolError) as caught:
-            fit(resolved(name), frozenset({wanted}), ("grid", 0))
+            coerce(resolved(name), frozenset({wanted}), ("grid", 0))
         said = str(caught.value)
         assert all(word in said for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
         assert ("path below it" in said) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
-        assert join(fit(resolved(name), frozenset({wanted}), ("grid", 0))) == (
+        assert join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
             VALUES[name][0] if expected is SAME else expected
         )
 
@@ -109,10 +117,10 @@ def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: st
 @pytest.mark.parametrize("name", TABLE)
 def test_a_value_goes_as_it_is_where_nothing_is_declared_or_its_own_type_is_among_them(name: str) -> None:
     blob = VALUES[name][0]
-    assert fit(resolved(name), frozenset(), ()) == (blob,)
+    assert coerce(resolved(name), frozenset(), ()) == (blob,)
     own = next((kind for kind, cell in TABLE[name].items() if cell is SAME), None)
     if own:
-        assert fit(resolved(name), frozenset({own, "null", "string"}), ()) == (blob,)
+        assert coerce(resolved(name), frozenset({own, "null", "string"}), ()) == (blob,)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +134,20 @@ def test_a_value_goes_as_it_is_where_nothing_is_declared_or_its_own_type_is_amon
     ],
 )
 def test_of_several_types_the_richest_that_fits_is_taken(name: str, wanted: set[str], expected: bytes) -> None:
-    assert join(fit(resolved(name), frozenset(wanted), ())) == expected
+    assert join(coerce(resolved(name), frozenset(wanted), ())) == expected
 
 
 def test_an_error_names_every_type_and_is_bounded() -> None:
     value = Resolved(f"{BASE}/{'k' * 10_000}", b"null", "null")
     with pytest.raises(ToolError, match=r"wants integer or number, and '.*' holds null") as caught:
-        fit(value, frozenset({"number", "integer"}), ("k" * 10_000,))
+        coerce(value, frozenset({"number", "integer"}), ("k" * 10_000,))
     assert len(str(caught.value)) < 700
 
 
 @pytest.mark.parametrize("shift", range(4))
 def test_a_large_value_becomes_text_whole_wherever_it_is_cut(shift: int) -> None:
     blob = b'{"a' + b"a" * shift + b'":"' + "é€😀\\\\n".encode() * 300_000 + b'"}'
-    pieces = fit(Resolved(BASE, blob, "object"), frozenset({"string"}), ())
+    pieces = coerce(Resolved(BASE, blob, "object"), frozenset({"string"}), ())
     assert len(pieces) > len(blob) >> 20
     assert json.loads(join(pieces)).encode() == blob
 
@@ -161,10 +169,10 @@ def test_an_integer_is_a_number_without_a_fraction_by_value(text: str) -> None:
     dropped = len((whole + fraction).lstrip("-")) - len(digits)
     is_integer = not digits or dropped - len(fraction) + int(exponent or 0) >= 0
     if is_integer:
-        assert fit(value, frozenset({"integer"}), ()) == (text.encode(),)
+        assert coerce(value, frozenset({"integer"}), ()) == (text.encode(),)
     else:
         with pytest.raises(ToolError):
-            fit(value, frozenset({"integer"}), ())
+            coerce(value, frozenset({"integer"}), ())
 
 
 def put(
@@ -172,7 +180,7 @@ def put(
 ) -> bytes:
     found = find_pointers(arguments, KNOWN)
     values = {one: Resolved(one.text, blob, kind) for one in found if isinstance(one, Pointer) and one.path}
-    return join(substitute(arguments, found, values, types_at or (lambda _: frozenset())))
+    return join(substitute_pointers(arguments, found, values, types_at or (lambda _: frozenset())))
 
 
 LITERALS = st.sampled_from(
@@ -212,14 +220,14 @@ def test_all_but_the_pointers_stays_byte_for_byte_and_values_are_not_looked_into
 
 def test_arguments_without_pointers_are_the_very_same() -> None:
     arguments = b'{"a": 1.0}'
-    assert substitute(arguments, (), {}, lambda _: frozenset()) == (arguments,)
+    assert substitute_pointers(arguments, (), {}, lambda _: frozenset()) == (arguments,)
 
 
 def test_a_pointer_without_a_value_stays_and_an_escaped_path_is_sent() -> None:
     arguments = f'{{"a": "order-{BASE[10:]}", "b": "literal:{BASE}", "c": "{BASE}"}}'.encode()
     found = find_pointers(arguments, KNOWN)
     values = {one: Resolved(BASE, b"[1]", "array") for one in found[2:] if isinstance(one, Pointer)}
-    sent = join(substitute(arguments, found, values, lambda _: frozenset()))
+    sent = join(substitute_pointers(arguments, found, values, lambda _: frozenset()))
     assert sent == f'{{"a": "order-{BASE[10:]}", "b": "{BASE}", "c": [1]}}'.encode()
 
 
@@ -234,7 +242,7 @@ def test_a_value_is_not_copied() -> None:
     arguments = f'{{"a":"{BASE}"}}'.encode()
     found = find_pointers(arguments, KNOWN)
     values = {one: Resolved(BASE, blob, "array") for one in found if isinstance(one, Pointer)}
-    pieces = substitute(arguments, found, values, lambda _: frozenset())
+    pieces = substitute_pointers(arguments, found, values, lambda _: frozenset())
     assert any(piece is blob for piece in pieces)
 
 
@@ -269,9 +277,9 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
 ) -> None:
     arguments = json.dumps({"number": text, "text": "31"}).encode()
     wanted: dict[Location, frozenset[str]] = {("number",): frozenset(types.split()), ("text",): frozenset({"string"})}
-    found = find_spelled(arguments, (), wanted.__getitem__)
+    found = find_typed_texts(arguments, (), wanted.__getitem__)
     assert [str(join(item.value), "utf-8") for item in found] == ([] if sent is None else [sent])
-    whole = join(substitute(arguments, found, {}, wanted.__getitem__))
+    whole = join(substitute_pointers(arguments, found, {}, wanted.__getitem__))
     assert whole == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
@@ -279,8 +287,8 @@ def test_what_is_spelled_is_found_at_any_depth_and_pointers_are_left_alone() -> 
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()
     found = find_pointers(arguments, {"get_order"})
-    spelled = find_spelled(arguments, found, lambda _: frozenset({"integer"}))
+    spelled = find_typed_texts(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
-    assert [type(item) for item in in_order] == [Spelled, Pointer, Spelled, Spelled]
-    sent = json.loads(join(substitute(arguments, tuple(in_order), {}, lambda _: frozenset())))
+    assert [type(item) for item in in_order] == [TypedText, Pointer, TypedText, TypedText]
+    sent = json.loads(join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}

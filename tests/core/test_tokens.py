@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, estimator
+from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, upper_estimator
 from mcp_mirror.tokens.costs import decode_table, encode_table, table
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, MEDIUM_TOKENS
 from mcp_mirror.tokens.pieces import class_of, split
@@ -319,7 +319,7 @@ def test_a_json_output_of_the_ai_sdk_is_counted_with_its_keys() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_estimator_tells_what_the_estimate_of_its_provider_is(provider: TokenProvider) -> None:
-    assert estimator(provider)(PROSE.encode()) == estimate_tokens(PROSE, provider)
+    assert upper_estimator(provider)(PROSE.encode()) == estimate_tokens(PROSE, provider)
 
 
 def test_the_first_estimate_needs_little_time_and_memory() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.hostile.schemas import blocks, doubling, page
 
-from mcp_mirror.core.validation import Cost, compile_check, cost_of
+from mcp_mirror.core.validation import Cost, compile_check, estimate_cost
 
 
 def check(schema: Any, arguments: Any) -> str:
@@ -44,12 +44,12 @@ def check(schema: Any, arguments: Any) -> str:
     ids=lambda value: repr(value)[:40],
 )
 def test_the_cost_of_a_schema_is_bounded_or_unknown(schema: Any, cost: Cost | None) -> None:
-    assert cost_of(schema) == cost
+    assert estimate_cost(schema) == cost
 
 
 def test_a_long_chain_of_references_has_no_known_cost() -> None:
     defs: dict[str, Any] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(5000)}
-    assert cost_of({"$ref": "#/$defs/d0", "$defs": defs}) is None
+    assert estimate_cost({"$ref": "#/$defs/d0", "$defs": defs}) is None
 
 
 def test_work_grows_with_values_and_texts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.preview import MOST_TOKENS, Preview, outline_value, preview_rows, preview_value
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, outline_value, preview_rows, preview_value
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 
@@ -147,4 +147,4 @@ def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
     blob = json.dumps(value).encode("utf-8", "replace")
     kind: Kind = kind_at(blob, 0)
     shown = preview_value(blob, kind, words)
-    assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MOST_TOKENS + 30
+    assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MAX_PREVIEW_TOKENS + 30

@@ -104,8 +104,8 @@ LIMITS = [
 
 def test_of_grouped_errors_the_first_is_told() -> None:
     grouped = ExceptionGroup("outer", [ExceptionGroup("inner", [OSError("one"), OSError("two")]), ValueError()])
-    assert str(errors.innermost(grouped)) == "one"
-    assert str(errors.innermost(OSError("alone"))) == "alone"
+    assert str(errors.unwrap_error_group(grouped)) == "one"
+    assert str(errors.unwrap_error_group(OSError("alone"))) == "alone"
 
 
 @pytest.mark.parametrize(("endpoint", "configured", "limit"), LIMITS)

@@ -82,7 +82,7 @@ async def test_a_lost_server_and_a_failing_endpoint_end_it() -> None:
 
     async def full(_messages: Sequence[Message], _body: Any) -> Completion:
         await anyio.lowlevel.checkpoint()
-        raise EndpointError("too long", is_full=True)
+        raise EndpointError("too long", is_context_exceeded=True)
 
     async def lose(_call: Call) -> Made:
         await anyio.lowlevel.checkpoint()
@@ -130,7 +130,7 @@ async def test_what_stays_is_told(server: ScriptedServer, *, step: Any, said: st
     with pytest.raises(EndpointError) as told:
         await complete(server, step)
     assert said in str(told.value)
-    assert (told.value.is_full, len(server.seen)) == (is_full, times)
+    assert (told.value.is_context_exceeded, len(server.seen)) == (is_full, times)
 
 
 async def test_an_endpoint_that_is_not_there_is_told() -> None:

@@ -12,7 +12,7 @@ from tests.everyday.conftest import Gateway, NewPlace, Record, Row
 from tests.everyday.servers import INSTALLED, Place, Server
 from tests.real.conftest import Connection
 
-from mcp_mirror.core.preview import MOST_TOKENS
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS
 
 pytestmark = pytest.mark.xdist_group("everyday")
 
@@ -156,7 +156,7 @@ def _compare(
         assert is_object(value_of(plain)) or direct > UNTOUCHED or _has_media(plain)
         structured = json.dumps(plain.structured_content, separators=(",", ":"), ensure_ascii=False)
         whole = max(direct, count_tokens(structured) if plain.structured_content else 0)  # clients show one of them
-        most = (whole if is_shown else MOST_TOKENS) + count_tokens(path) + (BESIDE_PATH if is_shown else CLOSING)
+        most = (whole if is_shown else MAX_PREVIEW_TOKENS) + count_tokens(path) + (BESIDE_PATH if is_shown else CLOSING)
         assert through <= most + _media_lines(mirrored, count_tokens), f"{whole} became {through} tokens:\n{read}"
         check_stored(gateway, path, value_of(plain), places)
 

@@ -31,7 +31,7 @@ def page() -> Schema:
 
 
 def blocks(depth: int, last: str) -> dict[str, Any]:
-    """Arguments for `page`: blocks in blocks, the innermost of the kind `last`."""
+    """Arguments for `page`: blocks in blocks, the unwrap_error_group of the kind `last`."""
     node: dict[str, Any] = {"type": last, "children": []}
     for _ in range(depth):
         node = {"type": "card", "children": [node]}

@@ -123,7 +123,7 @@ async def test_a_minutes_worth_passes_at_once_then_each_as_its_time_comes() -> N
         bucket.pass_one()
     with pytest.raises(BusyError, match=r"has had `limits.calls_per_minute` \(3\) calls in a minute") as refused:
         bucket.pass_one()
-    assert refused.value.wait == 20
+    assert refused.value.retry_after == 20
     now[0] += 20
     bucket.pass_one()
     now[0] += 600

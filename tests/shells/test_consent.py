@@ -153,4 +153,4 @@ async def test_who_says_nothing_of_modes_shows_forms() -> None:
 
 async def test_a_client_that_answers_with_an_error_has_not_said_yes() -> None:
     with pytest.raises(FlowError, match=r"No\.$"):
-        await ask_consent(REFUSED, NullChannel(Caller("me", modern=False, capabilities=FORMS)))
+        await ask_consent(REFUSED, NullChannel(Caller("me", is_stateless=False, capabilities=FORMS)))

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_mirror.core.directory import ResourceOrigin
+from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import ToolError
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.memory.value_writer import ValueWriter

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.core.budgets import LEAST
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS
 from mcp_mirror.errors import ToolError
 from mcp_mirror.gateway.context_budgets import (
     CONVERSATION,
@@ -98,8 +98,11 @@ def test_a_harness_says_what_is_in_a_conversation_now_or_that_it_begins_anew() -
     assert spend(conversations, CHAT, 0) == 5950
     assert spend(conversations, Conversation(CHAT.key, begins_anew=True), 0) == 7900
     assert spend(conversations, Conversation(CHAT.key, 20_000), 0) == 0
-    assert spend(conversations, Conversation(CHAT.key, 8000 - LEAST + 1, begins_anew=True), 0) == LEAST - 1
-    assert spend(conversations, Conversation(CHAT.key, 5, begins_anew=True).going_on, 0) == LEAST - 1
+    assert (
+        spend(conversations, Conversation(CHAT.key, 8000 - MIN_CALL_TOKENS + 1, begins_anew=True), 0)
+        == MIN_CALL_TOKENS - 1
+    )
+    assert spend(conversations, Conversation(CHAT.key, 5, begins_anew=True).going_on, 0) == MIN_CALL_TOKENS - 1
     assert spend(conversations, Conversation(("harness", "new"), 20), 0) == 7900
     assert spend(conversations, Conversation(("harness", "newer"), 3000, begins_anew=True), 0) == 5000
 
@@ -128,7 +131,7 @@ def test_another_window_holds_for_conversations_that_go_on() -> None:
 
 def test_a_call_without_room_for_a_path_is_not_to_be_made() -> None:
     conversations = kept()
-    for tokens, spent in ((8000 - LEAST, False), (8000 - LEAST + 1, True), (8000, True)):
+    for tokens, spent in ((8000 - MIN_CALL_TOKENS, False), (8000 - MIN_CALL_TOKENS + 1, True), (8000, True)):
         with conversations.hold("me", Conversation(CHAT.key, tokens, begins_anew=True), 1000, lambda: 100) as hold:
             assert hold.is_spent is spent
 

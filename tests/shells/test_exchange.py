@@ -83,14 +83,14 @@ def standing_alone(capabilities: object) -> dict[str, Any]:
 @pytest.mark.parametrize("declared", [{}, DECLARED, OF_TASKS])
 async def test_a_client_of_the_2025_era_is_who_its_handshake_says_it_is(declared: dict[str, Any]) -> None:
     relayed = DECLARED if declared else {}
-    caller = Caller("me", modern=False, session="session", capabilities=relayed)
+    caller = Caller("me", is_stateless=False, session="session", capabilities=relayed)
     assert await callers_of(*handshake(declared)) == [("initialize", caller), ("prompts/list", caller)]
 
 
 @pytest.mark.parametrize("declared", [{}, DECLARED, OF_TASKS])
 async def test_a_client_of_the_2026_era_is_who_each_request_says_it_is(declared: dict[str, Any]) -> None:
     relayed = DECLARED if declared else {}
-    caller = Caller("me", modern=True, session=None, capabilities=relayed)
+    caller = Caller("me", is_stateless=True, session=None, capabilities=relayed)
     assert await callers_of(standing_alone(declared)) == [("prompts/list", caller)]
 
 

@@ -15,7 +15,7 @@ import mcp_types as types
 import pytest
 from tests.load import slowness
 
-from mcp_mirror.core.examination import Examined, examine
+from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
@@ -85,8 +85,8 @@ class Program:
 Keep = Callable[..., AbstractAsyncContextManager[tuple[ReconnectingConnection, Program]]]
 
 
-async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Examined, ...]:
-    return tuple(examine(json.loads(bytes(item)), policy.bounds) for item in items)
+async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+    return tuple(inspect_tool(json.loads(bytes(item)), policy.bounds) for item in items)
 
 
 @pytest.fixture

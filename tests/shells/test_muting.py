@@ -74,5 +74,5 @@ def test_an_error_is_told_by_its_code_and_a_missing_capability_by_its_name() -> 
     )
     wanted = unsaid("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
     assert (wanted.code, wanted.data) == (types.INTERNAL_ERROR, None)
-    assert "wants the user to open a page" in wanted.said
+    assert "wants the user to open a page" in wanted.peer_message
     assert unsaid("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR

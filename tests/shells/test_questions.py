@@ -32,7 +32,7 @@ Answer = Mapping[str, Any] | RefusedError
 class Client:
     """A client that writes down what it hears, and answers each question by its message."""
 
-    caller: Caller = field(default_factory=lambda: Caller("me", modern=False, session="s", capabilities=ALL))
+    caller: Caller = field(default_factory=lambda: Caller("me", is_stateless=False, session="s", capabilities=ALL))
     log_level: str | None = "notice"
     wants_progress: bool = True
     is_waiting: bool = True

@@ -20,7 +20,7 @@ from mcp_mirror.workers.schemas import SchemaWorkers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mcp_mirror.core.examination import Examined
+    from mcp_mirror.core.tool_inspection import InspectedTool
 
 
 POLICY = UpstreamPolicy("up", StdioEndpoint("x"), deny=("denied",), bounds=UpstreamBounds(max_tools=100))
@@ -34,7 +34,7 @@ async def workers() -> AsyncIterator[SchemaWorkers]:
             yield opened
 
 
-async def examined(workers: SchemaWorkers, *tools: Any) -> list[Examined]:
+async def examined(workers: SchemaWorkers, *tools: Any) -> list[InspectedTool]:
     items = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in tools]
     return list(await workers.examine(POLICY, items))
 
@@ -50,8 +50,8 @@ async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWor
     found = await examined(workers, PLAIN, recursive, broken, b"[]", b'{"name":5}', tool("denied", {}))
     assert [one.name for one in found] == ["plain", "recursive", "broken", "", "", "denied"]
     assert [one.check is None for one in found[:3]] == [False, True, True]
-    assert [one.wrong is None for one in found[:2]] == [True, True]
-    assert str(found[2].wrong).startswith("its input schema is not valid")
+    assert [one.schema_error is None for one in found[:2]] == [True, True]
+    assert str(found[2].schema_error).startswith("its input schema is not valid")
 
 
 async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) -> None:
@@ -64,7 +64,7 @@ async def test_a_large_schema_is_examined_in_a_process(workers: SchemaWorkers) -
     (found,) = await examined(workers, tool("large", {"properties": properties}))
     assert found.check is not None
     assert found.check({"p1": "x"})
-    assert found.widened["properties"]["p1"]["anyOf"][0]["type"] == "integer"
+    assert found.twin_schema["properties"]["p1"]["anyOf"][0]["type"] == "integer"
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ async def test_a_large_schema_is_examined_in_a_process(workers: SchemaWorkers) -
 async def test_a_tool_over_a_budget_is_not_served(workers: SchemaWorkers, given: Any, why: str) -> None:
     found = await examined(workers, given, PLAIN)
     assert [one.name for one in found] == [given["name"], "plain"]
-    assert why in str(found[0].excess)
-    assert found[1].excess is None
+    assert why in str(found[0].rejection)
+    assert found[1].rejection is None
 
 
 async def test_a_schema_that_takes_too_long_to_compile_is_not_validated(workers: SchemaWorkers) -> None:
     patterns = {f"p{n}": {"pattern": f"(a{{1,200}}){{1,200}}{n}"} for n in range(3000)}
     found = await examined(workers, tool("patterns", {"properties": patterns}), PLAIN)
-    assert "to compile" in str(found[0].wrong)
-    assert len(found[0].widened["properties"]) == 3000
+    assert "to compile" in str(found[0].schema_error)
+    assert len(found[0].twin_schema["properties"]) == 3000
     assert found[1].check is not None
 
 

@@ -18,7 +18,7 @@ from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, run_until_signal
-from mcp_mirror.tokens import expecter
+from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.upstream import Upstream
 
@@ -103,7 +103,7 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
 def report(application: Application) -> list[str]:
     """Print the table of upstreams and twins, and return the problems."""
     catalog = application.gateway.catalog
-    expect = expecter(application.gateway.mirror.provider)
+    expect = expected_estimator(application.gateway.mirror.provider)
     table = Table(box=box.SIMPLE)
     for name in ("upstream", "tool"):
         table.add_column(name, overflow="fold")  # people copy whole names

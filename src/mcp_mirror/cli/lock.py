@@ -109,7 +109,7 @@ def _pin(upstream: Upstream, problems: list[str]) -> Pinned | None:
         problems.append(f"Upstream {policy.name!r} cannot be listed: {upstream.status.detail or 'it is down.'}")
         return None
     problems.extend(listing.problems)
-    served = [one.raw for one in listing.examined if not one.excess] if listing.examined else listing.tools
+    served = [one.raw for one in listing.examined if not one.rejection] if listing.examined else listing.tools
     return pin_upstream(policy, listing.instructions, served, problems)
 
 

@@ -14,7 +14,7 @@ import anyio
 import typer
 
 from mcp_mirror.config import find_config, load_config
-from mcp_mirror.errors import MirrorError, frames_of, innermost
+from mcp_mirror.errors import MirrorError, summarize_traceback, unwrap_error_group
 from mcp_mirror.observability.logging import set_up_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import new_event_loop
@@ -135,11 +135,11 @@ async def _stop_on_signal(
 
 def exit_with_error(error: BaseException) -> NoReturn:
     """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
-    cause = innermost(error)
+    cause = unwrap_error_group(error)
     if isinstance(cause, SystemExit):  # the reader of our output closed its end (`| head`)
         raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
-        print_note(f"mcp-mirror: the gateway failed with an unexpected error: {frames_of(cause)}.")
+        print_note(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
         raise typer.Exit(1) from None
     print_note(f"mcp-mirror: {cause}")
     raise typer.Exit(_MISCONFIGURED) from None

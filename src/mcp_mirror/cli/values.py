@@ -30,7 +30,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.files import bytes_of
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
-from mcp_mirror.paths import tool_label, unwrap
+from mcp_mirror.paths import tool_label, strip_wrapping
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -69,7 +69,7 @@ class _StoredValues:
             async with aclosing(FrameScanner(child_watchdog)) as scanner:
                 found = await recall(self.store, scanner, self.namespace, path) if path else None
         if found is None:
-            raise await unknown_path(self.store, self.namespace, unwrap(text))
+            raise await unknown_path(self.store, self.namespace, strip_wrapping(text))
         return found
 
 

@@ -1,16 +1,17 @@
-"""How many tokens an answer costs, and how many it may, so that answers can never overflow a conversation's window.
+"""Context budgets: the tokens that a result costs and the tokens that a call may send.
 
-Of a window of W tokens a share r is kept for what others write; C = W - ceil(W * r) is ours. An account knows what a
-conversation holds (`sent`) and what the calls under way may yet send (`held`); its room is C - sent - held. Whatever
-the calls, their sizes and their order, `sent + held <= C` holds once it does, for each step keeps it:
+Of a context window of W tokens, the share r is reserved for everything that the gateway does not send; the gateway's
+capacity is C = W - ceil(W * r). An account records the tokens that a conversation contains (`sent`) and the tokens
+that running calls may still send (`reserved`); its room is C - sent - reserved. The invariant
+`sent + reserved <= C` is kept by every step, for all calls, sizes and orders:
 
-    a call begins:         held grows by a share of the room, at most the room
-    its answer is larger:  held grows by what is wanting, if the room has it
-    it ends:               sent grows by the answer's cost, which is at most what the call holds; that is no more held
+    a call begins:         reserved grows by a share of the room, at most by the room
+    its result is larger:  reserved grows by the difference if the room is large enough
+    the call ends:         sent grows by the result's cost, at most the call's reservation; the reservation is released
 
-Where the harness says that there is more than C in a conversation, or the definitions of the tools alone are, there is
-no room, and nothing that costs anything is sent. Nothing is counted twice or forgotten: an answer that does not fit is
-exchanged for one that does before it is sent, at worst for one without words, which costs nothing.
+If the harness reports more than C tokens, or the tool definitions need more than C tokens, the room is 0 and the
+gateway sends only results that cost nothing. A result that does not fit is replaced by a smaller one before the
+gateway sends it, in the last resort by an error without text, which costs nothing.
 """
 
 import math
@@ -27,106 +28,102 @@ from mcp_mirror.types import Buffer, Segments
 
 Estimate = Callable[[Buffer], int]
 
-SHARE: Final = 4
-"""One call may hold this part of the room: so budgets fall slowly, and calls made at once leave something to each."""
-LEAST: Final = 128
-"""With less room nothing is called: a path is up to 102 bytes, and no text costs more tokens than it has bytes."""
-NOTICE: Final = 600
-"""Tokens that leave room for a notice of any style in nearly every case; with less, a path alone is told."""
+ROOM_DIVISOR: Final = 4
+"""One call may reserve this part of the room: budgets shrink slowly, and concurrent calls all get a part."""
+MIN_CALL_TOKENS: Final = 128
+"""With less room the gateway calls no tool: a path has up to 102 bytes, and a text costs at most a token per byte."""
+NOTICE_TOKENS: Final = 600
+"""Tokens that are enough for nearly every notice of any style; with fewer, only the path is returned."""
 
-_MEDIA_BYTES: Final = 64
-"""Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, which is little."""
-_DECODED: Final = 1 << 20
-"""Bytes up to which a text is counted as it is read; a longer one as it is written, which costs no less."""
-_TOLD: Final = frozenset({b'"image"', b'"audio"'})
+_BYTES_PER_MEDIA_TOKEN: Final = 64
+"""Bytes of base64 for each token of a recording: 32 tokens a second (Gemini) at 12 kbit/s, a low bit rate."""
+_MAX_DECODED_BYTES: Final = 1 << 20
+"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs no less."""
+_MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAccount:
-    """What is in one conversation, in estimated tokens."""
+    """The contents of one conversation in estimated tokens."""
 
     capacity: int
-    """What may be in it at most."""
+    """Tokens that the gateway may send to the conversation."""
     sent: int = 0
-    held: int = 0
+    reserved: int = 0
 
     @property
     def room(self) -> int:
-        """What may yet be held."""
-        return max(self.capacity - self.sent - self.held, 0)
+        """Tokens that calls may still reserve."""
+        return max(self.capacity - self.sent - self.reserved, 0)
 
     def share(self, wanted: int) -> int:
-        """How much of the room a call gets that wants so much: less than `LEAST` where there is no room to call."""
-        return min(wanted, max(self.room // SHARE, min(self.room, LEAST)))
+        """The tokens that a call gets of those it wants; less than `MIN_CALL_TOKENS` if there is no room for a call."""
+        return min(wanted, max(self.room // ROOM_DIVISOR, min(self.room, MIN_CALL_TOKENS)))
 
-    def hold(self, tokens: int) -> "TokenAccount":
-        """With more held, out of the room."""
-        return replace(self, held=self.held + tokens)
+    def reserve(self, tokens: int) -> "TokenAccount":
+        """The account with this many more tokens reserved."""
+        return replace(self, reserved=self.reserved + tokens)
 
-    def settle(self, held: int, cost: int) -> "TokenAccount":
-        """With what a call held given back, and what it sent counted."""
-        return replace(self, sent=self.sent + cost, held=self.held - held)
+    def settle(self, reserved: int, cost: int) -> "TokenAccount":
+        """The account after a call: its reservation is released, and the tokens that it sent are counted."""
+        return replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
 
 
 def capacity_of(policy: ContextPolicy) -> int | None:
-    """Tokens of a window that are ours; None where no account is kept."""
+    """Tokens of a context window that the gateway may fill; None if no window is configured."""
     return None if policy.window is None else policy.window - math.ceil(policy.window * policy.reserve)
 
 
-def wanted_by(mirror: MirrorPolicy, inline_budget: int, *, brings_back: bool) -> int:
+def tokens_wanted(mirror: MirrorPolicy, inline_budget: int, *, is_retrieval: bool) -> int:
     """Tokens that a call may need under these budgets.
 
     Args:
         mirror: The budgets.
-        inline_budget: That of the tool itself.
-        brings_back: It is the call that shows a stored value whole.
+        inline_budget: The tool's own inline budget.
+        is_retrieval: The call returns a whole stored value.
     """
-    if brings_back:
-        return max(mirror.answer_budget, LEAST)
-    return max(mirror.inline_budget, inline_budget, mirror.error_budget, mirror.read_budget) + NOTICE
+    if is_retrieval:
+        return max(mirror.answer_budget, MIN_CALL_TOKENS)
+    return max(mirror.inline_budget, inline_budget, mirror.error_budget, mirror.read_budget) + NOTICE_TOKENS
 
 
-def lowered(mirror: MirrorPolicy, tokens: int) -> MirrorPolicy:
-    """The same rules with no budget over what a call holds; a path alone where a notice might not fit."""
+def lower_budgets(mirror: MirrorPolicy, tokens: int) -> MirrorPolicy:
+    """The policy with each budget at most a call's reservation; only paths are returned if a notice might not fit."""
     return replace(
         mirror,
         inline_budget=min(mirror.inline_budget, tokens),
         error_budget=min(mirror.error_budget, tokens),
-        read_budget=min(mirror.read_budget, tokens - min(tokens // 8, NOTICE)),  # what is said below a window
+        read_budget=min(mirror.read_budget, tokens - min(tokens // 8, NOTICE_TOKENS)),  # the lines below a window
         answer_budget=min(mirror.answer_budget, tokens),
-        notice=mirror.notice if tokens >= NOTICE else "opaque",
+        notice=mirror.notice if tokens >= NOTICE_TOKENS else "opaque",
     )
 
 
-def cost_of(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int:
-    """Tokens that a model reads of a result: its content, or the structured content where that is more.
+def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate) -> int:
+    """Tokens that a model reads of a result: of its content or its structured content, the larger number.
 
-    Clients show the one or the other. A question to the user has neither, and costs nothing.
+    Clients show either of the two. An input-required result has neither and costs nothing.
     """
     structured = _whole(members.get("structuredContent", b""))
     blocks = open_array(_whole(members.get("content", b"[]"))) or ()
     return max(estimate(structured) if structured else 0, sum(_block_cost(raw, estimate) for raw in blocks))
 
 
-def media_cost(size: int) -> int:
-    """Tokens that an image, a recording or a file of so many bytes of base64 costs at most."""
-    return max(IMAGE_TOKENS, size // _MEDIA_BYTES)
+def count_media_tokens(size: int) -> int:
+    """Tokens that an image, a recording or a file of this many bytes of base64 costs at most."""
+    return max(IMAGE_TOKENS, size // _BYTES_PER_MEDIA_TOKEN)
 
 
 def _block_cost(raw: Buffer, estimate: Estimate) -> int:
     block = open_object(raw) or {}
-    text = block.get("text", b"")
-    if bytes(text[:1]) == b'"' and bytes(block.get("type", b"")) == b'"text"':
-        return _text_cost(text, estimate)
+    kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
+    if kind == b'"text"' and bytes(literal[:1]) == b'"':
+        if len(literal) > _MAX_DECODED_BYTES:
+            return estimate(literal)
+        text = msgspec.json.decode(literal, type=str).encode()
+        return estimate(text) if text else 0
     is_file = "blob" in (open_object(block.get("resource", b"null")) or {})
-    return media_cost(len(raw)) if is_file or bytes(block.get("type", b"")) in _TOLD else estimate(raw)
-
-
-def _text_cost(literal: Buffer, estimate: Estimate) -> int:
-    if len(literal) > _DECODED:
-        return estimate(literal)
-    text = msgspec.json.decode(literal, type=str).encode()
-    return estimate(text) if text else 0
+    return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)
 
 
 def _whole(member: Buffer | Segments) -> Buffer:

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.agreement import BLOCKS, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
+from mcp_mirror.core.content_comparison import BLOCKS, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
 from mcp_mirror.core.media import Media, media_in
-from mcp_mirror.core.notice import Excerpt
+from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
 from mcp_mirror.payload.json_spans import kind_at, members, text_end, text_pieces, text_start, trim
@@ -36,7 +36,7 @@ that spells the value), `repeats.items` (a text for each item of the value), `re
 spells the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 """
 
-UNTOUCHED: Final = 300
+PASS_THROUGH_TOKENS: Final = 300
 """Tokens below which a result that is not an object passes as it came: naming its path would cost a tenth and more."""
 
 _MEDIA_BYTES: Final = 5 << 20
@@ -111,7 +111,7 @@ class Captured:
     media: tuple[tuple[str, str], ...] = ()
     """Each image, recording and file: its JSON Pointer, in the companion if the content is there, and what it is."""
     is_error: bool = False
-    error: Excerpt | None = None
+    error: ErrorExcerpt | None = None
     """Of an error that is too large to be shown."""
 
 
@@ -193,7 +193,7 @@ def capture(
     unseen = len(passed) + len(read.texts) < len(read.blocks)
     if not rules.preview:
         value, companion = _hidden(value), companion and _hidden(companion)
-    is_short = whole is not None and companion is not None and companion.tokens < UNTOUCHED
+    is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
@@ -250,7 +250,7 @@ def _passes_untouched(
         return False
     budget = rules.error_budget if is_error else rules.inline_budget
     if rules.mode == "auto" and not is_error:
-        budget = min(budget, UNTOUCHED - 1)
+        budget = min(budget, PASS_THROUGH_TOKENS - 1)
     if not _is_within(read, budget, estimate):
         return False
     return is_error or rules.mode == "large" or not _is_object(read, decode)
@@ -450,11 +450,11 @@ def _text(literal: Buffer) -> str:
     return msgspec.json.decode(literal, type=str)
 
 
-def _excerpt(value: Draft) -> Excerpt:
+def _excerpt(value: Draft) -> ErrorExcerpt:
     """The beginning and the end of an error, as text."""
     if value.kind != "text":
         ends = (value.blob[:_HEAD_BYTES], value.blob[-_HEAD_BYTES // 2 :] if len(value.blob) > 2 * _HEAD_BYTES else b"")
-        return Excerpt(*(str(bytes(end), "utf-8", "ignore") for end in ends))
+        return ErrorExcerpt(*(str(bytes(end), "utf-8", "ignore") for end in ends))
     whole = trim(value.blob)
     head = text_start(value.blob, whole, _HEAD_BYTES)
-    return Excerpt(head, text_end(value.blob, whole, _HEAD_BYTES) if whole.length > 2 * _HEAD_BYTES else "")
+    return ErrorExcerpt(head, text_end(value.blob, whole, _HEAD_BYTES) if whole.length > 2 * _HEAD_BYTES else "")

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.capture import WRAPPER, CaptureRules
-from mcp_mirror.core.examination import Examined, examine
-from mcp_mirror.core.naming import NOBODYS, Names, Origin
+from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.schema import EXECUTION, Schema, twin_of
+from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
 from mcp_mirror.payload.floods import Steps
@@ -47,7 +47,7 @@ class CatalogEntry:
     """A bound on the work of validation; None if it may take exponential time."""
     is_validated: bool = True
     """Whether arguments are validated before they are sent."""
-    may_repeat: bool = False
+    is_repeatable: bool = False
     """It is marked read-only, and the user lets such calls be made once more where the connection is lost."""
     mirrored: bool = True
     """False: the original itself, beside its twin or instead of it; nothing is resolved and nothing captured."""
@@ -72,7 +72,7 @@ class Catalog:
     """Names that are kept from whoever is shown this."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
 
-    def seen_by(self, caller: Caller) -> "Catalog":
+    def visible_to(self, caller: Caller) -> "Catalog":
         """What of it one may see whose token may not be good for all."""
         if not self.required or caller.scopes is None:
             return self
@@ -117,7 +117,7 @@ class _Found:
     """A tool that is to be served."""
 
     policy: UpstreamPolicy
-    examined: Examined
+    examined: InspectedTool
     finding: Finding | None
     """In what it is not as it was pinned."""
 
@@ -132,7 +132,7 @@ class _Found:
         return self.policy.name, self.name
 
 
-Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | Examined]]]
+Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | InspectedTool]]]
 """Tools that were not examined yet are examined."""
 
 
@@ -148,7 +148,7 @@ class CatalogRules:
     """List only the originals, under their own names where no two are the same."""
     pins: Pins = NO_PINS
     """What the tools' definitions were, and what is done with those that differ."""
-    held: Mapping[str, Origin] = field(default_factory=lambda: NOBODYS)
+    held: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
     """Names that are one tool's and can be no other's."""
 
     @property
@@ -173,7 +173,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     quarantined: dict[str, Finding] = {}
-    names = Names(rules.reserved, rules.held)
+    names = NameAllocator(rules.reserved, rules.held)
     for mirrored in rules.kinds:
         named = yield from _names_of(
             found, pinned, names, rules.mirror.suffix if mirrored else "", keep=rules.transparent
@@ -205,35 +205,35 @@ def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Steps[Catalog]:
 
 
 def _names_of(
-    found: Iterable[_Found], pinned: Collection[Origin], names: Names, suffix: str, *, keep: bool
+    found: Iterable[_Found], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keep: bool
 ) -> Steps[Mapping[Origin, str]]:
     """What each tool is called. What is not pinned changes no name of what is, and of what was and has gone."""
     known = frozenset(pinned)
     new = [one.origin for one in found if one.origin not in known]
     named: dict[Origin, str] = {}
     for group in (pinned, new):
-        named |= names.keep(group) if keep else {}
-        for one, name in names.name_all([one for one in group if one not in named], suffix, tuple(named)):
+        named |= names.keep_original_names(group) if keep else {}
+        for one, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
             yield
             named[one] = name
     return named
 
 
 def _admitted(
-    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | Examined], pins: Pins, problems: list[str]
+    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | InspectedTool], pins: Pins, problems: list[str]
 ) -> Steps[list[_Found]]:
     admitted: dict[str, _Found] = {}
     for tool in tools:
         yield
-        examined = tool if isinstance(tool, Examined) else Examined(tool)
+        examined = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
         if not (name := examined.name):
             problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
         elif name in admitted:
             problems.append(f"Upstream {policy.name!r} lists tool {_told(name)} twice: the first is served.")
         elif policy.admits(name):
-            examined = examined if examined is tool else examine(examined.raw, policy.bounds)
-            if examined.excess:
-                why = examined.excess
+            examined = examined if examined is tool else inspect_tool(examined.raw, policy.bounds)
+            if examined.rejection:
+                why = examined.rejection
                 problems.append(f"Upstream {policy.name!r} lists tool {_told(name)}, which is not served: {why}.")
                 continue
             if len(admitted) == policy.bounds.max_tools:
@@ -249,12 +249,12 @@ def _told(name: str) -> str:
     return repr(name if len(name) <= _NAME else f"{name[:_NAME]}...")
 
 
-def _problems_of(policy: UpstreamPolicy, examined: Examined) -> Iterator[str]:
+def _problems_of(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
     of = f"Tool {_told(examined.name)} of upstream {policy.name!r}"
-    if examined.spoilt:
-        yield f"{of}: its {', '.join(examined.spoilt)} cannot be passed on."
-    if examined.wrong:
-        yield f"{of}: {examined.wrong}; its arguments are passed on unchecked."
+    if examined.invalid_members:
+        yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
+    if examined.schema_error:
+        yield f"{of}: {examined.schema_error}; its arguments are passed on unchecked."
 
 
 _ANY: Final[Schema] = {"type": "object"}
@@ -263,9 +263,9 @@ _ANY: Final[Schema] = {"type": "object"}
 def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**examined.kept, **described, "name": name, "inputSchema": _own_schema(examined)}
+    original = {**examined.valid_members, **described, "name": name, "inputSchema": _own_schema(examined)}
     original.pop(EXECUTION, None)
-    twin = twin_of(examined.kept, name, examined.widened, policy.description)
+    twin = twin_of(examined.valid_members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,
@@ -278,7 +278,7 @@ def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> C
         check=examined.check,
         cost=examined.cost,
         is_validated=examined.is_validated,
-        may_repeat=one.policy.repeat_read_only and _is_read_only(examined.raw),
+        is_repeatable=one.policy.repeat_read_only and _is_read_only(examined.raw),
         mirrored=mirrored,
     )
 
@@ -288,7 +288,7 @@ def _is_read_only(raw: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _own_schema(examined: Examined) -> Schema:
+def _own_schema(examined: InspectedTool) -> Schema:
     """As the upstream wrote it, wherever clients take it: some drop the whole list for one without an object's type."""
     schema = examined.raw.get("inputSchema")
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema

@@ -14,16 +14,16 @@ from mcp_mirror.core.schema import fit_name
 Origin = tuple[str, str]
 """A tool: its upstream's name, and its own."""
 
-NOBODYS: Final[Mapping[str, Origin]] = MappingProxyType({})
+NO_NAMES: Final[Mapping[str, Origin]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Names:
+class NameAllocator:
     """Names that are given out, each once."""
 
     reserved: Collection[str] = ()
     """Names of our own tools."""
-    held: Mapping[str, Origin] = field(default_factory=lambda: NOBODYS)
+    held: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
     """Names that are, or were a while ago, one tool's: nobody else gets them, or a client would call another tool."""
     _given: set[str] = field(default_factory=set)
     _taken: set[str] = field(default_factory=set)
@@ -31,7 +31,7 @@ class Names:
     def __post_init__(self) -> None:
         self._taken |= {name.casefold() for name in self.reserved}
 
-    def keep(self, tools: Collection[Origin]) -> dict[Origin, str]:
+    def keep_original_names(self, tools: Collection[Origin]) -> dict[Origin, str]:
         """Let tools keep the very names that they have, where no two have the same one and it is not another's."""
         times = Counter(name for _, name in tools)
         free = [one for one in tools if times[one[1]] == 1 and self._is_for(one[1], one) and one[1] not in self._given]
@@ -39,7 +39,7 @@ class Names:
             self._give(name)
         return {one: one[1] for one in free}
 
-    def name_all(
+    def allocate(
         self, tools: Iterable[Origin], suffix: str, others: Iterable[Origin] = ()
     ) -> Iterator[tuple[Origin, str]]:
         """Names for tools, one by one: with the upstream's before it where two have one name, else with a number.

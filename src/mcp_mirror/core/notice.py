@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_mirror.core.preview import (
-    MOST_TOKENS,
+    MAX_PREVIEW_TOKENS,
     Estimate,
     Preview,
+    count_bytes,
     human_bytes,
     outline_hidden,
     outline_value,
     preview_rows,
     preview_value,
-    size_of,
 )
-from mcp_mirror.paths import LABEL_OF_SHOWN, LABEL_OF_TEXT, escape_token, position_token, unescape_token
+from mcp_mirror.paths import PATH_LINE_PREFIX, TEXT_PATH_LINE_PREFIX, escape_token, position_token, unescape_token
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
@@ -51,7 +51,7 @@ _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class ErrorExcerpt:
     """The beginning and the end of an error that is too large to be shown."""
 
     head: str
@@ -60,7 +60,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class NoticeInput:
     """A stored value as its notice needs it."""
 
     path: str
@@ -78,29 +78,29 @@ class Stored:
     """The path of what else the result said."""
     media: tuple[tuple[str, str], ...] = ()
     """Images, recordings and files: the path of each, and what it is."""
-    error: Excerpt | None = None
+    error: ErrorExcerpt | None = None
     preview: bool = True
     """Something of the value may be shown. False: keys by their positions, values by type and size."""
     is_error: bool = False
 
 
-def write_notice(stored: Stored, style: NoticeStyle) -> str:
+def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
     """The notice of a stored result."""
     return _STYLES[style](stored)
 
 
-def _compact(stored: Stored) -> str:
+def _compact(stored: NoticeInput) -> str:
     """The path first, since models paste the beginning of a notice into an argument; below a shown value, last."""
     named = _named_media(stored)
     if stored.shown is not None:
         gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
-        text_path = (f'{LABEL_OF_TEXT}"{stored.companion}"',) if stored.companion else ()
-        return stored.shown + gap + "\n".join((f'{LABEL_OF_SHOWN}"{stored.path}"', *text_path, *named))
+        text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
+        return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
     also = ("The same result's text:", stored.companion) if stored.companion else ()
     return "\n".join((f'"{stored.path}"', *_told(stored), *named, *also, _use(stored)))
 
 
-def _told(stored: Stored) -> tuple[str, ...]:
+def _told(stored: NoticeInput) -> tuple[str, ...]:
     """What the value is, with a preview where one is allowed."""
     if stored.is_error and not stored.preview:
         return (f"{_STANDS} an error ({_outline(stored)}).",)
@@ -114,20 +114,20 @@ def _told(stored: Stored) -> tuple[str, ...]:
     return (f"{_STANDS} {shown.summary}{':' if shown.lines else '.'}", *shown.lines)
 
 
-def _told_object(stored: Stored) -> tuple[str, ...]:
+def _told_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, where it contains a table, the fields of that in the tokens that are left."""
     has_table = stored.preview and preview_rows(stored.blob, stored.members, stored.estimate) is not None
-    listed = _listed(stored, MOST_TOKENS // 2 if has_table else MOST_TOKENS)
-    room = MOST_TOKENS - stored.estimate(listed.encode())
+    listed = _listed(stored, MAX_PREVIEW_TOKENS // 2 if has_table else MAX_PREVIEW_TOKENS)
+    room = MAX_PREVIEW_TOKENS - stored.estimate(listed.encode())
     rows = preview_rows(stored.blob, stored.members, stored.estimate, room) if has_table else None
     return (f"{_STANDS} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
 
 
-def _preview(stored: Stored) -> Preview:
+def _preview(stored: NoticeInput) -> Preview:
     return preview_value(stored.blob, stored.kind, stored.estimate)
 
 
-def _excerpt_lines(error: Excerpt) -> tuple[str, ...]:
+def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
     head = cut(sanitize_to_lines(error.head), _HEAD)
     if not error.tail:
         return (head,)
@@ -136,7 +136,7 @@ def _excerpt_lines(error: Excerpt) -> tuple[str, ...]:
     return (head, "It ends:", tail)
 
 
-def _named_media(stored: Stored) -> tuple[str, ...]:
+def _named_media(stored: NoticeInput) -> tuple[str, ...]:
     """A line for each image, recording or file."""
     if not stored.preview:
         return ()
@@ -145,14 +145,14 @@ def _named_media(stored: Stored) -> tuple[str, ...]:
     return (*lines, *([f"and {more:,} more"] if more > 0 else ()))
 
 
-def _use(stored: Stored) -> str:
+def _use(stored: NoticeInput) -> str:
     """How to use the path; `path/key` only where the value has something below it."""
     if stored.kind == "array":
         return _USE_ITEM
     return _USE_BELOW if stored.kind == "object" else _USE
 
 
-def _listed(stored: Stored, room: int) -> str:
+def _listed(stored: NoticeInput, room: int) -> str:
     shown, left = _shown_keys(stored, lambda key, value: f"{as_json_string(f'/{key}', _KEY)} {value}", _KEYS)
     room, fitting = room - _MORE_TOKENS, 0
     for said in shown:
@@ -164,7 +164,7 @@ def _listed(stored: Stored, room: int) -> str:
     return ", ".join((*shown[:fitting], *([f"and {left:,} more keys"] if left else ())))
 
 
-def _paper(stored: Stored) -> str:
+def _paper(stored: NoticeInput) -> str:
     given = strip_invisible(str(bytes(stored.arguments[: 2 * _ARGUMENTS]), "utf-8", "ignore"), _ARGUMENTS)
     content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
     also = f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
@@ -178,7 +178,7 @@ def _paper(stored: Stored) -> str:
     )
 
 
-def _paper_error(stored: Stored) -> str:
+def _paper_error(stored: NoticeInput) -> str:
     if stored.is_error and not stored.preview:
         return "\nThe output is an error."
     if stored.error is None:
@@ -186,7 +186,7 @@ def _paper_error(stored: Stored) -> str:
     return "\n".join(("\nThe output is an error that begins:", *_excerpt_lines(stored.error)))
 
 
-def _paper_keys(stored: Stored) -> str:
+def _paper_keys(stored: NoticeInput) -> str:
     longest = 2 * _KEY + _NAME
     shown, left = _shown_keys(
         stored, lambda key, _: f"- {as_json_string(f'{stored.path}/{key}', longest)}", _PAPER_KEYS
@@ -195,7 +195,7 @@ def _paper_keys(stored: Stored) -> str:
     return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
 
-def _json(stored: Stored) -> str:
+def _json(stored: NoticeInput) -> str:
     stub: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(_size(stored))}
     if stored.shown is None and stored.error is None:
         stub |= _json_preview(stored)
@@ -211,7 +211,7 @@ def _json(stored: Stored) -> str:
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 
-def _json_preview(stored: Stored) -> dict[str, Any]:
+def _json_preview(stored: NoticeInput) -> dict[str, Any]:
     if stored.kind == "object":
         shown, left = _shown_keys(stored, lambda key, value: _dumped({unescape_token(key): value}), _KEYS)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
@@ -257,11 +257,11 @@ def _json_end(text: str, limit: int) -> str:
     return end
 
 
-def _opaque(stored: Stored) -> str:
+def _opaque(stored: NoticeInput) -> str:
     return f"{stored.path}\n"
 
 
-_STYLES: Final[Mapping[NoticeStyle, Callable[[Stored], str]]] = {
+_STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
     "compact": _compact,
     "paper": _paper,
     "json": _json,
@@ -269,11 +269,11 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[Stored], str]]] = {
 }
 
 
-def _size(stored: Stored) -> int:
-    return len(stored.blob) if stored.kind == "binary" else size_of(stored.blob, trim(stored.blob))
+def _size(stored: NoticeInput) -> int:
+    return len(stored.blob) if stored.kind == "binary" else count_bytes(stored.blob, trim(stored.blob))
 
 
-def _outline(stored: Stored) -> str:
+def _outline(stored: NoticeInput) -> str:
     """Kind and size, without a byte of the value."""
     if stored.kind == "binary":
         return f"{stored.kind} {human_bytes(len(stored.blob))}"
@@ -284,7 +284,7 @@ def _outline(stored: Stored) -> str:
     )
 
 
-def _shown_keys(stored: Stored, say: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
+def _shown_keys(stored: NoticeInput, say: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
     """Each key of an object with what it holds, in the words of `say`, as long as there is room; and how many more.
 
     Keys are as they stand in paths, or their positions where nothing of the value may be shown.

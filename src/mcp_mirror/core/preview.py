@@ -27,7 +27,7 @@ from mcp_mirror.types import Buffer, Kind, Member, Span
 
 Estimate = Callable[[Buffer], int]
 
-MOST_TOKENS: Final = 150
+MAX_PREVIEW_TOKENS: Final = 150
 """Expected tokens that a preview costs at most."""
 
 _UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -98,7 +98,9 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
     )
 
 
-def preview_rows(blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MOST_TOKENS) -> Preview | None:
+def preview_rows(
+    blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MAX_PREVIEW_TOKENS
+) -> Preview | None:
     """The fields and the first item of the largest array of objects among an object's members, if there is one.
 
     Args:
@@ -130,7 +132,7 @@ class _Room:
     """What is left of a preview's tokens."""
 
     estimate: Estimate
-    left: int = MOST_TOKENS
+    left: int = MAX_PREVIEW_TOKENS
 
     def takes(self, text: str) -> bool:
         """Whether a text still fits; if so, it is counted."""
@@ -278,10 +280,10 @@ def outline_hidden(blob: Buffer, span: Span) -> str:
     """A value as what it is and how large, without a byte of it; the lengths of a grid's sides stand for its size."""
     described = _describe(blob, span)
     is_grid = "x" in described.partition("[")[2]
-    return described if is_grid else f"{described} {human_bytes(size_of(blob, span))}"
+    return described if is_grid else f"{described} {human_bytes(count_bytes(blob, span))}"
 
 
-def size_of(blob: Buffer, span: Span) -> int:
+def count_bytes(blob: Buffer, span: Span) -> int:
     """Bytes of a value: of a text its own, without quotes and escapes; of anything else those of its JSON."""
     is_text = kind_at(blob, span.start) == "text" and span.length <= _COUNTED
     return measure_text(blob, span)[0] if is_text else span.length

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.budgets import media_cost
+from mcp_mirror.core.budgets import count_media_tokens
 from mcp_mirror.core.capture import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.paths import SCHEME
@@ -19,14 +19,14 @@ from mcp_mirror.types import Buffer, Draft, Segments, media_type_of
 Reply = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, JSON text."""
 
-LONGEST_ERROR: Final = 8_000
+MAX_ERROR_BYTES: Final = 8_000
 """Bytes of an error in words of ours."""
 
-WORDLESS: Final[Reply] = {"content": b"[]", "isError": b"true"}
+EMPTY_ERROR: Final[Reply] = {"content": b"[]", "isError": b"true"}
 """The error that costs nothing."""
 
 
-def reply_of(digest: ProcessedResult, linked: str | None) -> Reply:
+def build_reply(digest: ProcessedResult, linked: str | None) -> Reply:
     """The notice and the blocks that pass beside it, or the result as it came.
 
     Args:
@@ -42,20 +42,20 @@ def reply_of(digest: ProcessedResult, linked: str | None) -> Reply:
     return _marked(digest.captured, content_reply((*blocks, *links)))
 
 
-def path_reply(digest: ProcessedResult, base: str) -> Reply:
+def build_path_reply(digest: ProcessedResult, base: str) -> Reply:
     """The path of a value alone."""
     return _marked(digest.captured, content_reply(((text_block(f"{base}\n"),),)))
 
 
-def weight_of(captured: Captured) -> int:
+def count_hidden_tokens(captured: Captured) -> int:
     """Estimated tokens that a stored result would have cost a model; 0 for one that is shown."""
     if captured.value is None or captured.shown is not None:
         return 0
     drafts = (captured.value, captured.companion if captured.named else None)
-    return sum(media_cost(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
+    return sum(count_media_tokens(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
 
 
-def size_of(reply: Reply) -> int:
+def count_reply_bytes(reply: Reply) -> int:
     """Bytes of an answer."""
     return sum(sum(map(len, part)) if isinstance(part, tuple) else len(part) for part in reply.values())
 
@@ -67,7 +67,7 @@ def text_block(text: str) -> bytes:
 
 def error_reply(message: str) -> Reply:
     """A tool error that the model reads. Whatever strangers' words are in it, it is bounded, and nothing is hidden."""
-    return {"content": array_of([text_block(sanitize_ends(message, LONGEST_ERROR))]), "isError": b"true"}
+    return {"content": array_of([text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}
 
 
 def refusal_result(message: str) -> Mapping[str, Buffer]:

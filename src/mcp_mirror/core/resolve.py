@@ -14,14 +14,14 @@ import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
-    LITERAL,
+    LITERAL_PREFIX,
     MemoryPath,
-    almost_path,
-    candidate_offsets,
+    bases_in_notice,
+    find_candidate_offsets,
     label_of,
-    noticed_bases,
+    label_of_near_miss,
     parse_path,
-    unwrap,
+    strip_wrapping,
 )
 from mcp_mirror.payload.json_spans import Miss, locate, strings_at
 from mcp_mirror.types import Buffer, Kind, Location, Segments, Span
@@ -49,12 +49,12 @@ class Pointer:
     """As the model wrote it."""
     path: MemoryPath | None
     """None: it looks like a path of ours, but is not written as one."""
-    ours: bool
+    is_known: bool
     """It names a tool that we serve: where nothing is stored there, it is a mistake and no literal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Escaped:
+class EscapedPath:
     """A string that begins with `literal:` and goes on as the path that follows."""
 
     span: Span
@@ -62,7 +62,7 @@ class Escaped:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class TypedText:
     """A text that stands where none is wanted, and what it spells: `"31"` for a number."""
 
     span: Span
@@ -80,7 +80,7 @@ class Resolved:
     """A model may be told what is in it though it has not asked."""
 
 
-def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | Escaped, ...]:
+def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | EscapedPath, ...]:
     """Every pointer in the arguments, at any depth, in the order of the text.
 
     Args:
@@ -90,7 +90,7 @@ def find_pointers(arguments: Buffer, known: Container[str]) -> tuple[Pointer | E
     Raises:
         ToolError: Too many texts look like pointers.
     """
-    offsets = candidate_offsets(arguments)
+    offsets = find_candidate_offsets(arguments)
     if len(offsets) > _MAX_CANDIDATES:
         raise ToolError(
             f"The arguments have {len(offsets):,} texts that look like memory paths; {_MAX_CANDIDATES:,} are accepted. "
@@ -108,25 +108,25 @@ def explain_strings(arguments: Buffer, known: Container[str]) -> tuple[tuple[Loc
         arguments: A JSON object as text.
         known: The tool labels whose paths are ours.
     """
-    strings = islice(strings_at(arguments, candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
+    strings = islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
     return tuple((at, *_explain(_classify(arguments, span, at, known))) for span, at in strings)
 
 
-def _explain(found: Pointer | Escaped | None) -> tuple[str | None, str]:
+def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
     if found is None:
         return None, "it is text: it holds something like a path, but is not one, or names no tool of this gateway"
-    if isinstance(found, Escaped):
+    if isinstance(found, EscapedPath):
         return None, "it is text: `literal:` stands before it"
     if found.path is None:
         return None, "it is refused: it looks like a path, but is not written as one"
-    if found.ours:
+    if found.is_known:
         return str(found.path), "it is a memory path"
     return str(
         found.path
     ), "it is a path of a tool that this gateway does not serve: text, unless a value is stored there"
 
 
-def check_count(found: tuple[Pointer | Escaped, ...], most: int) -> None:
+def check_pointer_count(found: tuple[Pointer | EscapedPath, ...], most: int) -> None:
     """See that a call does not ask for more values than one may.
 
     Raises:
@@ -140,9 +140,9 @@ def check_count(found: tuple[Pointer | Escaped, ...], most: int) -> None:
         )
 
 
-def find_spelled(
-    arguments: Buffer, found: tuple[Pointer | Escaped, ...], types_at: Callable[[Location], frozenset[str]]
-) -> tuple[Spelled, ...]:
+def find_typed_texts(
+    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
+) -> tuple[TypedText, ...]:
     """Texts that spell the number, or another JSON value, that is wanted in their place.
 
     A twin admits text everywhere, for paths: models then write `"31"` where for the tool itself they had written 31.
@@ -159,13 +159,13 @@ def find_spelled(
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
             value = _form_of(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
-            spelled += [Spelled(span, value)] if value else []
+            spelled += [TypedText(span, value)] if value else []
     return tuple(spelled)
 
 
-def substitute(
+def substitute_pointers(
     arguments: Buffer,
-    found: tuple[Pointer | Escaped | Spelled, ...],
+    found: tuple[Pointer | EscapedPath | TypedText, ...],
     values: Mapping[Pointer, Resolved],
     types_at: Callable[[Location], frozenset[str]],
 ) -> Segments:
@@ -178,12 +178,12 @@ def substitute(
     pieces: list[Buffer] = []
     position = 0
     for item in found:
-        if isinstance(item, Escaped):
+        if isinstance(item, EscapedPath):
             replacement: Segments = (msgspec.json.encode(item.text),)
-        elif isinstance(item, Spelled):
+        elif isinstance(item, TypedText):
             replacement = item.value
         elif item in values:
-            replacement = fit(values[item], types_at(item.location), item.location)
+            replacement = coerce(values[item], types_at(item.location), item.location)
         else:
             continue
         pieces += (view[position : item.span.start], *replacement)
@@ -191,7 +191,7 @@ def substitute(
     return (*pieces, view[position:]) if pieces else (arguments,)
 
 
-def fit(value: Resolved, wanted: frozenset[str], location: Location) -> Segments:
+def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segments:
     """The value in a form that the argument takes: as it is where it can be, else by the table below.
 
     Raises:
@@ -220,33 +220,33 @@ def _bounded(name: str) -> str:
     return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
 
 
-def _classify(arguments: Buffer, span: Span, at: Location, known: Container[str]) -> Pointer | Escaped | None:
+def _classify(arguments: Buffer, span: Span, at: Location, known: Container[str]) -> Pointer | EscapedPath | None:
     text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
-    if (bare := unwrap(text)).startswith(LITERAL):
-        sent = bare.removeprefix(LITERAL)
+    if (bare := strip_wrapping(text)).startswith(LITERAL_PREFIX):
+        sent = bare.removeprefix(LITERAL_PREFIX)
         meant = sent
-        while meant.startswith(LITERAL):
-            meant = meant.removeprefix(LITERAL)
-        return Escaped(span, sent) if _pointer(meant, span, at, known) else None
+        while meant.startswith(LITERAL_PREFIX):
+            meant = meant.removeprefix(LITERAL_PREFIX)
+        return EscapedPath(span, sent) if _pointer(meant, span, at, known) else None
     return _pointer(text, span, at, known)
 
 
 def _pointer(text: str, span: Span, at: Location, known: Container[str]) -> Pointer | None:
-    bare = unwrap(text)
+    bare = strip_wrapping(text)
     if path := parse_path(bare):
         return Pointer(span, at, bare, path, label_of(path.base) in known)
-    if (label := almost_path(bare)) and label in known:
-        return Pointer(span, at, bare, None, ours=True)
+    if (label := label_of_near_miss(bare)) and label in known:
+        return Pointer(span, at, bare, None, is_known=True)
     bases = _pasted(text.strip())
     if bases and all(label_of(base) in known for base in bases):
         path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
-        return Pointer(span, at, str(path or bare), path, ours=True)
+        return Pointer(span, at, str(path or bare), path, is_known=True)
     return None
 
 
 def _pasted(text: str) -> frozenset[str]:
     """The bases in a text that is one whole notice of ours and nothing else."""
-    return noticed_bases(text) if len(text) <= _MAX_PASTED else frozenset()
+    return bases_in_notice(text) if len(text) <= _MAX_PASTED else frozenset()
 
 
 Form = Callable[[Resolved], Segments | None]

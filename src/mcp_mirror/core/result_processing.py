@@ -10,15 +10,15 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
-from mcp_mirror.core.notice import Stored, write_notice
+from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import asks, bound_error, open_message
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import CaptureMode, NoticeStyle, TokenProvider
-from mcp_mirror.tokens import estimator, expecter
+from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Draft
 
-INDEXED: Final = 10_000
+MAX_INDEXED_KEYS: Final = 10_000
 """Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
 
 
@@ -42,13 +42,13 @@ class ProcessingOptions:
     """Levels of nesting that the message may have."""
     is_veiled: bool = False
     """The upstream's words are hidden."""
-    is_bounded: bool = False
+    is_upper_bound: bool = False
     """The budgets are bounds of what a conversation has room for, and not what a model is expected to read."""
 
     @property
     def estimate(self) -> Estimate:
         """Tokens of a text, as the budgets mean them."""
-        return (estimator if self.is_bounded else expecter)(self.provider)
+        return (upper_estimator if self.is_upper_bound else expected_estimator)(self.provider)
 
     def unshown(self) -> "ProcessingOptions":
         """The same for a result of which the model may be shown nothing."""
@@ -133,7 +133,7 @@ def process_result(
         captured = replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, order.max_key_bytes)
     notice = _write_notice(value, captured, order, estimate)
-    indexed = replace(value, members=value.members[:INDEXED])
+    indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
     return ProcessedResult(members, replace(captured, value=indexed), notice)
 
 
@@ -145,11 +145,11 @@ def process_frame(
     Raises:
         WireError: It is no JSON-RPC response, or past a bound.
     """
-    members = members_of(frame, order.max_depth)
+    members = read_result_members(frame, order.max_depth)
     return members if isinstance(members, RejectedFrame) else process_result(members, order, estimate, decode)
 
 
-def members_of(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
+def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
     """The members of the result in a whole response that was not looked at yet.
 
     Raises:
@@ -201,7 +201,7 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
 
 def _write_notice(value: Draft, captured: Captured, order: ProcessingOptions, estimate: Estimate) -> str:
     content_base = order.companion_base if captured.companion else order.base
-    stored = Stored(
+    stored = NoticeInput(
         path=order.base,
         tool=order.tool,
         arguments=order.arguments,

@@ -18,7 +18,7 @@ from mcp_mirror.core.schema_references import References, Schema, applied_by, ma
 Check = Callable[[Any], str | None]
 """Returns what is wrong with arguments; None if they are valid or cannot be judged."""
 
-MOST_WORK: Final = 200_000
+MAX_WORK: Final = 200_000
 """Units of work that validation may take on the event loop: about 20 ms."""
 _ERROR_WORK: Final = 5_000
 """Units up to which all errors are collected; each costs far more than a verdict."""
@@ -64,7 +64,7 @@ class Cost:
         return self.subschemas * values + _PATTERN * self.patterns * len(arguments)
 
 
-def cost_of(schema: Schema) -> Cost | None:
+def estimate_cost(schema: Schema) -> Cost | None:
     """The cost of a schema; None if it is recursive, larger than a bound, or not understood.
 
     References are followed as often as validation follows them, so nested alternatives multiply. Each subschema is

@@ -52,16 +52,16 @@ class Endpoint:
         """One completion.
 
         Raises:
-            EndpointError: There was none within the attempts; `is_full` where the conversation is too long.
+            EndpointError: There was none within the attempts; `is_context_exceeded` where the conversation is too long.
         """
         request = {"model": self.model, "messages": list(messages), **body, **self.extra}
         for pause in (*self.pauses, None):
             try:
                 return await self._attempt(request)
             except EndpointError as error:
-                if pause is None or error.wait is None:
+                if pause is None or error.retry_after is None:
                     raise
-                await anyio.sleep(min(max(pause, error.wait), _LONGEST_PAUSE))
+                await anyio.sleep(min(max(pause, error.retry_after), _LONGEST_PAUSE))
         raise AssertionError
 
     async def _attempt(self, request: Mapping[str, Any]) -> Completion:
@@ -70,7 +70,9 @@ class Endpoint:
         try:
             response = await self.client.post(url, content=json.dumps(request), headers={**_JSON, **headers})
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise EndpointError(f"{url} cannot be reached: {type(error).__name__} {error}".strip(), wait=0) from None
+            raise EndpointError(
+                f"{url} cannot be reached: {type(error).__name__} {error}".strip(), retry_after=0
+            ) from None
         if response.status_code != _FINE:
             raise _refusal(url, response)
         return _read(url, response)
@@ -82,7 +84,7 @@ def _refusal(url: str, response: httpx2.Response) -> EndpointError:
     is_full = status in _REFUSALS and _FULL.search(response.text) is not None
     again = response.headers.get("retry-after", "")
     wait = (float(again) if again.isdecimal() else 0.0) if passing else None
-    return EndpointError(f"{url} answered with status {status}: {said}", wait=wait, is_full=is_full)
+    return EndpointError(f"{url} answered with status {status}: {said}", retry_after=wait, is_context_exceeded=is_full)
 
 
 def _read(url: str, response: httpx2.Response) -> Completion:
@@ -92,7 +94,9 @@ def _read(url: str, response: httpx2.Response) -> Completion:
         usage = body.get("usage") or {}
         counted = Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise EndpointError(f"{url} answered with no chat completion: {response.text[:_SHOWN]}", wait=0) from None
+        raise EndpointError(
+            f"{url} answered with no chat completion: {response.text[:_SHOWN]}", retry_after=0
+        ) from None
     if not isinstance(message, dict):
-        raise EndpointError(f"{url} answered with no message: {response.text[:_SHOWN]}", wait=0)
+        raise EndpointError(f"{url} answered with no message: {response.text[:_SHOWN]}", retry_after=0)
     return Completion(message, counted)

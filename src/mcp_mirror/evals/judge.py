@@ -16,7 +16,7 @@ from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
 from mcp_mirror.evals.conversation import Made, Transcript
 from mcp_mirror.evals.pointers import Written, given_by, judge_pointer, value_at
 from mcp_mirror.memory.tools.table import TOOLS
-from mcp_mirror.paths import bases_in, label_of
+from mcp_mirror.paths import find_bases, label_of
 from mcp_mirror.tokens import estimate_tokens
 
 _SHOWN: Final = 160
@@ -196,7 +196,7 @@ def _check_stored(match: _Match, run: Run) -> Check:
     if not match.done:
         return Check(name, passed=False, reason="the call was not made")
     made = run.transcript.made[match.done[-1]]
-    stored = bool(bases_in(made.result.text) - bases_in(str(made.call.arguments)))
+    stored = bool(find_bases(made.result.text) - find_bases(str(made.call.arguments)))
     return Check(name, stored == wanted, "" if stored == wanted else f"the result reads {_cut(made.result.text)}")
 
 

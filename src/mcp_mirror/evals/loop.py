@@ -114,7 +114,7 @@ async def converse(talk: Talk, ask: Ask, make: Make) -> Transcript:
         with anyio.move_on_after(talk.limits.seconds):
             end = await course.run()
     except EndpointError as error:
-        end, detail = ("overflow" if error.is_full else "error"), str(error)
+        end, detail = ("overflow" if error.is_context_exceeded else "error"), str(error)
     except UpstreamError as error:
         end, detail = "error", str(error)
     last = course.entries[-1] if course.entries else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mcp_mirror.evals.conversation import Made
-from mcp_mirror.paths import MemoryPath, bases_in, label_of, noticed_bases, parse_path, tool_label, unwrap
+from mcp_mirror.paths import MemoryPath, bases_in_notice, find_bases, label_of, parse_path, strip_wrapping, tool_label
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
 
@@ -30,7 +30,7 @@ def given_by(made: Iterable[Made]) -> frozenset[str]:
     """The bases that results gave; that an answer repeats what its call said gives nobody anything."""
     given: set[str] = set()
     for one in made:
-        given |= bases_in(one.result.text) - bases_in(str(one.call.arguments))
+        given |= find_bases(one.result.text) - find_bases(str(one.call.arguments))
     return frozenset(given)
 
 
@@ -58,9 +58,9 @@ def judge_pointer(value: Any, given: Container[str], source: str) -> Written:
 
 def _meant(value: str) -> MemoryPath | None:
     """The path in a text, however the gateway would forgive it."""
-    if path := parse_path(unwrap(value)):
+    if path := parse_path(strip_wrapping(value)):
         return path
-    bases = noticed_bases(value.strip())
+    bases = bases_in_notice(value.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from mcp_mirror.core.notice import Stored, write_notice
+from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Spoken
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, User
@@ -18,7 +18,7 @@ from mcp_mirror.evals.pointers import value_at
 from mcp_mirror.paths import new_base, parse_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.tokens import expecter
+from mcp_mirror.tokens import expected_estimator
 
 _PLACE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
 """In a text: the path that the n-th stored result has, and what follows it."""
@@ -75,16 +75,16 @@ def tell_example(
     return tuple(telling.entries)
 
 
-def _as_stored(path: str, spoken: Spoken, call: Call) -> Stored:
+def _as_stored(path: str, spoken: Spoken, call: Call) -> NoticeInput:
     blob = json.dumps(spoken.stored, ensure_ascii=False).encode()
     kind = kind_at(blob, 0)
-    return Stored(
+    return NoticeInput(
         path=path,
         tool=spoken.tool,
         arguments=json.dumps(dict(call.arguments), ensure_ascii=False).encode(),
         blob=blob,
         kind=kind,
-        estimate=expecter("default"),
+        estimate=expected_estimator("default"),
         members=members(blob, trim(blob)) if kind == "object" else (),
     )
 

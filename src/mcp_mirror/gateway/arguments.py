@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio.to_thread
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.resolve import Escaped, Pointer, Resolved, Spelled, find_spelled, substitute
+from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, TypedText, find_typed_texts, substitute_pointers
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import join
@@ -21,7 +21,7 @@ _AT_ONCE_BYTES: Final = 1 << 17
 """Values up to this size are put in without leaving the event loop."""
 
 
-Found = Pointer | Escaped | Spelled
+Found = Pointer | EscapedPath | TypedText
 
 
 Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
@@ -31,7 +31,7 @@ Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
 async def fitted(  # one call's
     entry: CatalogEntry,
     arguments: Buffer,
-    found: tuple[Pointer | Escaped, ...],
+    found: tuple[Pointer | EscapedPath, ...],
     values: Mapping[Pointer, Resolved],
     validate: Validate,
     *,
@@ -55,7 +55,7 @@ async def fitted(  # one call's
     sent = await _substituted(entry, arguments, found, values)
     if (wrong := await _wrong_in(entry, sent, validate)) is None:
         return sent
-    spelled = find_spelled(arguments, found, types_at(entry.schema))
+    spelled = find_typed_texts(arguments, found, types_at(entry.schema))
     if spelled:
         read = tuple(sorted((*found, *spelled), key=lambda item: item.span.start))
         changed = await _substituted(entry, arguments, read, values)
@@ -72,7 +72,7 @@ async def _substituted(
     """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
 
     def put_in() -> Segments:
-        return substitute(arguments, found, values, types_at(entry.schema))
+        return substitute_pointers(arguments, found, values, types_at(entry.schema))
 
     large = any(len(value.blob) > _AT_ONCE_BYTES for value in values.values())
     return await anyio.to_thread.run_sync(put_in) if large else put_in()

@@ -123,7 +123,7 @@ async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequir
     if not _can_answer(caller):
         raise refused
     params = {"message": refused.question, "requestedSchema": _SCHEMA}
-    if caller.modern:
+    if caller.is_stateless:
         state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
         return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
     try:

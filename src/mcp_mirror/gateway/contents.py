@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.directory import ResourceOrigin
+from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter

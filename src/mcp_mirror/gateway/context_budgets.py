@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mcp_mirror.core.budgets import LEAST, TokenAccount, capacity_of
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, capacity_of
 from mcp_mirror.errors import ToolError
 from mcp_mirror.settings.policies import ContextPolicy
 
@@ -100,7 +100,7 @@ class Reservation:
     @property
     def is_spent(self) -> bool:
         """Whether there is no room to tell what a call came to: then it is not made."""
-        return self.tokens is not None and self.tokens < LEAST
+        return self.tokens is not None and self.tokens < MIN_CALL_TOKENS
 
     @property
     def left(self) -> int:
@@ -114,7 +114,7 @@ class Reservation:
     def widen(self, cost: int) -> bool:
         """Hold as much, if there is room; whether so much may be sent."""
         if self._book is not None and self.tokens is not None and self.tokens < cost <= self.left:
-            self._book.account = self._book.account.hold(cost - self.tokens)
+            self._book.account = self._book.account.reserve(cost - self.tokens)
             self.tokens = cost
         return self.admits(cost)
 
@@ -154,7 +154,7 @@ class ContextBudgets:
             return
         book = self._open(namespace, conversation, capacity, definitions)
         tokens = book.account.share(wanted)
-        book.account = book.account.hold(tokens)
+        book.account = book.account.reserve(tokens)
         hold = Reservation(tokens, _book=book)
         try:
             yield hold
@@ -191,7 +191,7 @@ class ContextBudgets:
 
 
 def _begun(capacity: int, definitions: int) -> TokenAccount:
-    if definitions + LEAST > capacity:
+    if definitions + MIN_CALL_TOKENS > capacity:
         _logger.warning(
             "The definitions of the tools alone take %d tokens, and `context` leaves %d: no tool can be called.",
             definitions,

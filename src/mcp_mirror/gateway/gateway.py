@@ -17,17 +17,17 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.core.budgets import lowered, wanted_by
+from mcp_mirror.core.budgets import lower_budgets, tokens_wanted
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import (
     Reply,
+    build_path_reply,
+    build_reply,
     content_reply,
+    count_hidden_tokens,
+    count_reply_bytes,
     error_reply,
-    path_reply,
     refusal_result,
-    reply_of,
-    size_of,
-    weight_of,
 )
 from mcp_mirror.core.resolve import Pointer, Resolved, explain_strings
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_result
@@ -45,14 +45,14 @@ from mcp_mirror.memory.tools.tool import Memory, MemoryTool
 from mcp_mirror.memory.value_lookup import nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord
-from mcp_mirror.paths import URI_TEMPLATE, new_base, path_of_uri
+from mcp_mirror.paths import URI_TEMPLATE, new_base, parse_uri
 from mcp_mirror.payload.spool import Spool, SpooledFrame, discarding
 from mcp_mirror.security.flows import Flows, written
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_PINS, Pins
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
-from mcp_mirror.tokens import estimator
+from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Provenance, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, hide_error_text, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
@@ -130,7 +130,7 @@ class Gateway:
             raise
         finally:
             spent = 1000 * (self.writer.clock() - began)
-            record = replace(self._record(call, outcome), bytes=size_of(reply), milliseconds=max(spent, 0))
+            record = replace(self._record(call, outcome), bytes=count_reply_bytes(reply), milliseconds=max(spent, 0))
             self.audit.write(record)
             if _logger.isEnabledFor(logging.INFO):
                 _logger.info("%s", log_line_of(record, call.call_trace, self.path_hasher))
@@ -177,7 +177,7 @@ class Gateway:
     def _wanted(self, call: ToolCall) -> int:
         entry = self.catalog_for(call.channel.caller).entries.get(call.name)
         inline_budget = entry.rules.inline_budget if entry else 0
-        return wanted_by(self.mirror, inline_budget, brings_back=call.name == RETRIEVE)
+        return tokens_wanted(self.mirror, inline_budget, is_retrieval=call.name == RETRIEVE)
 
     def _listed(self, caller: Caller) -> bytes:
         """The definitions of all tools."""
@@ -253,11 +253,11 @@ class Gateway:
         digest = read.digest
         if digest.captured.value is None and not read.is_hidden:
             return await self.sender.pass_on(order.tool, hold, digest.members)
-        hold.stands_for = weight_of(digest.captured)
+        hold.stands_for = count_hidden_tokens(digest.captured)
         if read.is_hidden:
             return hidden_reply(digest, order.base)
-        reply = reply_of(digest, order.base if self.mirror.resource_links else None)
-        return reply if await self.sender.fits(hold, reply) else path_reply(digest, order.base)
+        reply = build_reply(digest, order.base if self.mirror.resource_links else None)
+        return reply if await self.sender.fits(hold, reply) else build_path_reply(digest, order.base)
 
     async def _unkept(self, entry: CatalogEntry, read: Reading, error: StoreError, hold: Reservation) -> Reply:
         """What could not be stored, as it came, if that is not too much; else the model hears why it has nothing.
@@ -274,7 +274,7 @@ class Gateway:
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """What this client is shown."""
-        return self.catalogs.get(caller.owner or "", self.catalog).seen_by(caller)
+        return self.catalogs.get(caller.connection_key or "", self.catalog).visible_to(caller)
 
     def may_show(self, upstream: str) -> bool:
         """Whether the model may see what an upstream says that was given no value."""
@@ -285,7 +285,7 @@ class Gateway:
         """Whether a resource, or a template of resources, is the gateway's own."""
         if self.is_transparent:
             return False
-        return uri in (STATUS_URI, URI_TEMPLATE) or path_of_uri(uri) is not None
+        return uri in (STATUS_URI, URI_TEMPLATE) or parse_uri(uri) is not None
 
     def _is_twin(self, call: ToolCall) -> bool:
         entry = self.catalog_for(call.channel.caller).entries.get(call.name)
@@ -307,7 +307,7 @@ class Gateway:
             mirror=self._mirror_within(hold),
             tools=self.memory_tools,
             limits=self.limits,
-            estimate=estimator(self.mirror.provider),
+            estimate=upper_estimator(self.mirror.provider),
             new_id=self.new_id,
             audit=self.audit.within(correlation),
             flows=self.flows,
@@ -315,7 +315,7 @@ class Gateway:
         )
 
     def _mirror_within(self, hold: Reservation) -> MirrorPolicy:
-        return self.mirror if hold.tokens is None else lowered(self.mirror, hold.tokens)
+        return self.mirror if hold.tokens is None else lower_budgets(self.mirror, hold.tokens)
 
     async def _route(self, name: str, caller: Caller) -> CatalogEntry:
         if (listed := self._find(name, caller)) is not None:  # its upstream may be starting still
@@ -330,7 +330,7 @@ class Gateway:
             return entry
         near = nearest(name, (*self.catalog_for(caller).entries, *self.own_tools))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
-        down = [one.policy.name for one in self.upstreams.seen_by(caller) if one.status.state != "ready"]
+        down = [one.policy.name for one in self.upstreams.visible_to(caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         raise ToolError(f"There is no tool {name!r}. {advice}{missing}")
 
@@ -365,7 +365,7 @@ class Gateway:
             shown={"name": entry.tool, "arguments": header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
-            may_repeat=entry.may_repeat,
+            is_repeatable=entry.is_repeatable,
         )
         channel = filter_content(call.channel, may_show=not hides) or call.channel
         return await upstream.request(order, channel, consent.again)
@@ -385,7 +385,7 @@ class Gateway:
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
             max_depth=self.limits.max_depth,
-            is_bounded=hold.tokens is not None,
+            is_upper_bound=hold.tokens is not None,
         )
 
     async def _read(self, entry: CatalogEntry, arrival: RawResponse, order: ProcessingOptions) -> ProcessedResult:
@@ -458,6 +458,6 @@ def _as_result(error: RefusedError, entry: CatalogEntry, order: ProcessingOption
 
 def _fits(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:
     """Whether a model may see all of a result: it reads the content or the structured content."""
-    budget, estimate = mirror.answer_budget, estimator(mirror.provider)
+    budget, estimate = mirror.answer_budget, upper_estimator(mirror.provider)
     read = [members.get(member, b"") for member in ("content", "structuredContent")]
     return all(len(raw) <= budget * _TOKEN_BYTES and estimate(raw) <= budget for raw in read)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from mcp_mirror.core.replies import Reply, path_reply
+from mcp_mirror.core.replies import Reply, build_path_reply
 from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.settings.labels import Labels
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
 def hidden_reply(digest: ProcessedResult, base: str) -> Reply:
     """The path of what is stored, and nothing else; a result without content has none."""
     if digest.captured.value is not None:
-        return path_reply(digest, base)
+        return build_path_reply(digest, base)
     return {"content": b"[]", "isError": b"true" if digest.captured.is_error else b"false"}
 
 

@@ -15,7 +15,7 @@ from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.directory import KINDS, IsReserved, Kind, ResourceOrigin, merge, name_at, scheme_of
+from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin, assign_name, merge_lists, scheme_of
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.input_required import asked_reply, checked
@@ -92,11 +92,11 @@ class Relay:
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
         """Whether any upstream that a caller may see has a capability."""
-        return any(upstream.offers(capability, detail) for upstream in self.upstreams.seen_by(caller))
+        return any(upstream.offers(capability, detail) for upstream in self.upstreams.visible_to(caller))
 
     def may_offer(self, capability: str, caller: Caller, detail: str = "") -> bool:
         """Whether one has a capability, or may turn out to have it when it has started."""
-        unknown = any(upstream.listing is None for upstream in self.upstreams.seen_by(caller))
+        unknown = any(upstream.listing is None for upstream in self.upstreams.visible_to(caller))
         return unknown or self.offers(capability, caller, detail)
 
     async def list_all(self, kind: Kind, channel: ClientChannel) -> Listed:
@@ -116,7 +116,7 @@ class Relay:
                 pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], way)
             except UpstreamError as error:
                 failures.append(error)
-                log.warning("%s", error.logged)
+                log.warning("%s", error.log_message)
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:
@@ -128,7 +128,7 @@ class Relay:
         self._last |= {(kind, name, namespace): page for name, page in pages.items()}
         # One that is away for a while keeps what it had, and the others keep their names.
         present = [(name, pages.get(name, self._last.get((kind, name, namespace)))) for name in names]
-        merged = merge(kind, ((name, page.items) for name, page in present if page), self._reserved(kind))
+        merged = merge_lists(kind, ((name, page.items) for name, page in present if page), self._reserved(kind))
         self._places[kind, self._sight_of(channel.caller)] = merged.places
         ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)
         return Listed(merged.items, 0 if failures else ttl_ms, scope)
@@ -194,20 +194,20 @@ class Relay:
 
     def name_of(self, place: ResourceOrigin, caller: Caller) -> str:
         """The URI under which a client knows a resource."""
-        return name_at("resources", place, self._listed("resources", caller), self.is_reserved)
+        return assign_name("resources", place, self._listed("resources", caller), self.is_reserved)
 
     def _reserved(self, kind: Kind) -> IsReserved:
         return self.is_reserved if kind != "prompts" else lambda _name: False
 
     def _sight_of(self, caller: Caller) -> Sight:
-        return tuple(upstream.policy.name for upstream in self.upstreams.seen_by(caller))
+        return tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
 
     def _listed(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
         """What was listed last of a kind to those who may see the same; nothing where nothing was."""
         return self._places.get((kind, self._sight_of(caller)), {})
 
     def _offering(self, capability: str, caller: Caller) -> Sequence[Upstream]:
-        return [upstream for upstream in self.upstreams.seen_by(caller) if upstream.offers(capability)]
+        return [upstream for upstream in self.upstreams.visible_to(caller) if upstream.offers(capability)]
 
     async def _prompt(self, name: str, channel: ClientChannel) -> ResourceOrigin:
         if name not in self._listed("prompts", channel.caller):
@@ -268,7 +268,7 @@ class Relay:
             if not hides:
                 raise
             said = f"Upstream {upstream!r} failed at {order.what}. Its words are not shown."
-            raise UpstreamError(said).logged_as(error.logged) from None
+            raise UpstreamError(said).with_log_message(error.log_message) from None
         if isinstance(arrival, InputRequired):
             return asked_reply(arrival, arguments, upstream)
         with discarding(arrival):
@@ -299,5 +299,5 @@ def _matches(template: str, uri: str) -> bool:
 def not_found(uri: str, channel: ClientChannel) -> RefusedError:
     """There is no such resource: the eras say it with different codes."""
     said = "Resource not found"
-    code = types.INVALID_PARAMS if channel.caller.modern else -32002
+    code = types.INVALID_PARAMS if channel.caller.is_stateless else -32002
     return RefusedError(f"{said}: {uri[:200]}", code, said, {"uri": uri})

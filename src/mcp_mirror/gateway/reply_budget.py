@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import anyio.to_thread
 
-from mcp_mirror.core.budgets import cost_of
-from mcp_mirror.core.replies import WORDLESS, Reply, error_reply
+from mcp_mirror.core.budgets import count_result_tokens
+from mcp_mirror.core.replies import EMPTY_ERROR, Reply, error_reply
 from mcp_mirror.gateway.context_budgets import ContextBudgets, Conversation, Reservation
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.types import Buffer
@@ -40,7 +40,7 @@ class ReplyBudget:
         if self.charge(namespace, hold, await self.cost_of(words)):
             return words
         self.charge(namespace, hold, 0)
-        return WORDLESS
+        return EMPTY_ERROR
 
     async def fits(self, hold: Reservation, reply: Reply) -> bool:
         """Whether an answer is within what its call holds."""
@@ -69,8 +69,8 @@ class ReplyBudget:
         """Tokens that a model reads of an answer; to weigh a large one takes a while."""
         size = sum(len(part) for one in reply.values() for part in (one if isinstance(one, tuple) else (one,)))
         if size > _AT_ONCE_BYTES:
-            return await anyio.to_thread.run_sync(cost_of, reply, self.estimate)
-        return cost_of(reply, self.estimate)
+            return await anyio.to_thread.run_sync(count_result_tokens, reply, self.estimate)
+        return count_result_tokens(reply, self.estimate)
 
 
 def full(hold: Reservation) -> Reply:

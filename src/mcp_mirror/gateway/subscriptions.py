@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from mcp import MCPError
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.directory import ResourceOrigin
+from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.upstreams.connection import ReconnectingConnection

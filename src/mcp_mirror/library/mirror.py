@@ -22,8 +22,8 @@ import msgspec
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
-from mcp_mirror.core.definitions import Definition, Format, define
-from mcp_mirror.errors import MirrorError, innermost
+from mcp_mirror.core.tool_definitions import Definition, Format, format_definition
+from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.functions.results import media_of, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
@@ -256,7 +256,10 @@ class Mirror:
         """
         gateway = self._application.gateway
         own = [tool.advert for tool in gateway.own_tools.values()]
-        return [define(advert, format) for advert in (*(one.advert for one in gateway.catalog.entries.values()), *own)]
+        return [
+            format_definition(advert, format)
+            for advert in (*(one.advert for one in gateway.catalog.entries.values()), *own)
+        ]
 
     @property
     def instructions(self) -> str:
@@ -309,7 +312,7 @@ class Mirror:
             try:
                 await running
             except BaseExceptionGroup as group:
-                raise innermost(group) from None
+                raise unwrap_error_group(group) from None
             finally:
                 self._running = None
 

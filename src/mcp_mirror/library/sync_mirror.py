@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.given import GivenStore, GivenUpstreams
-from mcp_mirror.core.definitions import Definition, Format
+from mcp_mirror.core.tool_definitions import Definition, Format
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply
 from mcp_mirror.library.mirror import Mirror

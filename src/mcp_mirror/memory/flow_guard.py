@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.resolve import Escaped, Pointer, Resolved
+from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, CallTrace, Event
@@ -106,13 +106,13 @@ class ArgumentLoader:
     scanner: FrameScanner
     guard: FlowGuard
 
-    async def look(self, found: tuple[Pointer | Escaped, ...]) -> Named:
+    async def look(self, found: tuple[Pointer | EscapedPath, ...]) -> Named:
         """What is known of the values, by their bases; none of them is read."""
         bases = dict.fromkeys(one.path.base for one in found if isinstance(one, Pointer) and one.path)
         known = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in known.items() if one is not None}
 
-    async def fetch(self, found: tuple[Pointer | Escaped, ...], named: Named) -> dict[Pointer, Resolved]:
+    async def fetch(self, found: tuple[Pointer | EscapedPath, ...], named: Named) -> dict[Pointer, Resolved]:
         """The value of each pointer; a text that only looks like one, of a tool we never served, stays a text.
 
         What was not there to be looked at is not there: nothing is read that was not admitted.
@@ -122,13 +122,13 @@ class ArgumentLoader:
         """
         values: dict[Pointer, Resolved] = {}
         for pointer in found:
-            if isinstance(pointer, Escaped):
+            if isinstance(pointer, EscapedPath):
                 continue
             if found_value := await self._recall(pointer, named):
                 values[pointer] = Resolved(
                     str(found_value.path), found_value.blob, found_value.kind, found_value.preview
                 )
-            elif pointer.ours:
+            elif pointer.is_known:
                 self.guard.call_trace.rule = "unknown path"
                 raise await unknown_path(self.store, self.guard.namespace, pointer.text)
         return values

@@ -11,7 +11,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import CONTENTS, find, text_of
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
-from mcp_mirror.paths import SCHEME, URI_TEMPLATE, path_of_uri
+from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
 from mcp_mirror.payload.json_rpc import array_of, object_of
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.flows import Flows
@@ -81,7 +81,7 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     Raises:
         ToolError: There is none under this path, or it is over 10 MB.
     """
-    found_value = await find(memory, namespace, str(path_of_uri(uri) or ""), "resources/read")
+    found_value = await find(memory, namespace, str(parse_uri(uri) or ""), "resources/read")
     if (size := len(found_value.blob)) > MAX_BYTES:
         raise ToolError(
             f"{as_json_string(str(found_value.path), _PATH)} is {found_value.kind} of {human_bytes(size)}; "

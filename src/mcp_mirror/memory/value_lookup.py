@@ -11,7 +11,7 @@ import anyio.to_thread
 from mcp_mirror.core.capture import unwrapped_key
 from mcp_mirror.core.media import read_media
 from mcp_mirror.errors import ToolError
-from mcp_mirror.paths import MemoryPath, almost_path, label_of, noticed_bases, position_token, unescape_token
+from mcp_mirror.paths import MemoryPath, bases_in_notice, label_of, label_of_near_miss, position_token, unescape_token
 from mcp_mirror.payload.json_rpc import MOST_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import Miss, kind_at, locate
 from mcp_mirror.security.sanitize import as_json_string
@@ -147,7 +147,7 @@ async def _locate(scanner: FrameScanner, place: FileSpan | None, blob: Buffer, t
 
 async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
     """What to answer for a path under which nothing is stored: what the caller may have meant of what it has."""
-    if len(named := noticed_bases(text)) > 1:
+    if len(named := bases_in_notice(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"That is a whole notice, which names several paths. Give one alone: {paths}.")
     newest = await store.newest(namespace, _RECENT)
@@ -160,7 +160,7 @@ async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
 async def _bases_near(store: Store, namespace: str, asked: str) -> tuple[str, ...]:
     """Bases that begin as a text does, or with another tool's label and the same digits."""
     texts = {asked, asked.lower()}
-    if label := almost_path(asked):
+    if label := label_of_near_miss(asked):
         labels = await store.labels(namespace)
         digits = asked.partition(f"{label}-")[2].lower()
         texts |= {f"{one}-{digits}" for one in nearest(label, labels)}

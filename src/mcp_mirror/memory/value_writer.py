@@ -8,7 +8,7 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.core.capture import Captured, CaptureRules, Estimate, capture
-from mcp_mirror.core.result_processing import INDEXED, ProcessingOptions
+from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Store
@@ -87,7 +87,7 @@ class ValueWriter:
             captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _ALL, estimate)
             if captured.value is None:
                 raise StoreError("null is no value that is stored. Store something else.")
-            draft = replace(captured.value, members=captured.value.members[:INDEXED])
+            draft = replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
             described = replace(self._describe(base, draft, provenance, labels), envelope=captured.envelope)
             await self.store.put(namespace, described, (blob,))
             self.on_kept(namespace)

@@ -15,7 +15,7 @@ from secrets import token_bytes
 from typing import Final
 from urllib.parse import urlsplit
 
-from mcp_mirror.errors import frames_of
+from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.redaction import HIDDEN, forms_of, secrets_of
 from mcp_mirror.security.sanitize import cut, sanitize
@@ -87,7 +87,7 @@ def _line(form: LogFormat, created: float, level: str, source: str, message: str
 def _own(record: logging.LogRecord) -> str:
     """What we say; of an error that came with it kind and place."""
     error = record.exc_info[1] if record.exc_info else None
-    return f"{record.getMessage()} ({frames_of(error)})" if error else record.getMessage()
+    return f"{record.getMessage()} ({summarize_traceback(error)})" if error else record.getMessage()
 
 
 def _origin(record: logging.LogRecord) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_mirror.paths import PRUNED_LABEL, noticed_bases
+from mcp_mirror.paths import PRUNED_LABEL, bases_in_notice
 from mcp_mirror.payload.json_rpc import open_array, open_object
 from mcp_mirror.types import Buffer
 
@@ -201,7 +201,7 @@ class Blocks:
 
 def _is_notice(text: str) -> bool:
     """Whether a text is a notice of ours: what it stands for is in memory already."""
-    return len(text) <= _NOTICE and bool(noticed_bases(text))
+    return len(text) <= _NOTICE and bool(bases_in_notice(text))
 
 
 def _stub_of(value: Any) -> Stub | None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-from mcp_mirror.paths import ANYWHERE
+from mcp_mirror.paths import BASE_PATTERN
 
 _DIGITS: Final = 16
 """Hexadecimal digits: 64 bits."""
 _BELOW: Final = r"(?:/[^\s\"'`,;)\]}]*)?"
 _IN_TEXT: Final = (
-    re.compile(rf"(?P<quote>[\"'`])(?P<path>{ANYWHERE}(?:/.*?)?)(?P=quote)(?![A-Za-z0-9])", re.DOTALL),
-    re.compile(rf"(?P<path>{ANYWHERE}{_BELOW})"),
+    re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?P=quote)(?![A-Za-z0-9])", re.DOTALL),
+    re.compile(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
 )
 """A path in quotes goes as far as they do, another one to what ends a word."""
 

@@ -40,7 +40,7 @@ class ListChange:
 
     def concerns(self, caller: Caller) -> bool:
         """Whether somebody is to hear of it."""
-        is_theirs = self.owner in (None, caller.owner) and self.namespace in (None, caller.namespace)
+        is_theirs = self.owner in (None, caller.connection_key) and self.namespace in (None, caller.namespace)
         return is_theirs and caller.has_scopes(self.required)
 
 

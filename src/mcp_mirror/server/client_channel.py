@@ -102,7 +102,7 @@ class RequestChannel:
     @property
     def log_level(self) -> str | None:
         """What the request asks for, or what its session was told."""
-        if self.caller.modern:
+        if self.caller.is_stateless:
             level = meta_of(self.context).get(types.LOG_LEVEL_META_KEY)
             return level if level in LEVELS else None
         return self.session_channel.log_level if self.session_channel else None
@@ -116,7 +116,7 @@ class RequestChannel:
         """Pass a notification on, on the request's stream."""
         if method == _PROGRESS:
             params = {**params, "progressToken": self._token}
-        if not is_wanted(method, params, self.log_level or (None if self.caller.modern else LEVELS[0])):
+        if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LEVELS[0])):
             return
         with contextlib.suppress(*_CLOSED):
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)

@@ -18,8 +18,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.directory import KINDS, Kind
-from mcp_mirror.core.replies import LONGEST_ERROR, Reply, error_reply
+from mcp_mirror.core.merged_lists import KINDS, Kind
+from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, error_reply
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import BusyError, MirrorError, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.calls import ToolCall
@@ -108,7 +108,7 @@ class Handlers:
         caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
         await upstreams.settle_listings(self.gateway.mirror.startup_wait, caller)
         catalog = self.gateway.catalog_for(caller)
-        hints = [hint for one in upstreams.seen_by(caller) if one.listing for hint in one.listing.hints]
+        hints = [hint for one in upstreams.visible_to(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
         tools = await take_sliced(_encoded([*(entry.advert for entry in catalog.entries.values()), *self._own_tools()]))
         stub = {"tools": [], "ttlMs": ttl, "cacheScope": scope}
@@ -286,7 +286,7 @@ class Handlers:
                 self.gateway.audit.write(AuditRecord("refusal", who, method, "busy"))
                 if method == "tools/call":  # models read these, and not those of JSON-RPC
                     return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta_of(context))
-                raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.wait}) from None
+                raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after}) from None
             except MirrorError as error:
                 _raise(error)
 
@@ -313,16 +313,16 @@ class Handlers:
         shows = self.gateway.may_show
         return [
             _status(upstream, caller, shows=shows(upstream.policy.name))
-            for upstream in self.gateway.upstreams.seen_by(caller)
+            for upstream in self.gateway.upstreams.visible_to(caller)
         ]
 
 
 def _raise(error: MirrorError) -> NoReturn:
     """An error of ours as a JSON-RPC one; that of an upstream's is passed on as it was."""
     if isinstance(error, RefusedError):
-        raise MCPError(error.code, sanitize_ends(error.said, LONGEST_ERROR), error.data) from None
+        raise MCPError(error.code, sanitize_ends(error.peer_message, MAX_ERROR_BYTES), error.data) from None
     code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-    raise MCPError(code, sanitize_ends(str(error), LONGEST_ERROR)) from None
+    raise MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES)) from None
 
 
 def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:

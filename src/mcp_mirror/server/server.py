@@ -163,7 +163,7 @@ class MirrorServer:
 
     def _joined(self, capability: str, caller: Caller) -> Mapping[str, Any]:
         joined: dict[str, Any] = {}
-        for upstream in self.handlers.gateway.upstreams.seen_by(caller):
+        for upstream in self.handlers.gateway.upstreams.visible_to(caller):
             said = upstream.listing.capabilities.get(capability) if upstream.listing else None
             joined = {**(said or {}), **joined}
         return {key: value for key, value in joined.items() if key not in _NOT_RELAYED}
@@ -174,7 +174,7 @@ class MirrorServer:
         which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
         tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.own_tools]
         own = "" if gateway.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        told = (_introduce(one, gateway.pins) for one in gateway.upstreams.seen_by(caller))
+        told = (_introduce(one, gateway.pins) for one in gateway.upstreams.visible_to(caller))
         parts = [self._policy.instructions or "", own, *told]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
 

@@ -200,7 +200,7 @@ class _Watch:
 
 
 def _functions_of(thread_id: int) -> str:
-    """The innermost functions that a thread runs, without asyncio's own."""
+    """The unwrap_error_group functions that a thread runs, without asyncio's own."""
     frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # there is no other way
     while frame is not None and len(found) < _FRAMES:
         code = frame.f_code

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from mcp_mirror.errors import causes_of
+from mcp_mirror.errors import walk_causes
 
 if sys.platform != "win32":
     import resource
@@ -56,7 +56,7 @@ def restore_handle_limit(child: int) -> None:
 
 def explain_shortage(error: BaseException) -> str | None:
     """Why an error is a shortage of handles, processes or memory, and what helps; None for any other error."""
-    for one in causes_of(error):
+    for one in walk_causes(error):
         if isinstance(one, OSError) and one.errno in _ADVICE:
             return _ADVICE[one.errno]
     return None

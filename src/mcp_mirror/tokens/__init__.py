@@ -64,13 +64,13 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
     return sum(_of_message(message, provider) for message in what)
 
 
-def estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
+def upper_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
     """`estimate_tokens` of a text for one provider."""
     return partial(_of_text, provider=provider)
 
 
-def expecter(provider: TokenProvider) -> Callable[[Buffer], int]:
-    """The expected tokens of a text (UTF-8) for one provider: a central estimate, where `estimator` gives a bound.
+def expected_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
+    """The expected tokens of a text (UTF-8) for one provider: a central estimate, not an upper bound.
 
     For `default` it is the median over all tokenizers, for `anthropic` the count of the current models.
     """

@@ -19,7 +19,7 @@ from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, innermost
+from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, unwrap_error_group
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
@@ -228,7 +228,7 @@ class ReconnectingConnection:
             except SessionLostError:
                 connection = await self.get_session()
             except ConnectionLostError:
-                if not order.may_repeat:
+                if not order.is_repeatable:
                     raise
                 connection = await self.get_session()
             return await connection.request(order, channel)
@@ -339,7 +339,7 @@ class ReconnectingConnection:
             await anyio.lowlevel.checkpoint_if_cancelled()  # goes on where it is we who are stopped
             raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560: it only looks like that
         except Exception as error:  # noqa: BLE001  # whatever a server can do must cost the others nothing
-            raise self._ended(innermost(error), output) from None
+            raise self._ended(unwrap_error_group(error), output) from None
         finally:
             self._settle(None)
 
@@ -355,10 +355,10 @@ class ReconnectingConnection:
             logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
         message = " ".join((reason, *printed)) if self.connection_settings.policy.preview else logged
         if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
-            return RefusedError(message, cause.error.code, message).logged_as(logged)
+            return RefusedError(message, cause.error.code, message).with_log_message(logged)
         kind = FloodError if isinstance(cause, FloodError) else UpstreamError
         ended = EndedEarlyError(message) if is_closed(cause) else kind(message)
-        return ended.logged_as(f"{logged} `mcp-mirror check` shows its error output." if words else logged)
+        return ended.with_log_message(f"{logged} `mcp-mirror check` shows its error output." if words else logged)
 
     @asynccontextmanager
     async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[UpstreamSession]:
@@ -468,7 +468,7 @@ class ReconnectingConnection:
                     self.listing = await connection.list_tools(self.connection_settings.examine)
                     await self._save_listing()
             except UpstreamError as error:
-                log.warning("%s", error.logged)
+                log.warning("%s", error.log_message)
                 changed.discard("tools")
             for kind in sorted(changed):
                 await self._tell_change(kind)
@@ -483,7 +483,7 @@ class ReconnectingConnection:
         self.settled.set()
         self.listed.set()
         self._tell_moved()
-        log.warning("upstream %s is down: %s", self.connection_settings.policy.name, error.logged)
+        log.warning("upstream %s is down: %s", self.connection_settings.policy.name, error.log_message)
         self._log_output()
 
     def _log_output(self) -> None:
@@ -516,7 +516,7 @@ def _check_protocol(oldest: str | None, spoken: str) -> None:
 def _reason(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     """What went wrong, in a sentence that holds no header and no URL; and for the log, in one of ours alone."""
     if isinstance(error, MirrorError):
-        return redactor.clean(str(error)), redactor.clean(error.logged)
+        return redactor.clean(str(error)), redactor.clean(error.log_message)
     if shortage := explain_shortage(error):
         said = f"It cannot be reached now: {shortage}."
         return said, said

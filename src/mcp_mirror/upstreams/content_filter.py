@@ -77,7 +77,7 @@ def unsaid(upstream: str, what: str, code: int, data: object = None) -> RefusedE
         said = f"{said} It wants the user to open a page. Ask the user to use this server directly for that."
         code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
     refusal = RefusedError(said, code, said, rebuild_data(code, data, hidden=True))
-    return refusal.logged_as(refused(upstream, code))
+    return refusal.with_log_message(refused(upstream, code))
 
 
 def refused(upstream: str, code: int) -> str:
@@ -98,7 +98,7 @@ def hide_error_text(*, preview: bool) -> Iterator[None]:
         if preview or is_for_client(error):
             raise
         said = "Its words are not shown: they may repeat a value that may not be (`preview: false`)."
-        raise ToolError(f"{error.logged} {said}") from None
+        raise ToolError(f"{error.log_message} {said}") from None
 
 
 def is_for_client(error: RefusedError) -> bool:

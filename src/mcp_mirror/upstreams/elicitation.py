@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
-from mcp_mirror.errors import RefusedError, UpstreamError, frames_of
+from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
 from mcp_mirror.payload.json_rpc import asks, join, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
@@ -361,7 +361,7 @@ class SuspendedCalls:
         except UpstreamError as error:
             call.finish(error)
         except Exception as error:  # noqa: BLE001  # it must cost this call alone
-            log.error("a held call failed: %s", frames_of(error))  # noqa: TRY400  # no values
+            log.error("a held call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
             call.finish(UpstreamError("The call failed within the gateway."))
         finally:
             if not call.is_over:

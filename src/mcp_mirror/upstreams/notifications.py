@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import as_request_id
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, ClientChannel
-from mcp_mirror.errors import BusyError, RefusedError, frames_of
+from mcp_mirror.errors import BusyError, RefusedError, summarize_traceback
 from mcp_mirror.payload.floods import Pacer, RepeatedLog
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
@@ -135,7 +135,7 @@ class NotificationQueue:
                     with anyio.move_on_after(_DELIVERY):
                         await self.channel.notify(method, params)
                 except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
-                    log.error("%s could not be passed on: %s", _known(method), frames_of(error))  # noqa: TRY400  # no values
+                    log.error("%s could not be passed on: %s", _known(method), summarize_traceback(error))  # noqa: TRY400  # no values
                 await pacer.end()
         finally:
             self._idle, self._is_full = None, False
@@ -326,10 +326,10 @@ class NotificationDispatcher:
                     jsonrpc="2.0", id=identity, result=dict(result)
                 )
             except RefusedError as error:
-                wrong = types.ErrorData(code=error.code, message=error.said, data=error.data)
+                wrong = types.ErrorData(code=error.code, message=error.peer_message, data=error.data)
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
-                log.error("%s could not be asked: %s", _known(said.method), frames_of(error))  # noqa: TRY400  # no values
+                log.error("%s could not be asked: %s", _known(said.method), summarize_traceback(error))  # noqa: TRY400  # no values
                 wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
                 answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
             finally:

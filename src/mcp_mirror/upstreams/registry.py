@@ -83,7 +83,7 @@ class UpstreamRegistry:
         except KeyError:
             raise UpstreamError(f"Upstream {name!r} has been taken out of the configuration.") from None
 
-    def seen_by(self, caller: Caller) -> tuple[Upstream, ...]:
+    def visible_to(self, caller: Caller) -> tuple[Upstream, ...]:
         """Those that a caller may know of."""
         return tuple(one for one in self if caller.has_scopes(one.policy.required_scopes))
 
@@ -145,7 +145,7 @@ class UpstreamRegistry:
                     try:
                         await connection.set_level(level)
                     except UpstreamError as error:
-                        log.warning("%s", error.logged)
+                        log.warning("%s", error.log_message)
 
     async def notify(self, session: str | None, method: str) -> None:
         """Pass a client's notification on to the servers whose connections are its own."""
@@ -157,7 +157,7 @@ class UpstreamRegistry:
     async def try_unlisted(self, caller: Caller) -> None:
         """Try those anew that have never told this caller their tools, and not only when their pause is over."""
         async with anyio.create_task_group() as tasks:
-            for upstream in self.seen_by(caller):
+            for upstream in self.visible_to(caller):
                 if upstream.listing is None:
                     tasks.start_soon(upstream.attempt)
 
@@ -173,13 +173,13 @@ class UpstreamRegistry:
             caller: Who waits: for those alone that they may see.
         """
         with anyio.CancelScope(deadline=self._started + seconds):
-            for upstream in self if caller is None else self.seen_by(caller):
+            for upstream in self if caller is None else self.visible_to(caller):
                 await upstream.settled.wait()
 
     async def settle_listings(self, seconds: float, caller: Caller) -> None:
         """The same, but a listing of an earlier run is enough."""
         with anyio.CancelScope(deadline=self._started + seconds):
-            for upstream in self.seen_by(caller):
+            for upstream in self.visible_to(caller):
                 await upstream.listed.wait()
 
     async def settle_one(self, name: str, seconds: float) -> None:

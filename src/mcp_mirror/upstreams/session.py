@@ -18,8 +18,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.core.examination import Examined
 from mcp_mirror.core.result_processing import RejectedFrame
+from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import Steps, take_sliced
 from mcp_mirror.payload.json_rpc import MARK, asks, open_array
@@ -71,7 +71,7 @@ class UpstreamRequest:
     """What the caller said in `_meta`, for the upstream."""
     timeout: float | None = None
     """Seconds; None for the upstream's own."""
-    may_repeat: bool = False
+    is_repeatable: bool = False
     """It changes nothing, and the user lets it be made again where the connection is lost."""
 
     @property
@@ -91,7 +91,7 @@ class UpstreamRequest:
         return replace(self, params={**self.params, **more})
 
 
-Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[Examined, ...]]]
+Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
 """Examines the tools of an upstream's listing, JSON text."""
 
 
@@ -112,7 +112,7 @@ class Listing:
     """How long and for whom each page of the tools may be kept: `ttlMs` and `cacheScope`."""
     problems: tuple[str, ...] = ()
     """What is wrong with the listing, a sentence each, for an operator."""
-    examined: tuple[Examined, ...] = ()
+    examined: tuple[InspectedTool, ...] = ()
     """What was found out about the tools."""
     size: int = 0
     """Bytes of the tools, as they were listed."""
@@ -305,7 +305,7 @@ class UpstreamSession:
             try:
                 await self.set_level(channel.log_level)
             except UpstreamError as error:
-                log.warning("%s", error.logged)
+                log.warning("%s", error.log_message)
 
     def _capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
         return channel.caller.capabilities if channel and self.modern else None
@@ -315,7 +315,7 @@ class UpstreamSession:
         if channel and (channel.wants_progress or self.policy.progress_resets_timeout):
             meta["progressToken"] = token
         if channel and self.modern:
-            level = channel.log_level or (None if channel.caller.modern else _DEFAULT_LEVEL)
+            level = channel.log_level or (None if channel.caller.is_stateless else _DEFAULT_LEVEL)
             meta |= {types.LOG_LEVEL_META_KEY: level} if level else {}
         return meta
 
@@ -390,7 +390,7 @@ class UpstreamSession:
         said = self.redactor.quote(message)
         told = f"Upstream {self.name!r} refused {what}: {said.rstrip('.')} (error {code})."
         refusal = RefusedError(told, code, said, self.redactor.clean_tree(data))
-        return refusal.logged_as(refused(self.name, code))
+        return refusal.with_log_message(refused(self.name, code))
 
 
 async def _drain(inflight: InflightRequest | None) -> None:

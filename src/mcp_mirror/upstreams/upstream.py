@@ -273,7 +273,7 @@ class ServerUpstream:
         said = self._connection_settings.redactor.quote(message)
         told = f"Upstream {self.policy.name!r} refused {what}: {said.rstrip('.')} (error {code})."
         refusal = RefusedError(told, code, said)
-        return refusal.logged_as(refused(self.policy.name, code))
+        return refusal.with_log_message(refused(self.policy.name, code))
 
     def present(self, client: ClientIdentity) -> None:
         """Told before the start that one client alone is served: every connection is its own."""
@@ -313,7 +313,7 @@ class ServerUpstream:
             order = order.with_params(requestState=again.state.get("state"))
             order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
         modern = link.listing is None or link.listing.modern
-        if channel.caller.modern and not modern and channel.caller.can_answer_any:
+        if channel.caller.is_stateless and not modern and channel.caller.can_answer_any:
             return await self._holding.begin(
                 channel, lambda held: link.request(order, filter_content(held, may_show=not hides))
             )
@@ -324,7 +324,7 @@ class ServerUpstream:
         most = self.policy.bounds.max_questions_per_call
         if hides:
             check_questions(asked.requests.values())
-        if channel.caller.modern:
+        if channel.caller.is_stateless:
             check_capabilities(channel.caller, asked)
             return next_round(veiled(asked) if hides else asked, again, most)
         return await ask_live(asked, order, way, lambda following: link.request(following, way), most)
@@ -373,7 +373,7 @@ class ServerUpstream:
             return None if self._modern_only else caller.session
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
-        return caller.owner if scope is None else caller.principal
+        return caller.connection_key if scope is None else caller.sharing_key
 
     async def _lease(self, key: Key, channel: ClientChannel) -> _DedicatedConnection:
         """Make a dedicated connection.
@@ -387,7 +387,7 @@ class ServerUpstream:
         if lease := self._leases.get(key):  # another request of the same party was faster
             connections.free(slot)
             return lease
-        modes: Modes = ("auto", "legacy") if channel.caller.modern else ("legacy",)
+        modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
         lease = _DedicatedConnection(
             key,
             ReconnectingConnection(self._connection_settings, self._owner(channel, key), modes),

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.resolve import Escaped, Pointer, check_count, find_pointers
+from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import (
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
-    members_of,
     process_frame,
+    read_result_members,
 )
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
-from mcp_mirror.paths import candidate_offsets
+from mcp_mirror.paths import find_candidate_offsets
 from mcp_mirror.payload.json_rpc import (
     MOST_MEMBERS,
     REST,
@@ -164,18 +164,18 @@ class FrameScanner:
             return answer
         return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
 
-    async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | Escaped, ...]:
+    async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
         """The pointers in arguments, at most `most`; see `find_pointers`. Large arguments do not hold up other calls.
 
         Raises:
             ToolError: There are more.
             UpstreamError: The process died.
         """
-        if len(arguments) <= _AT_ONCE or not candidate_offsets(arguments):
+        if len(arguments) <= _AT_ONCE or not find_candidate_offsets(arguments):
             return _found(arguments, known, most)
         if len(arguments) > _SENT:
             return await anyio.to_thread.run_sync(_found, arguments, known, most)
-        found: tuple[Pointer | Escaped, ...] = await self._ask(_Find(bytes(arguments), known, most))
+        found: tuple[Pointer | EscapedPath, ...] = await self._ask(_Find(bytes(arguments), known, most))
         return found
 
     async def locate(self, place: FileSpan, tokens: Location) -> Span | Miss | None:
@@ -231,9 +231,9 @@ def _views(places: Mapping[str, FileSpan]) -> dict[str, Buffer]:
     return {name: maps[place.path][place.span.start : place.span.stop] for name, place in places.items()}
 
 
-def _found(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | Escaped, ...]:
+def _found(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
     found = find_pointers(arguments, known)
-    check_count(found, most)
+    check_pointer_count(found, most)
     return found
 
 
@@ -255,7 +255,7 @@ def _answered(question: _Question) -> object:
             return _scan(question)
         case _Open():
             files = _Files(question.path)
-            members = members_of(files.frame, question.max_depth)
+            members = read_result_members(files.frame, question.max_depth)
             return members if isinstance(members, RejectedFrame) else files.places(members)
         case _OpenList():
             return _open_list(question)
@@ -279,7 +279,7 @@ def _open_list(question: _OpenList) -> _Places | RejectedFrame:
     frame = map_file(question.path)
     if has_more_values(frame, _LIST_VALUES):
         raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
-    members = members_of(frame, question.max_depth)
+    members = read_result_members(frame, question.max_depth)
     if isinstance(members, RejectedFrame):
         return members
     start, size, bounds, cut = _address(frame), 0, array("Q"), None

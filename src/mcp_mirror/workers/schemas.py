@@ -16,9 +16,9 @@ import anyio.lowlevel
 import msgspec
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.examination import Examined, look_through, refused, with_check
 from mcp_mirror.core.schema import Schema
-from mcp_mirror.core.validation import MOST_WORK, Check, compile_check
+from mcp_mirror.core.tool_inspection import InspectedTool, compile_if_cheap, inspect_definition, reject_schema
+from mcp_mirror.core.validation import MAX_WORK, Check, compile_check
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -60,7 +60,7 @@ class SchemaWorkers:
         self._pool = Pool(child_watchdog, _SIZE, _prepare)
         self._overruns: OrderedDict[bytes, int] = OrderedDict()
         """By the digest of a schema."""
-        self._known: OrderedDict[bytes, Examined] = OrderedDict()
+        self._known: OrderedDict[bytes, InspectedTool] = OrderedDict()
         """By the digest of a definition, those used last at the end."""
         self._sizes: dict[bytes, int] = {}
         self._size = 0
@@ -75,14 +75,14 @@ class SchemaWorkers:
         """
         if not entry.is_validated:
             return None
-        if entry.check is not None and entry.cost is not None and entry.cost.work(arguments) <= MOST_WORK:
+        if entry.check is not None and entry.cost is not None and entry.cost.work(arguments) <= MAX_WORK:
             try:
                 return entry.check(json.loads(arguments))
             except (ValueError, RecursionError):  # such as an integer of 5,000 digits
                 return None
         return await self._validate_apart(entry, arguments, principal)
 
-    async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Examined, ...]:
+    async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
         """Examine the tools of a listing; the event loop is never held for long, and known definitions cost nothing.
 
         Tools whose examination takes too long are not served, those whose schema takes too long to compile are not
@@ -93,7 +93,7 @@ class SchemaWorkers:
             items: The tools, JSON text.
         """
         listing = _Listing(policy)
-        found: list[Examined] = []
+        found: list[InspectedTool] = []
         for item in items:
             await listing.pause()
             if listing.served > policy.bounds.max_tools:
@@ -102,11 +102,11 @@ class SchemaWorkers:
             if one is None:
                 one = await self._examine_apart(listing, item)
             self._remember(key, one, len(item))
-            listing.served += not one.excess
+            listing.served += not one.rejection
             found.append(one)
         return tuple(found)
 
-    async def _examine_apart(self, listing: "_Listing", item: Buffer) -> Examined:
+    async def _examine_apart(self, listing: "_Listing", item: Buffer) -> InspectedTool:
         began = monotonic()
         found = listing.named(item)
         try:
@@ -114,18 +114,20 @@ class SchemaWorkers:
                 raise DeadlineError  # the same sentence
             async with self._pool.session(f"upstream {listing.policy.name}", listing.seconds_left) as run:
                 found = await run(_Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
-                if (checked := with_check(found)) is not None:
+                if (checked := compile_if_cheap(found)) is not None:
                     return checked
                 wrong = await run(_Proof(bytes(item)), _COMPILATION)
-                return refused(found, wrong) if wrong else found
+                return reject_schema(found, wrong) if wrong else found
         except PoolError:
-            if found.excess:
+            if found.rejection:
                 return found
-            return found.unchecked(f"its schema takes more than {_COMPILATION:g} s or too much memory to compile")
+            return found.without_validation(
+                f"its schema takes more than {_COMPILATION:g} s or too much memory to compile"
+            )
         finally:
             listing.seconds_left -= monotonic() - began
 
-    def _remember(self, key: bytes, one: Examined, size: int) -> None:
+    def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
         if key in self._known:
             self._known.move_to_end(key)
             return
@@ -192,33 +194,35 @@ class _Listing:
         limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth} {self.policy.name}"
         return hashlib.sha256(item).digest() + limits.encode()
 
-    def look_at(self, item: Buffer) -> Examined | None:
+    def look_at(self, item: Buffer) -> InspectedTool | None:
         """Examine a small tool; None for one that a process must examine."""
         bounds = self.policy.bounds
         if len(item) > bounds.max_tool_bytes:
             size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
-            return replace(self.named(item), excess=size)
+            return replace(self.named(item), rejection=size)
         text = bytes(item)
         containers = text.count(b"{") + text.count(b"[")
         self.containers += containers
         if containers > _TOOL_CONTAINERS:
             count = f"its definition has {containers:,} objects and arrays; {_TOOL_CONTAINERS:,} is the limit"
-            return replace(self.named(item), excess=count)
+            return replace(self.named(item), rejection=count)
         if self.containers > _LISTING_CONTAINERS:
             limit = f"{_LISTING_CONTAINERS:,}"
-            return replace(self.named(item), excess=f"the listing has more than {limit} objects and arrays before it")
+            return replace(
+                self.named(item), rejection=f"the listing has more than {limit} objects and arrays before it"
+            )
         named = self.named(item)
         if not named.name or not self.policy.admits(named.name):
-            return replace(named, excess=None)
-        return with_check(look_through(read_tool(text), bounds)) if len(text) <= _SMALL else None
+            return replace(named, rejection=None)
+        return compile_if_cheap(inspect_definition(read_tool(text), bounds)) if len(text) <= _SMALL else None
 
-    def named(self, item: Buffer) -> Examined:
+    def named(self, item: Buffer) -> InspectedTool:
         """A tool of which only the name is known, and that takes too long to be examined."""
         try:
             raw = {"name": msgspec.json.decode(item, type=_Named).name}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raw = {}
-        return Examined(raw, f"it takes more than {_EXAMINATION:g} s to examine it")
+        return InspectedTool(raw, f"it takes more than {_EXAMINATION:g} s to examine it")
 
 
 class _Named(msgspec.Struct):
@@ -243,9 +247,9 @@ class _Examination:
     text: bytes
     bounds: UpstreamBounds
 
-    def __call__(self) -> Examined:
+    def __call__(self) -> InspectedTool:
         """What is found out about a tool without its schema's compilation."""
-        return look_through(read_tool(self.text), self.bounds)
+        return inspect_definition(read_tool(self.text), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)

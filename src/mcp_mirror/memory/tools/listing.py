@@ -8,7 +8,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Call, Content, text_content
 from mcp_mirror.memory.value_lookup import unknown_path
-from mcp_mirror.paths import tool_label, unwrap
+from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
@@ -79,6 +79,6 @@ async def forget(call: Call) -> Content:
     if path and path.tokens:
         raise ToolError(f'Only a whole value can be forgotten. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
-        raise await unknown_path(call.memory.store, call.namespace, unwrap(text))
+        raise await unknown_path(call.memory.store, call.namespace, strip_wrapping(text))
     call.memory.writer.on_kept(call.namespace)
     return text_content(f'Forgotten: "{path.base}".')

@@ -9,7 +9,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.tool import Call, Content, Memory
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import AuditRecord, Event
-from mcp_mirror.paths import MemoryPath, noticed_bases, parse_path, unwrap
+from mcp_mirror.paths import MemoryPath, bases_in_notice, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
 from mcp_mirror.security.flows import written
 from mcp_mirror.security.sanitize import as_json_string
@@ -115,15 +115,15 @@ async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | N
     told = {} if labels is None else written(labels)
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, str(path) if path else None, told, size))
     if found_value is None:
-        raise await unknown_path(memory.store, namespace, unwrap(text))
+        raise await unknown_path(memory.store, namespace, strip_wrapping(text))
     return found_value
 
 
 def read_path(text: str) -> MemoryPath | None:
     """A path as models write it: with something around it, or as a whole notice of ours."""
-    if path := parse_path(unwrap(text)):
+    if path := parse_path(strip_wrapping(text)):
         return path
-    bases = noticed_bases(text.strip())
+    bases = bases_in_notice(text.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

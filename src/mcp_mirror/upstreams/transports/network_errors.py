@@ -14,7 +14,7 @@ from typing import Final
 import httpcore2
 import httpx2
 
-from mcp_mirror.errors import causes_of
+from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.security.ssrf_guard import PRIVATE
 from mcp_mirror.system.file_handles import explain_shortage
@@ -92,7 +92,7 @@ def _cause_of(error: httpx2.TransportError) -> tuple[str, str]:
     if shortage := explain_shortage(error):
         cause, _, advice = shortage.partition(". ")
         return cause, advice
-    causes = tuple(causes_of(error))
+    causes = tuple(walk_causes(error))
     found = (known for one in causes if (known := _precise_cause(one)))
     by_type = ((cause, advice) for kinds, cause, advice in _TYPES if any(isinstance(one, kinds) for one in causes))
     return next(found, None) or next(by_type, (type(error).__name__, "Check `url`, and the server's log"))

@@ -58,7 +58,9 @@ def _is_free(_name: str) -> bool:
     return False
 
 
-def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free) -> MergedList:
+def merge_lists(
+    kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free
+) -> MergedList:
     """One list of many.
 
     Args:
@@ -76,7 +78,7 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserve
             if name is None:
                 continue
             place = ResourceOrigin(upstream, name)
-            own = name_at(kind, place, places, is_reserved)
+            own = assign_name(kind, place, places, is_reserved)
             if own in places:
                 continue  # the same upstream lists it twice
             places[own] = place
@@ -84,17 +86,17 @@ def merge(kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserve
     return MergedList(tuple(items), places)
 
 
-def name_at(
+def assign_name(
     kind: Kind, place: ResourceOrigin, places: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
 ) -> str:
     """The name under which clients know a thing, or are to: its own, unless that is another's already."""
     name = place.key
     while is_reserved(name) or places.get(name, place) != place:
-        name = alias(kind, place.upstream, name)
+        name = prefix_name(kind, place.upstream, name)
     return name
 
 
-def alias(kind: Kind, upstream: str, key: str) -> str:
+def prefix_name(kind: Kind, upstream: str, key: str) -> str:
     """The name of a thing whose own name is another's already."""
     return f"{upstream}_{key}" if kind == "prompts" else f"{scheme_of(upstream)}+{key}"
 

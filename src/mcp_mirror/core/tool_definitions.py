@@ -15,7 +15,7 @@ Format = Literal["openai", "openai-responses", "anthropic", "mcp"]
 Definition = dict[str, Any]
 
 
-def define(advert: Mapping[str, Any], form: str) -> Definition:
+def format_definition(advert: Mapping[str, Any], form: str) -> Definition:
     """A tool's definition; a copy, which may be changed.
 
     Args:
@@ -31,7 +31,7 @@ def define(advert: Mapping[str, Any], form: str) -> Definition:
     return _FORMS[form](deepcopy(dict(advert)))
 
 
-def excess_of(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
+def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
     """Why a tool as its upstream lists it is too much; None where it is not."""
     try:
         text = msgspec.json.encode(tool)

@@ -1,0 +1,143 @@
+"""Inspection of a tool definition, once per definition: size limits, schemas, validation cost.
+
+The result does not depend on names, pins or other configuration of the catalog.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import mcp_types as types
+from pydantic import ValidationError
+
+from mcp_mirror.core.schema import Schema, admit_paths, header_locations
+from mcp_mirror.core.tool_definitions import find_excess
+from mcp_mirror.core.validation import Check, Cost, compile_check, estimate_cost
+from mcp_mirror.settings.limits import UpstreamBounds
+
+_ANY: Final[Schema] = {"type": "object"}
+_MAX_CHARACTERS: Final = 1 << 16
+"""Characters of a schema that the event loop may compile."""
+_MAX_CHARACTERS_UNKNOWN_COST: Final = 1 << 13
+"""The same for a schema without a known cost."""
+_SLOW_KEYWORDS: Final = ("unevaluated", "$dynamicRef", "$recursiveRef", "pattern")
+"""Keywords that can make the compilation of a small schema take seconds."""
+_MAX_PATTERNS: Final = 20
+"""Patterns that the event loop may compile: each takes 0.3 ms at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedTool:
+    """A tool as its upstream lists it, and the results of its inspection."""
+
+    raw: Mapping[str, Any]
+    """The whole definition."""
+    rejection: str | None = None
+    """Why the gateway does not serve the tool."""
+    invalid_members: tuple[str, ...] = ()
+    """Members of the definition that clients could not read."""
+    schema: Schema = field(default_factory=lambda: dict(_ANY))
+    """The input schema; any object if the upstream's schema cannot be used."""
+    twin_schema: Schema = field(default_factory=lambda: dict(_ANY))
+    """The input schema of the twin."""
+    headers: tuple[tuple[str, ...], ...] = ()
+    """Locations of the arguments that clients mirror into HTTP headers."""
+    cost: Cost | None = None
+    """An upper bound on the work of validation; None if validation may take exponential time."""
+    schema_error: str | None = None
+    """Why the gateway does not validate the arguments."""
+    check: Check | None = field(default=None, compare=False, repr=False)
+    """Validates arguments; None if that is too much work for the event loop."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name; empty if it has no usable name."""
+        name = self.raw.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def valid_members(self) -> Mapping[str, Any]:
+        """The definition without its invalid members: one invalid tool makes clients drop the whole list."""
+        return {key: value for key, value in self.raw.items() if key not in self.invalid_members}
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the gateway validates calls before it sends them."""
+        return self.schema_error is None
+
+    def without_validation(self, schema_error: str) -> "InspectedTool":
+        """The same tool, served with its schema but without validation."""
+        return replace(self, schema_error=schema_error, check=None)
+
+
+def inspect_tool(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedTool:
+    """Inspect a tool and compile its schema."""
+    return compile_schema(inspect_definition(raw, bounds))
+
+
+def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> InspectedTool:
+    """Inspect a tool without compiling its schema. The work is linear in the size of the definition."""
+    if excess := find_excess(raw, bounds):
+        return InspectedTool(raw, excess)
+    found = InspectedTool(raw, invalid_members=_invalid_members(raw))
+    schema = raw.get("inputSchema")
+    if not isinstance(schema, dict):
+        return replace(found, schema_error="it has no input schema")
+    return replace(
+        found,
+        schema=schema,
+        twin_schema=admit_paths(schema),
+        headers=header_locations(schema),
+        cost=estimate_cost(schema),
+    )
+
+
+def compile_schema(found: InspectedTool) -> InspectedTool:
+    """The same tool with a compiled schema, or with a schema for any object if its own schema is not valid."""
+    if found.rejection or found.schema_error:
+        return found
+    try:
+        check = compile_check(found.schema)
+    except ValueError as error:
+        return reject_schema(found, str(error))
+    return replace(found, check=check if is_cheap_to_compile(found) else None)
+
+
+def reject_schema(found: InspectedTool, schema_error: str) -> InspectedTool:
+    """The same tool with a schema for any object, because its own schema cannot be used."""
+    any_object = replace(found, schema=dict(_ANY), twin_schema=admit_paths(_ANY), headers=(), cost=None)
+    return any_object.without_validation(schema_error.rstrip("."))
+
+
+def compile_if_cheap(found: InspectedTool) -> InspectedTool | None:
+    """The same tool with a compiled schema; None if the compilation may be too much work for the event loop."""
+    if found.rejection or found.schema_error:
+        return found
+    is_cheap = is_cheap_to_compile(found)
+    if not is_cheap and not _is_cheap_to_verify(found.schema):
+        return None
+    try:
+        check = compile_check(found.schema, is_small=True)
+    except ValueError:  # the schema is not valid, or one of its patterns is large
+        return None
+    return replace(found, check=check if is_cheap else None)
+
+
+def is_cheap_to_compile(found: InspectedTool) -> bool:
+    """Whether the event loop may compile the schema."""
+    cost = found.cost
+    return cost is not None and cost.patterns <= _MAX_PATTERNS and len(str(found.schema)) <= _MAX_CHARACTERS
+
+
+def _is_cheap_to_verify(schema: Schema) -> bool:
+    """Whether the event loop may compile a schema only to see that it is valid."""
+    text = str(schema)
+    return len(text) <= _MAX_CHARACTERS_UNKNOWN_COST and not any(word in text for word in _SLOW_KEYWORDS)
+
+
+def _invalid_members(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
+    except ValidationError as error:
+        return tuple(sorted({str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)}))
+    return ()
