@@ -1,6 +1,6 @@
-"""The nouns that the parts share: spans, values and what is known about them.
+"""Data types that all packages share: spans, values and their descriptors.
 
-Data alone: no module of ours is known here, nothing decides anything.
+This module imports no other module of the package and contains no logic.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 Buffer = bytes | memoryview
-"""Bytes that nobody changes; a view keeps the frame that it was cut from alive."""
+"""Immutable bytes. A view keeps the frame alive that it is a part of."""
 
 Segments = tuple[Buffer, ...]
-"""Bytes in pieces, in order; written one after another they are one JSON text."""
+"""Consecutive pieces of one JSON text."""
 
 Kind = Literal["object", "array", "text", "number", "boolean", "null", "binary"]
 
@@ -20,38 +20,38 @@ JsonToken = str | int
 """One step down a JSON value: an object's key or an array's index."""
 
 Location = tuple[JsonToken, ...]
-"""Where in a JSON value: the steps from its root."""
+"""A place in a JSON value: the steps from its root."""
 
 
 _MEDIA_TYPES: Mapping[Kind, str] = {"text": "text/plain", "binary": "application/octet-stream"}
 
 
-def media_type_of(kind: Kind, said: str | None = None) -> str:
-    """What a value is as a resource: what it says itself, else what its kind is."""
-    return said or _MEDIA_TYPES.get(kind, "application/json")
+def media_type_of(kind: Kind, declared: str | None = None) -> str:
+    """The media type of a value as a resource: the declared one, or the default of its kind."""
+    return declared or _MEDIA_TYPES.get(kind, "application/json")
 
 
 class Span(NamedTuple):
-    """A byte range inside a blob."""
+    """A byte range of a blob."""
 
     start: int
     length: int
 
     @property
     def stop(self) -> int:
-        """The first byte behind the range."""
+        """The first byte after the range."""
         return self.start + self.length
 
 
 class FileSpan(NamedTuple):
-    """A byte range inside a file."""
+    """A byte range of a file."""
 
     path: str
     span: Span
 
 
 class Member(NamedTuple):
-    """One key of a JSON object and where its value stands."""
+    """A key of a JSON object and the span of its value."""
 
     key: str
     span: Span
@@ -59,37 +59,37 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a value came from."""
+    """The call that produced a value."""
 
     upstream: str
     tool: str
     arguments_digest: str
-    """SHA-256 of the arguments as they were sent, hexadecimal."""
+    """SHA-256 of the arguments as the gateway sent them, hexadecimal."""
     inputs: tuple[str, ...] = ()
-    """The memory paths that the call was given."""
+    """The memory paths among the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A value on its way into a store: JSON text exactly as the upstream sent it."""
+    """A value before it is stored: JSON text exactly as the upstream sent it."""
 
     blob: Buffer
     kind: Kind
     tokens: int
-    """Estimated tokens of the value as a model would read it."""
+    """Estimated tokens of the value in the form that a model reads."""
     members: tuple[Member, ...] = ()
-    """The top-level keys of an object, each once, with the span of the last value given for it."""
+    """The top-level keys of an object, each once, with the span of its last value."""
     media_type: str | None = None
-    """Of a binary value."""
+    """The media type of a binary value."""
     file: FileSpan | None = None
-    """Where the blob also is; a store may link the file instead of writing another."""
+    """A file that contains the blob too; a store may link the file instead of writing a second one."""
     preview: bool = True
-    """A model may be told what is in it though it has not asked."""
+    """Notices and listings may show parts of the value to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What is known about a stored value without reading it. Times are seconds since the epoch."""
+    """The metadata of a stored value. Times are seconds since the epoch."""
 
     base: str
     kind: Kind
@@ -103,35 +103,34 @@ class Descriptor:
     media_type: str | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     companion: str | None = None
-    """Base of the value that holds what else the same result said."""
+    """The base of the value that contains the rest of the same result's content."""
     envelope: bytes = b"{}"
-    """The result's remaining members, a JSON object; with the value and its companion it rebuilds the result."""
+    """The remaining members of the result, a JSON object. Value, companion and envelope rebuild the result."""
     preview: bool = True
-    """A model may be told what is in it though it has not asked."""
+    """Notices and listings may show parts of the value to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What tools' answers have cost models, in estimated tokens."""
+    """Estimated tokens of tool results, sent to models and kept out of their context."""
 
     sent: int = 0
-    """What was sent."""
     kept_out: int = 0
-    """What results would have cost beyond that, had they not been stored instead."""
+    """Tokens that the results would have cost in addition if they had not been stored."""
 
     def plus(self, sent: int, kept_out: int) -> "Traffic":
-        """With so much more."""
+        """The sum of this traffic and more."""
         return Traffic(self.sent + sent, self.kept_out + kept_out)
 
     @property
     def ratio(self) -> int:
-        """Tokens kept out for each that was sent."""
+        """Tokens kept out for each token sent."""
         return round(self.kept_out / max(self.sent, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much one namespace keeps, and what its answers have cost."""
+    """The contents of one namespace and the traffic of its calls."""
 
     values: int
     size: int
