@@ -30,7 +30,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.files import bytes_of
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
-from mcp_mirror.paths import tool_label, strip_wrapping
+from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
