@@ -1,10 +1,9 @@
-# Everything that a fresh machine needs beside python3 (3.11 or later), pip and make is installed here, into .venv
-# and, where npm is found, into tests/node.
+# Everything beside python3 (3.11 or later), pip and make is installed into .venv and, if npm is there, into tests/node.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 BENCH  := .venv-bench
-# Agent frameworks, for the examples: those that can be beside our SDK, and BeeAI, whose MCP client cannot.
+# Agent frameworks for the examples: those that can be installed beside our SDK; BeeAI's MCP client cannot.
 AGENTS := .venv-examples
 BEEAI  := .venv-beeai
 AUDIT  := .venv-audit
@@ -14,13 +13,15 @@ EVAL   := .venv-eval
 # pandas, polars and pyarrow: 430 MB that no other test needs.
 FRAMES := .venv-dataframes
 DAILY  := .venv-everyday
+# The documentation site; it does not contain the package, which is read as source files.
+DOCS   := .venv-docs
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit bench calibrate chats conformance dataframes eval everyday examples faults fuzz hostile soak replicas node lock clean
+.PHONY: help run test check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak replicas node lock clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
 
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
@@ -28,16 +29,28 @@ run: $(VENV)/.installed ## run both workflows of the paper through a real gatewa
 test: $(VENV)/.installed $(NODE)/.installed ## run all tests
 	$(BIN)/pytest -n auto --dist loadgroup tests
 
-check: $(VENV)/.installed ## format, lint, types, floors, coverage of the pure core
-	$(BIN)/ruff format --check src tests calibration evals examples
-	$(BIN)/ruff check src tests calibration evals examples
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q tests/core
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
-format: $(VENV)/.installed ## format and mend what can be mended
+lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of check
+	$(BIN)/ruff format --check src tests calibration evals examples
+	$(BIN)/ruff check src tests calibration evals examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+words: ## find words that the style guide excludes in the documentation and in finished packages
+	$(PYTHON) tests/docs/words.py
+
+docs: $(VENV)/.installed $(DOCS)/.installed ## build the documentation site into site/; fails on broken links
+	$(BIN)/python tests/docs/generate.py
+	$(DOCS)/bin/zensical build --clean --strict
+
+docs-serve: $(DOCS)/.installed ## serve the documentation site on 127.0.0.1:8000
+	$(DOCS)/bin/zensical serve
+
+format: $(VENV)/.installed ## format, and fix what ruff can fix
 	$(BIN)/ruff format src tests calibration evals examples
 	$(BIN)/ruff check --fix src tests calibration evals examples
 
@@ -47,33 +60,33 @@ audit: $(AUDIT)/.installed ## check every lock file against known advisories; ne
 bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
 	PYTHONPATH=tests/helpers:tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
 
-eval: $(VENV)/.installed $(EVAL)/.installed ## let a small model, fetched and served here, work on cases; prints a table
+eval: $(VENV)/.installed $(EVAL)/.installed ## run a small local model on cases; prints a table
 	$(BIN)/python evals/model/run.py --python $(EVAL)/bin/python $(EVAL_ARGS)
 
-everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare real servers with and without the gateway; prints a table. EVERYDAY_WRITE_DOCS=1: update the README
+everyday: $(VENV)/.installed $(NODE)/.installed $(DAILY)/.installed ## compare real servers with and without the gateway; prints a table. EVERYDAY_WRITE_DOCS=1: update docs/evaluation/everyday.md
 	@test -x /usr/bin/chromium || { test "$$(id -u)" = 0 && apt-get install -y -qq chromium >/dev/null; } || \
 		echo "chromium was not found and could not be installed: the browser server is skipped."
 	EVERYDAY_FULL=1 $(BIN)/pytest -q -n 0 tests/everyday
 
-chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against what OpenAI, Anthropic and Vercel publish; prints counts
+chats: $(VENV)/.installed $(CHATS)/.installed $(NODE)/.installed ## check pruned conversations against the published types of OpenAI, Anthropic and Vercel; prints counts
 	$(BIN)/python tests/chats/write_conversations.py $(or $(CHATS_ARGS),500) > $(CHATS)/conversations
 	$(CHATS)/bin/python tests/chats/check_types.py < $(CHATS)/conversations
 	$(NODE)/node/bin/node tests/node/check_messages.mjs < $(CHATS)/conversations
 
-calibrate: $(TRUE)/.installed ## hold token estimates against real tokenizers, on held-out texts; FIT=1: fit them anew
+calibrate: $(TRUE)/.installed ## compare token estimates with real tokenizers, on held-out texts; FIT=1: fit them again
 	nice -n 10 $(TRUE)/bin/python calibration
 
-faults: $(VENV)/.installed ## let upstreams and networks fail in every way, measure what it costs; prints tables
+faults: $(VENV)/.installed ## make upstreams and networks fail in every way, measure the cost; prints tables
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
-fuzz: $(VENV)/.installed ## fuzz what reads strangers' bytes, for a minute (Linux)
+fuzz: $(VENV)/.installed ## fuzz the parsers of foreign bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=60 -rss_limit_mb=4096 -artifact_prefix=.fuzz/ .fuzz
 
-hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost. HOSTILE_WRITE_DOCS=1: update docs/security.md
+hostile: $(VENV)/.installed ## send hostile input at full size; prints its cost. HOSTILE_WRITE_DOCS=1: update docs/operations/security.md
 	HOSTILE_FULL=1 $(BIN)/pytest -q -o timeout=600 tests/hostile
 
-soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
+soak: $(VENV)/.installed $(NODE)/.installed ## long tests: gateways killed as they write, attempts on another's memory, fuzzing, all combinations
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/shells/test_disk_crashes.py
 	SOAK_GATEWAYS=$(or $(SOAK_GATEWAYS),300) $(BIN)/pytest -q -s tests/hostile/test_two_gateways.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
@@ -81,21 +94,21 @@ soak: $(VENV)/.installed $(NODE)/.installed ## what takes long: gateways killed 
 	$(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
 	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/walk/test_walk.py
 
-conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both revisions; prints tables
+conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both protocol versions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)
 
 dataframes: $(FRAMES)/.installed ## test tables of pandas, polars and pyarrow as results of functions
 	$(FRAMES)/bin/python -m pytest -q tests/dataframes
 
-examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## let agent frameworks drive the library, with a scripted model
+examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## run the examples: agent frameworks with the library and a scripted model
 	$(BIN)/pytest -q tests/examples
 
-replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server: what must hold of them; prints a table
+replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server; prints a table
 	PYTHONPATH=tests/helpers $(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
 
 node: $(NODE)/.installed ## install the Node servers and clients that the tests use
 
-lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: versions and hashes alone
+lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
@@ -112,9 +125,11 @@ lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml: ve
 		--output-file tests/dataframes/requirements.lock pyproject.toml tests/dataframes/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file tests/everyday/requirements.lock tests/everyday/requirements.in
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --output-file docs/requirements.lock docs/requirements.in
 
-clean: ## remove all that make made
-	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove everything that make created
+	rm -rf $(VENV) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -135,6 +150,11 @@ $(EVAL)/.installed: evals/model/requirements.lock
 $(DAILY)/.installed: tests/everyday/requirements.lock
 	test -x $(DAILY)/bin/python || $(PYTHON) -m venv $(DAILY)
 	$(DAILY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tests/everyday/requirements.lock
+	touch $@
+
+$(DOCS)/.installed: docs/requirements.lock
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement docs/requirements.lock
 	touch $@
 
 $(AGENTS)/.installed: pyproject.toml examples/frameworks.lock
@@ -176,7 +196,7 @@ $(NODE)/.installed: tests/node/package-lock.json
 	else echo "npm was not found: the tests that need Node will be skipped."; fi
 
 comma := ,
-# The floors that decide: tests/core covers every branch of them. The shells are tested with real processes.
+# The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers observability/audit \
          $(addprefix settings/,policies labels access limits) \
          $(addprefix payload/,json_rpc framing json_spans canonical_json) \

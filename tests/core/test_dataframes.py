@@ -70,7 +70,7 @@ def test_a_large_array_is_written_in_parts(shape: tuple[int, ...]) -> None:
         (np.True_, True),
         (np.str_("a"), "a"),
         (np.datetime64("2026-01-02T03:04:05.000000006", "ns"), "2026-01-02T03:04:05.000000006"),
-        (np.datetime64("NaT"), None),
+        (np.datetime64("NaT", "s"), None),
         (np.timedelta64(90, "s"), "PT90S"),
     ],
     ids=str,

@@ -569,9 +569,9 @@ def test_the_usual_estimate_takes_what_is_no_json() -> None:
     assert prune_messages(messages, 1 << 20, "vercel").fits
 
 
-def test_the_example_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    [example] = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "prune_messages" in block]
+def test_the_example_of_the_guide_prints_its_comments(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "pruning.md").read_text(encoding="utf-8")
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     exec(example, {})  # noqa: S102  # it is ours
     printed = [line.removeprefix("# ") for line in example.splitlines() if line.startswith("# ")]
     assert capsys.readouterr().out.splitlines() == printed

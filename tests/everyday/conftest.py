@@ -1,7 +1,7 @@
 """Real servers, called directly and through one gateway, side by side.
 
 `make test` runs the servers that it has installed anyway; `make everyday` (EVERYDAY_FULL=1) runs all of them and prints
-a table. EVERYDAY_WRITE_DOCS=1 also writes its totals into the README.
+a table. EVERYDAY_WRITE_DOCS=1 also writes its totals into docs/evaluation/everyday.md.
 """
 
 import json
@@ -207,7 +207,7 @@ def record(record_property: Callable[[str, object], None]) -> Record:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the rows as a table; with EVERYDAY_WRITE_DOCS also write the totals into the README, if no test failed."""
+    """Print the rows as a table; with EVERYDAY_WRITE_DOCS also write the totals into the docs, if no test failed."""
     reports = [one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome)]
     found = [(key, value) for one in reports for key, value in one.user_properties]
     rows = [Row(**value) for key, value in found if key == "everyday"]
@@ -233,7 +233,7 @@ def say_definitions(servers: str, tokens: int, extra: int) -> str:
 
 
 def _write_docs(total: Row, servers: int, lines: Iterable[str]) -> None:
-    page = ROOT / "README.md"
+    page = ROOT / "docs" / "evaluation" / "everyday.md"
     argv = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     when = f"{servers} servers, {datetime.now(UTC):%Y-%m-%d}, commit {commit}:"

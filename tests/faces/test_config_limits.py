@@ -11,7 +11,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.settings.policies import Config, WirePolicy
 
-DOCS = Path(__file__).parents[2] / "docs" / "limits.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FIVE = "{calls_per_minute: 5}"
 

@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "security.md"
+PAGE: Final = ROOT / "docs" / "operations" / "security.md"
 BEGIN: Final = "<!-- budgets: written by `make hostile` -->"
 END: Final = "<!-- end of budgets -->"
 STATUS: Final = "mcp-mirror://upstreams"

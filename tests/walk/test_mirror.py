@@ -573,9 +573,9 @@ async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path:
         assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(said.content)
 
 
-def test_the_readme_is_true(tmp_path: Path, chemist: Any) -> None:
+def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    program = readme.partition("## In your own program")[2].partition("```python\n")[2].partition("```")[0]
+    program = readme.partition("## Quick start: an agent developer")[2].partition("```python\n")[2].partition("```")[0]
     (tmp_path / "mcp-mirror.yaml").write_text(json.dumps({"upstreams": {"maker": chemist}}))
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True

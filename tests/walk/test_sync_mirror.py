@@ -130,7 +130,7 @@ def test_errors_of_the_script_and_of_the_start_are_raised(tmp_path: Any) -> None
 
 
 def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "library.md").read_text(encoding="utf-8")
     script = page.partition("## Scripts and notebooks")[2].partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=3 * BOUND, check=True

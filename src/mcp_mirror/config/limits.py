@@ -1,4 +1,4 @@
-"""The keys that bound what clients and upstreams may send, ask and list; `docs/limits.md` has the table of them."""
+"""Keys that bound what clients and upstreams may send and list; `docs/reference/limits.md` lists them."""
 
 from collections.abc import Mapping
 from dataclasses import fields

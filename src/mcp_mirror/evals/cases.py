@@ -1,7 +1,7 @@
 """A case: what a model is asked, over which servers, and how it is told that it did well.
 
-A case is a Markdown file with YAML front matter; `docs/evals.md` describes its keys. Text in, a frozen case out: this
-module must not know how a case is run. A mistake in a file is told with the file, the key and what was wanted.
+A case is a Markdown file with YAML front matter; `docs/evaluation/index.md` has its keys. Text in, a frozen case out:
+this module must not know how a case is run. A mistake in a file is told with the file, the key and what was wanted.
 """
 
 import hashlib

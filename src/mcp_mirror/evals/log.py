@@ -8,7 +8,7 @@ from typing import Any, Final
 from mcp_mirror.errors import ConfigError
 
 Record = Mapping[str, Any]
-"""A run as it stands in the log; `docs/evals.md` describes its keys."""
+"""A run as it stands in the log; `docs/evaluation/index.md` describes its keys."""
 
 _OPENING: Final = b'{"key": "'
 """What each line begins with."""

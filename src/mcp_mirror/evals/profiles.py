@@ -1,6 +1,6 @@
 """Profiles: models and matrices by name, in a YAML file; and case files, read with what they name.
 
-The only part of the evaluations that reads what a user wrote from the disk. `docs/evals.md` describes the keys.
+The only part of the evaluations that reads files of a user. `docs/evaluation/index.md` describes the keys.
 """
 
 from collections.abc import Mapping, Sequence

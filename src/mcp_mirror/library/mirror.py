@@ -146,7 +146,7 @@ class Mirror:
                 path.
             namespace: Whose memory it uses: what one stores, another does not see.
             conversation: Whose context the reply goes into, where the configuration has a `context`: its id, or a
-                mapping of `id`, `tokens` and `reset` (docs/context.md). None: no account is kept.
+                mapping of `id`, `tokens` and `reset` (docs/guides/context-budgets.md). None: no account is kept.
 
         Raises:
             MirrorError: The mirror is not open.

@@ -1,7 +1,7 @@
 """How many tokens texts and messages cost a model, estimated without a tokenizer and rarely too low.
 
 The estimate of a text is what its pieces cost by measurement, and a margin for what was not measured: over 200 tokens
-it is mostly the count or up to a tenth more (docs/tokens.md has what was measured, with what falls outside). Pure; the
+it is mostly the count or up to a tenth more (docs/reference/token-estimates.md has the measurements). Pure; the
 measured costs are read once, when first needed.
 """
 

@@ -174,7 +174,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     *_of("ping", params=_GONE),
     *_of("standard error", lines=(FieldRule.CUT, FieldRule.NOTHING)),
 )
-"""The table. docs/security.md shows it."""
+"""The table. docs/operations/upstream-fields.md shows it."""
 
 
 def table() -> str:

@@ -1,0 +1,113 @@
+"""Write the pages and drawings of the documentation that are generated from the code.
+
+`make docs` runs this file. `test_generated.py` checks that each generated file is current.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from html import escape, unescape
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+CLI_PAGE: Final = ROOT / "docs" / "reference" / "cli.md"
+LAYERS_DRAWING: Final = ROOT / "docs" / "assets" / "layers.svg"
+
+_CLI_HEAD: Final = """\
+# Command line
+
+`make docs` generates this page from the commands. `mcp-mirror COMMAND --help` prints the same text.
+
+"""
+_CLI_END: Final = """\
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | success |
+| 1 | `check` found a problem; `lock` could not reach an upstream; `lock --check` found a difference; `call` failed |
+| 2 | the configuration or the command line cannot be used |
+| 130 | stopped by Ctrl-C |
+
+## Signals
+
+| signal | effect on `serve` |
+|---|---|
+| SIGHUP | reads the configuration again |
+| SIGTERM, Ctrl-C | graceful shutdown; a second signal ends the gateway at once |
+
+On SIGHUP, upstreams start, stop and restart as needed, and other calls continue. A configuration with an error changes
+nothing, and the log reports it. `serve --watch` does the same when the file changes. A graceful shutdown accepts
+nothing new and finishes the calls in flight within `server.drain` seconds.
+"""
+
+
+def cli_page() -> str:
+    """Return the Markdown page of all commands, as `typer` writes it."""
+    argv = [sys.executable, "-m", "typer", "mcp_mirror.cli.main", "utils", "docs", "--name", "mcp-mirror"]
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    ran = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    _, _, commands = unescape(ran.stdout).partition("\n")
+    commands = re.sub(r"^(Example: )(.*)$", r"```console\n\2\n```", commands.strip(), flags=re.MULTILINE)
+    return f"{_CLI_HEAD}{commands}\n\n{_CLI_END}"
+
+
+_WIDTH: Final = 720
+_ROW: Final = 38
+_STYLE: Final = """\
+  <style>
+    text { font: 14px ui-monospace, monospace; fill: #24292f; }
+    .box { fill: #f6f8fa; stroke: #8c959f; }
+    .note { font: 12px system-ui, sans-serif; fill: #57606a; }
+    .line { stroke: #8c959f; }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6edf3; }
+      .box { fill: #161b22; stroke: #6e7681; }
+      .note { fill: #9198a1; }
+      .line { stroke: #6e7681; }
+    }
+  </style>"""
+
+
+def layers() -> list[list[str]]:
+    """Return the packages of each layer of the import-linter contract, top first."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    [contract] = [one for one in project["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    return [[name.strip("() ") for name in layer.replace(":", "|").split("|")] for layer in contract["layers"]]
+
+
+def layers_drawing() -> str:
+    """Return an SVG drawing of the layers: a package imports only packages in rows below its own."""
+    rows = layers()
+    height = _ROW * len(rows) + 50
+    end, label = height - 52, "Layers of packages; a package imports only packages in rows below its own"
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"',
+        f'  role="img" aria-label="{label}">',
+        _STYLE,
+        f'  <path class="line" fill="none" d="M 24 12 V {end} M 18 {end - 8} L 24 {end} L 30 {end - 8}"/>',
+    ]
+    for number, names in enumerate(rows):
+        width = (_WIDTH - 60 - 8 * (len(names) - 1)) / len(names)
+        for place, name in enumerate(names):
+            left, top = 52 + place * (width + 8), 8 + number * _ROW
+            drawn.append(f'  <rect class="box" x="{left:.0f}" y="{top}" width="{width:.0f}" height="30" rx="5"/>')
+            drawn.append(
+                f'  <text x="{left + width / 2:.0f}" y="{top + 20}" text-anchor="middle">{escape(name)}</text>'
+            )
+    drawn.append(
+        f'  <text class="note" x="52" y="{height - 14}">A package imports only packages in rows below its own. '
+        "Packages in one row do not import each other.</text>"
+    )
+    return "\n".join((*drawn, "</svg>", ""))
+
+
+GENERATED: Final = {CLI_PAGE: cli_page, LAYERS_DRAWING: layers_drawing}
+"""Each generated file and the function that returns its text."""
+
+if __name__ == "__main__":
+    for file, make in GENERATED.items():
+        file.write_text(make(), encoding="utf-8")

@@ -1,0 +1,30 @@
+"""Generated pages and drawings are current, and texts of the sources refer to pages that exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT
+from generate import GENERATED, layers
+
+SOURCES = ("src", "configs", "evals", "calibration", "docker", "tests", "examples")
+
+
+@pytest.mark.parametrize("file", GENERATED, ids=lambda file: file.name)
+def test_a_generated_file_is_current(file: Path) -> None:
+    assert file.read_text(encoding="utf-8") == GENERATED[file](), "run `make docs`"
+
+
+def test_the_architecture_page_describes_every_package() -> None:
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    packages = {path.parent.name for path in (ROOT / "src" / "mcp_mirror").glob("*/__init__.py")}
+    assert packages - {"demo", "evals"} <= described
+    assert described <= {name for layer in layers() for name in layer}
+
+
+def test_sources_name_only_pages_that_exist() -> None:
+    argv = ["git", "grep", "-IohE", r"docs/[a-z/-]+\.md", "--", *SOURCES]
+    named = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    assert [name for name in sorted(set(named)) if not (ROOT / name).exists()] == []

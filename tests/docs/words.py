@@ -1,0 +1,122 @@
+"""Fail on words that the style guide of this project excludes (CONTRIBUTING.md, "English").
+
+Standard library only: `make words` and `make check` run this file. It reads the documentation, and the packages of
+`CLEAN_PACKAGES`; a package is added there when its texts follow the guide.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[2]
+
+TEXTS: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md")
+
+CLEAN_PACKAGES: Final[tuple[str, ...]] = ()
+"""Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""
+
+EXCLUDED: Final = {
+    "told": "reported, printed, named",
+    "said": "reported",
+    "anew": "again",
+    "mend": "fix",
+    "mends": "fixes",
+    "mended": "fixed",
+    "alone": "only",
+    "meanwhile": "during this time, or nothing",
+    "nobody": "no principal, no client",
+    "of ours": "our",
+    "goes on": "continues",
+    "go on": "continue",
+    "going on": "continuing",
+    "stands": "is",
+    "to the letter": "exactly",
+    "let in": "admitted",
+    "lets in": "admits",
+    "comes to": "results in",
+    "be had": "available",
+    "for it is": "because it is",
+    "is no": "is not a, has no",
+    "are no": "are not, have no",
+    "is none": "does not exist",
+    "nothing but": "only",
+    "holds": "contains, keeps",
+    "era": "protocol version",
+    "eras": "protocol versions",
+    "whoever": "clients that",
+    "strangers": "others",
+}
+"""Each word or phrase, and better ones."""
+
+SENTENCES: Final = {
+    r"(?:^|[.:;] )(?:Who|Whose|Whoever|What) (?!is\b|are\b)[a-z][^.?\n]*[.;](?!\?)": "begin with the subject",
+}
+"""Patterns of sentences, and the advice."""
+
+
+class Exemption(NamedTuple):
+    """A text in which excluded words are right."""
+
+    files: str
+    text: str
+    """A pattern; what it matches is not searched."""
+    reason: str
+
+
+EXEMPTIONS: Final = (
+    Exemption("*", r"This path stands for", "the wording of notices, which models were measured with"),
+    Exemption("docs/evaluation/wording.md", r"`[^`]*`", "quotes notices and prompts as they were measured"),
+    Exemption("docs/evaluation/index.md", r"`told: false`|`-` is none", "a key of a case"),
+    Exemption("docs/reference/cli.md", r"(?s).*", "generated from the help texts of the commands in src"),
+    Exemption("*", r"(?s)```.*?\n```", "code blocks: tests run them or compare them"),
+    Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
+    Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
+    Exemption(
+        "docs/operations/upstream-fields.md", r"an opaque value of ours", "the table is written by upstreams/fields.py"
+    ),
+)
+
+
+def find_excluded() -> Iterator[str]:
+    """Yield a line for each excluded word: file, line, word and advice."""
+    for path in _files():
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text(encoding="utf-8")
+        for exemption in EXEMPTIONS:
+            if fnmatch(name, exemption.files):
+                text = re.sub(exemption.text, _blank, text)
+        for number, line in enumerate(text.splitlines(), 1):
+            for word, advice in words_in(line):
+                yield f"{name}:{number}: {word!r}: {advice}"
+
+
+def _files() -> Iterator[Path]:
+    for pattern in TEXTS:
+        yield from sorted(ROOT.glob(pattern))
+    for package in CLEAN_PACKAGES:
+        path = ROOT / "src" / "mcp_mirror" / package
+        yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Remove a match but keep its line breaks, so that line numbers stay right."""
+    return "\n" * found.group().count("\n")
+
+
+def words_in(line: str) -> Iterator[tuple[str, str]]:
+    """Yield each excluded word or sentence of a line, and the advice."""
+    for word, advice in EXCLUDED.items():
+        if re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", line, re.IGNORECASE):
+            yield word, advice
+    for pattern, advice in SENTENCES.items():
+        if found := re.search(pattern, line):
+            yield found.group().lstrip(".:; "), advice
+
+
+if __name__ == "__main__":
+    problems = list(find_excluded())
+    sys.stdout.write("".join(f"{problem}\n" for problem in problems))
+    sys.exit(bool(problems))
