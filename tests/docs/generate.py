@@ -3,14 +3,16 @@
 `make docs` runs this file. `test_generated.py` checks that each generated file is current.
 """
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, Final
+
+import typer
+from typer.cli import get_docs_for_click
+
+from mcp_mirror.cli.main import COMMANDS, load_command
 
 ROOT: Final = Path(__file__).parents[2]
 CLI_PAGE: Final = ROOT / "docs" / "reference" / "cli.md"
@@ -46,13 +48,17 @@ nothing new and finishes the calls in flight within `server.drain` seconds.
 
 
 def cli_page() -> str:
-    """Return the Markdown page of all commands, as `typer` writes it."""
-    argv = [sys.executable, "-m", "typer", "mcp_mirror.cli.main", "utils", "docs", "--name", "mcp-mirror"]
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    ran = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    _, _, commands = unescape(ran.stdout).partition("\n")
-    commands = re.sub(r"^(Example: )(.*)$", r"```console\n\2\n```", commands.strip(), flags=re.MULTILINE)
-    return f"{_CLI_HEAD}{commands}\n\n{_CLI_END}"
+    """Return the Markdown page of all commands, in the form of `typer utils docs`."""
+    sections = []
+    for name in COMMANDS:
+        command = load_command(name)
+        context = typer.Context(command, info_name=name)
+        sections.append(
+            get_docs_for_click(obj=command, ctx=context, indent=1, name=name, call_prefix="mcp-mirror").strip()
+        )
+    text = unescape("\n\n".join(sections))
+    text = re.sub(r"^(Example: )(.*)$", r"```console\n\2\n```", text, flags=re.MULTILINE)
+    return f"{_CLI_HEAD}{text}\n\n{_CLI_END}"
 
 
 _WIDTH: Final = 720

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from doc_pages import PAGES, ROOT, Block, blocks
+from typer.main import get_command
 
-from mcp_mirror.cli.main import app
+from mcp_mirror.cli.main import COMMANDS, app, load_command
 from mcp_mirror.config import config_json_schema, parse_config
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def commands() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_a_command_in_the_documentation_exists(page: str, command: str) -> None:
     words = shlex.split(re.sub(r"\[|\]", " ", command), comments=True)[1:]
-    current: Any = typer.main.get_command(app)
+    current: Any = load_command(words.pop(0)) if words and words[0] in COMMANDS else get_command(app)
     while words and words[0] in getattr(current, "commands", {}):
         current = current.commands[words.pop(0)]
     options = {name for parameter in current.params for name in (*parameter.opts, *parameter.secondary_opts)} | {
