@@ -70,6 +70,7 @@ EXEMPTIONS: Final = (
     Exemption("*", r"This path stands for", "the wording of notices, which models were measured with"),
     Exemption("docs/evaluation/wording.md", r"`[^`]*`", "quotes notices and prompts as they were measured"),
     Exemption("docs/evaluation/index.md", r"`told: false`|`-` is none", "a key of a case"),
+    Exemption("docs/reference/cli.md", r"(?s).*", "generated from the help texts of the commands in src"),
     Exemption("*", r"(?s)```.*?\n```", "code blocks: tests run them or compare them"),
     Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
     Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
