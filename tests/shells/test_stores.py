@@ -384,7 +384,7 @@ async def test_expired_values_of_anybody_go_before_any_other(open_store: OpenSto
 async def test_one_namespaces_tombstones_do_not_push_out_anothers(
     open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory", "index", "redis_room"):
+    for module in ("memory", "disk.index", "redis.eviction"):
         monkeypatch.setattr(f"mcp_mirror.stores.{module}.NAMESPACE_TOMBSTONES", 5)
     async with open_store(namespace_values=1) as store:
         for namespace, count in (("quiet", 3), ("loud", 30)):

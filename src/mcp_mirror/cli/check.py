@@ -35,7 +35,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """
     loaded = load_quietly(config, verbose)
     if not verbose:  # the problems below repeat these warnings
-        for name in ("upstreams", "news"):
+        for name in ("upstreams", "server.change_notifier"):
             logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
     problems: list[str] = list(loaded.warnings)
 
