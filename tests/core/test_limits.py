@@ -53,7 +53,7 @@ def test_an_escape_that_is_cut_in_two_is_one_still(before: int) -> None:
 def test_a_message_that_is_too_deep_names_the_bound_and_the_place() -> None:
     frame = b'{"method":"x","params":{"a":[[1]]}}'
     assert open_message(frame, 4).method == "x"
-    with pytest.raises(WireError, match=r"3 levels are taken \(`limits.max_depth`\), and at byte 29 it has more"):
+    with pytest.raises(WireError, match=r"at byte 29 it has more than 3 levels \(`limits.max_depth`\)"):
         open_message(frame, 3)
 
 
@@ -67,7 +67,7 @@ def test_a_result_that_was_not_looked_at_is_held_to_the_depth_too() -> None:
 
 def test_what_is_read_of_a_message_is_bounded() -> None:
     check_envelope(b"12345", 5)
-    with pytest.raises(WireError, match=r"6 bytes .* 5 are taken \(`limits.max_envelope_bytes`\)"):
+    with pytest.raises(WireError, match=r"6 bytes .* the limit is 5 \(`limits.max_envelope_bytes`\)"):
         check_envelope(b"123456", 5)
 
 

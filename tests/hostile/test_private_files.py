@@ -109,7 +109,7 @@ async def test_the_mode_of_a_folder_with_other_files_is_kept(tmp_path: Path) -> 
     await use_store(tmp_path)
     assert mode_of(tmp_path) == 0o755
     tmp_path.chmod(0o1777)
-    with pytest.raises(StoreError, match=f"Other users can write to {tmp_path} .mode 1777., and it has other files"):
+    with pytest.raises(StoreError, match=f"Other users can write to {tmp_path} .mode 1777., and it contains other files"):
         await use_store(tmp_path)
     assert mode_of(tmp_path) == 0o777
 
@@ -224,5 +224,5 @@ async def test_serve_refuses_an_unsafe_store_and_says_what_to_do(
     config = configured({}, store={"kind": "disk", "path": str(tmp_path / "link")})
     ended = await run("serve", "--config", str(config), "--http", "127.0.0.1:0")
     assert ended.code == 2
-    assert f"{tmp_path / 'link'} is a symbolic link. Name the folder that it leads to." in ended.err
+    assert f"{tmp_path / 'link'} is a symbolic link. Configure the folder that it points to." in ended.err
     assert json.loads(config.read_text())

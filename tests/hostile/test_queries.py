@@ -19,18 +19,18 @@ BOMB = Select(" | ".join(["reverse(sort(@))"] * 200), 1 << 20)
 
 async def explode(queries: QueryRunner, principal: str) -> None:
     with suppress(ToolError):
-        await queries.ask_apart(NUMBERS, None, BOMB, 20, principal)
+        await queries.run_in_worker(NUMBERS, None, BOMB, 20, principal)
 
 
 async def test_twenty_query_bombs_leave_others_their_answers() -> None:
     with ChildWatchdog() as child_watchdog:
         async with aclosing(QueryRunner(child_watchdog)) as queries, anyio.create_task_group() as tasks:
-            await queries.ask_apart(b"[1]", None, Select("@[0]", 99), 20, "alice")
+            await queries.run_in_worker(b"[1]", None, Select("@[0]", 99), 20, "alice")
             for number in range(20):
                 tasks.start_soon(explode, queries, f"mallory-{number % 2}")
             await anyio.wait_all_tasks_blocked()
             for _ in range(3):
                 began = anyio.current_time()
-                assert await queries.ask_apart(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
+                assert await queries.run_in_worker(b"[1,2]", None, Select("@[1]", 99), 20, "alice") == b"2"
                 assert anyio.current_time() - began < 5 * slowness()
             tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A connection may send so many unasked messages, and the log has one line of each kind in an interval."""
+"""The rate limit for unsolicited messages, and the limit of repeated log lines."""
 
 import logging
 
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_a_connection_within_the_rate_is_never_ended() -> None:
+def test_a_connection_within_the_rate_limit_stays_open() -> None:
     clock = Clock()
     flood = Flood(clock)
     for _ in range(BURST):
@@ -26,10 +26,10 @@ def test_a_connection_within_the_rate_is_never_ended() -> None:
             flood.take()
     assert not flood.reason
     flood.take()
-    assert "50,000 messages and 5,000 a second that nobody asked for" in flood.reason
+    assert "more than 50,000 unsolicited messages at more than 5,000 per second" in flood.reason
 
 
-def test_answers_do_not_count() -> None:
+def test_responses_do_not_count_as_unsolicited() -> None:
     flood = Flood(Clock())
     for _ in range(2 * BURST):
         flood.take()
@@ -37,7 +37,7 @@ def test_answers_do_not_count() -> None:
     assert not flood.reason
 
 
-def test_one_line_of_a_kind_is_logged_in_an_interval_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     log = RepeatedLog(logging.getLogger("floods"), clock)
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Messages that grow in files."""
+"""Messages that are buffered in files."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ def spooled(frame: Frame) -> SpooledFrame:
     return frame
 
 
-def test_a_message_within_the_bound_stays_in_memory(tmp_path: Path) -> None:
+def test_a_small_message_stays_in_memory(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         assert read(spool, b"x" * 100 + b"\n") == [b"x" * 100]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 60, 101, 500])
-def test_a_larger_message_goes_to_a_file_whole(tmp_path: Path, chunk: int) -> None:
+def test_a_large_message_is_written_to_a_file(tmp_path: Path, chunk: int) -> None:
     message = bytes(range(32, 127)) * 5
     stream = message + b"\nshort\n"
     with Spool(POLICY, tmp_path) as spool:
@@ -39,14 +39,14 @@ def test_a_larger_message_goes_to_a_file_whole(tmp_path: Path, chunk: int) -> No
         assert frame.tail == message[-len(frame.tail) :]
 
 
-def test_a_file_is_for_its_owners_eyes_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_spool_file(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         frame = spooled(read(spool, b"x" * 200 + b"\n")[0])
         assert frame.path.stat().st_mode & 0o077 == 0
         assert frame.path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_map_outlives_the_name_of_the_file(tmp_path: Path) -> None:
+def test_a_map_stays_readable_after_its_file_is_removed(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         frame = spooled(read(spool, b"x" * 200 + b"\n")[0])
         view = frame.view
@@ -57,7 +57,7 @@ def test_a_map_outlives_the_name_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [10, 150, 5000])
-def test_past_the_bound_nothing_is_kept_but_the_head_and_the_next_message_is_whole(tmp_path: Path, chunk: int) -> None:
+def test_an_overlong_message_keeps_only_its_head(tmp_path: Path, chunk: int) -> None:
     stream = b"y" * 4000 + b"\nnext\n"
     with Spool(POLICY, tmp_path) as spool:
         over, following = read(spool, *(stream[at : at + chunk] for at in range(0, len(stream), chunk)))
@@ -77,7 +77,7 @@ def test_an_unfinished_message_leaves_no_file(tmp_path: Path) -> None:
         assert list(spool.directory.iterdir()) == []
 
 
-def test_the_directory_goes_with_the_spool(tmp_path: Path) -> None:
+def test_closing_a_spool_removes_its_directory(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         read(spool, b"x" * 200 + b"\n")
         assert list(tmp_path.iterdir()) == [spool.directory]

@@ -7,7 +7,6 @@ these commands can read the store. Models use the memory tools instead.
 import json
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
@@ -33,6 +32,7 @@ from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
+from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Descriptor
 from mcp_mirror.workers.frames import FrameScanner
@@ -263,17 +263,9 @@ def _write(path: Path, pieces: Iterable[Buffer], *, force: bool) -> int:
     """
     if path.exists() and not force:
         raise MirrorError(f"{path} exists already. Name another file, or replace it with --force.")
-    draft: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as opened:
-            draft = Path(opened.name)
-            size = sum(opened.write(piece) for piece in pieces)
-        draft.replace(path)
+        return atomic_write(path, pieces)
     except OSError as error:
         raise MirrorError(
             f"{path} cannot be written: {error.strerror}. Check the folder and its permissions."
         ) from None
-    finally:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
-    return size

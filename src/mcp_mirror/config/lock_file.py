@@ -5,7 +5,8 @@ from pathlib import Path
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.pins import NO_PINS, Lock, Pins, read_lock, write_lock
 from mcp_mirror.settings.policies import LockPolicy
-from mcp_mirror.system.private_files import UnsafePathError, check_shared, replace_file
+from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.private_files import UnsafePathError, check_shared
 
 
 def read_pins(policy: LockPolicy) -> Pins:
@@ -54,7 +55,7 @@ def write_file(path: Path, lock: Lock) -> None:
         ConfigError: It cannot be written.
     """
     try:
-        replace_file(path, write_lock(lock).encode(), 0o644)
+        atomic_write(path, (write_lock(lock).encode(),), 0o644)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"The lock file {path} cannot be written: {reason}. Choose another (`lock.file`).") from None

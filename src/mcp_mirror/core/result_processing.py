@@ -12,7 +12,7 @@ import msgspec
 from mcp_mirror.core.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import asks, bound_error, open_message
+from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import CaptureMode, NoticeStyle, TokenProvider
 from mcp_mirror.tokens import expected_estimator, upper_estimator
@@ -164,7 +164,7 @@ def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[st
         return RejectedFrame(error.code, bound_error(error.message))
     if isinstance(message.result, msgspec.UnsetType):
         raise WireError("The message is no response: it has neither a result nor an error.")
-    if asks(message.result):
+    if is_input_required(message.result):
         raise WireError("It asks for input in a message that is too large for a question.")
     return {key: memoryview(raw) for key, raw in message.result.items()}
 

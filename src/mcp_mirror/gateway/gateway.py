@@ -46,7 +46,7 @@ from mcp_mirror.memory.value_lookup import nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord
 from mcp_mirror.paths import URI_TEMPLATE, new_base, parse_uri
-from mcp_mirror.payload.spool import Spool, SpooledFrame, discarding
+from mcp_mirror.payload.spool import Spool, SpooledFrame, discard_after
 from mcp_mirror.security.flows import Flows, written
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.pins import NO_PINS, Pins
@@ -211,7 +211,7 @@ class Gateway:
                 arrival = _as_result(error, entry, order)
             if isinstance(arrival, InputRequired):
                 return asked_reply(consent.carried(arrival), call.arguments)
-            with discarding(arrival):
+            with discard_after(arrival):
                 read = await self._read_within(hold, entry, arrival, order, given)
                 try:
                     await self._keep(call, entry, order, read, values)

@@ -19,7 +19,7 @@ from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.input_required import asked_reply, checked
-from mcp_mirror.payload.spool import SpooledFrame, discarding
+from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
@@ -271,7 +271,7 @@ class Relay:
             raise UpstreamError(said).with_log_message(error.log_message) from None
         if isinstance(arrival, InputRequired):
             return asked_reply(arrival, arguments, upstream)
-        with discarding(arrival):
+        with discard_after(arrival):
             if not isinstance(arrival, SpooledFrame):
                 return arrival
             try:

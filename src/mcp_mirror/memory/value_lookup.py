@@ -12,7 +12,7 @@ from mcp_mirror.core.capture import unwrapped_key
 from mcp_mirror.core.media import read_media
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath, bases_in_notice, label_of, label_of_near_miss, position_token, unescape_token
-from mcp_mirror.payload.json_rpc import MOST_VALUES, has_more_values
+from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import Miss, kind_at, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
@@ -107,7 +107,7 @@ async def recall(
 
 def _is_costly(blob: Buffer) -> bool:
     """Whether another process is to search a value: it is large, or has very many members or items."""
-    return len(blob) > _APART or (len(blob) > _AT_ONCE and has_more_values(blob, MOST_VALUES))
+    return len(blob) > _APART or (len(blob) > _AT_ONCE and has_more_values(blob, MAX_VALUES))
 
 
 def _without_wrapper(described: Descriptor, path: MemoryPath) -> MemoryPath:

@@ -1,4 +1,4 @@
-"""Bytes on their way: framing, JSON-RPC, spans in JSON text, spool files, pipes.
+"""Message bytes: framing, JSON-RPC, spans in JSON text, spool files, pipes.
 
-Payloads pass without being parsed into objects. It must not know what a tool, a value or a policy is.
+Payloads are never parsed into objects. This package must not know tools, stored values or policies.
 """

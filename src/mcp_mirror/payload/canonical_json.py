@@ -1,7 +1,7 @@
-"""JSON in one form, whatever the order of its keys and the writing of its numbers: what digests are taken of.
+"""Canonical JSON, from which digests are computed: one text per value, for any key order and number notation.
 
-The form is RFC 8785's, but for whole numbers, which keep all their digits: beyond 2**53 RFC 8785 would take two
-different bounds for one.
+The form is that of RFC 8785, except that integers keep all their digits: beyond 2**53, RFC 8785 would write two
+different bounds alike.
 """
 
 import hashlib
@@ -12,14 +12,14 @@ from typing import Any, Final
 
 _LARGEST: Final = 21
 _SMALLEST: Final = -5
-"""With the point behind so many digits, ECMAScript (Number::toString) still writes a number without an exponent."""
+"""Positions of the decimal point up to which ECMAScript (Number::toString) writes a number without an exponent."""
 
 
 def canonical(value: Any) -> str:
-    """The one text of a JSON value. What is no number in JSON (NaN, infinity) is null, as it is passed on.
+    """The canonical text of a JSON value. NaN and infinity become null, as in what the gateway sends.
 
     Raises:
-        RecursionError: It is nested too deep.
+        RecursionError: The value is nested too deep.
     """
     match value:
         case dict():
@@ -35,10 +35,10 @@ def canonical(value: Any) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """The SHA-256 of a JSON value's one text in UTF-8, hexadecimal.
+    """The SHA-256 of a JSON value's canonical text in UTF-8, hexadecimal.
 
     Raises:
-        RecursionError: It is nested too deep.
+        RecursionError: The value is nested too deep.
     """
     return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Bodies of HTTP responses without their content encoding, in pieces of a bounded size."""
+"""Decoding of HTTP response bodies (gzip, deflate) in pieces of bounded size."""
 
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -13,10 +13,10 @@ _LIMITS: Final = WirePolicy()
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 
 
-async def beginning_of(response: httpx2.Response, size: int) -> bytes:
-    """The first bytes of a body, decoded; what comes after them is not read."""
+async def read_beginning(response: httpx2.Response, size: int) -> bytes:
+    """Read and decode the first `size` bytes of a body; the rest is not read."""
     body = b""
-    async for chunk in decoded_body(response):
+    async for chunk in decode_body(response):
         body = (body + chunk)[:size]
         if len(body) == size:
             break
@@ -24,34 +24,34 @@ async def beginning_of(response: httpx2.Response, size: int) -> bytes:
 
 
 class BodyError(httpx2.ReadError):
-    """A body that cannot be decoded; the message is ours, without a word of the server's."""
+    """A body that cannot be decoded. The message contains no text of the server."""
 
 
-async def decoded_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) -> AsyncIterator[bytes]:
+async def decode_body(response: httpx2.Response, limits: WirePolicy = _LIMITS) -> AsyncIterator[bytes]:
     """The body without its content encoding.
 
     Raises:
-        BodyError: It is not what its encoding says, or swells past all bounds.
+        BodyError: The body does not match its encoding, or inflates beyond `limits.max_inflation`.
     """
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # an async transport's response
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in _ENCODINGS:
         raise BodyError("the body has a content encoding that the gateway did not ask for")
-    inflate = None if encoding in ("identity", "") else Inflating()
-    came = decoded = 0
+    inflate = None if encoding in ("identity", "") else Decompressor()
+    received = decoded = 0
     async for chunk in response.stream:
-        came += len(chunk)
+        received += len(chunk)
         for data in (chunk,) if inflate is None else inflate.feed(chunk):
             decoded += len(data)
-            if decoded > max(limits.spool_bytes, came * limits.max_inflation):
+            if decoded > max(limits.spool_bytes, received * limits.max_inflation):
                 raise BodyError(
                     f"the body inflates to more than {limits.max_inflation} times its size (`limits.max_inflation`)"
                 )
             yield data
 
 
-class Inflating:
-    """Undoes gzip, in one member or several, and deflate, with its header or, as some servers send it, without."""
+class Decompressor:
+    """Decodes gzip with one or several members, and deflate with its header or, as some servers send it, without."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -59,7 +59,7 @@ class Inflating:
         self._begun = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What the bytes decode to, in pieces of a bounded size."""
+        """Decode the next bytes, in pieces of bounded size."""
         if not self._begun:
             self._head, data = b"", self._head + data
             if len(data) < 2:  # noqa: PLR2004  # bytes of a header
@@ -70,7 +70,7 @@ class Inflating:
             try:
                 piece = self._inner.decompress(data, _CHUNK)
             except zlib.error:
-                raise BodyError("the body is not what its content-encoding says") from None
+                raise BodyError("the body does not match its content-encoding") from None
             yield piece
             data = self._inner.unconsumed_tail or self._inner.unused_data
             if self._inner.eof and data:

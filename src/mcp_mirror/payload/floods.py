@@ -1,7 +1,7 @@
-"""Pace long work, pace and bound what a peer sends unasked, and bound what is logged about it.
+"""Rate limit for unsolicited messages, time slices for long work, and a bound for repeated log lines.
 
-Reading a flood takes turns with all other work of the event loop. What is read, and what happens past the rate, is the
-caller's decision.
+Reading a flood alternates with all other work of the event loop. The caller decides what is read and what happens past
+the rate limit.
 """
 
 import logging
@@ -17,34 +17,34 @@ _SLICE: Final = 0.002
 _STEPS: Final = 0.002
 """Seconds of steps after which other tasks run."""
 REST: Final = 2.0
-"""Seconds of rest for each second that unasked messages take: they take a third of the time at most."""
+"""Seconds of rest for each second of reading unsolicited messages, which so take at most a third of the time."""
 BURST: Final = 50_000
-"""Unasked messages that a connection may send at once."""
+"""Unsolicited messages that a connection may send at once."""
 RATE: Final = 5_000
-"""Unasked messages a second that a connection may send for ever."""
+"""Unsolicited messages per second that a connection may send continuously."""
 _INTERVAL: Final = 10.0
-"""Seconds between two lines of the log of one kind."""
+"""Seconds between two log lines of one kind."""
 
 
 class Pacer:
     """Lets other tasks run after each slice of work."""
 
     def __init__(self, rest: float = 0.0) -> None:
-        """Start.
+        """Start without work.
 
         Args:
-            rest: Seconds of rest for each second of work; 0: other tasks get one turn.
+            rest: Seconds of rest for each second of work. With 0, other tasks get one turn.
         """
         self._rest = rest
         self._began = 0.0
         self._spent = 0.0
 
     def begin(self) -> None:
-        """Work begins."""
+        """Start measuring work."""
         self._began = monotonic()
 
     async def end(self) -> None:
-        """Work ends. Where a slice is over, rest."""
+        """Stop measuring work, and rest if the slice is over."""
         self._spent += monotonic() - self._began
         if self._spent >= _SLICE:
             spent, self._spent = self._spent, 0.0
@@ -57,7 +57,7 @@ Steps = Generator[None, None, T]
 
 
 def finish(steps: Steps[T]) -> T:
-    """Take all steps at once; the result."""
+    """Take all steps at once and return the result."""
     while True:
         try:
             next(steps)
@@ -67,7 +67,7 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def take_sliced(steps: Steps[T]) -> T:
-    """Take steps; after each slice of 2 ms others run. The result."""
+    """Take all steps, let other tasks run after each slice of 2 ms, and return the result."""
     began = monotonic()
     while True:
         try:
@@ -81,18 +81,18 @@ async def take_sliced(steps: Steps[T]) -> T:
 
 
 class Flood:
-    """Counts the unasked messages of one connection: a token bucket."""
+    """The rate limit for unsolicited messages of one connection: a token bucket."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.pacer = Pacer(REST)
         self.reason = ""
-        """Why the connection is to end, a sentence; empty while it is within the rate."""
+        """Why the connection must end, as a sentence; empty while the rate limit is kept."""
         self._clock = clock
         self._tokens = float(BURST)
         self._filled = clock()
 
     def take(self) -> None:
-        """Count a message as unasked."""
+        """Count a message as unsolicited."""
         self._tokens -= 1
         if self._tokens < 0:
             now = self._clock()
@@ -100,41 +100,41 @@ class Flood:
             self._filled = now
         if self._tokens < 0 and not self.reason:
             self.reason = (
-                f"It sent more than {BURST:,} messages and {RATE:,} a second that nobody asked for, such as lines that "
-                "are not MCP, so the gateway ended the connection. Check what the server writes to standard output."
+                f"It sent more than {BURST:,} unsolicited messages at more than {RATE:,} per second, such as lines "
+                "that are not MCP, so the gateway closed the connection. Check the server's standard output."
             )
 
     def give_back(self) -> None:
-        """The message that was counted last was an answer."""
+        """Undo the last `take`: the message was a response."""
         self._tokens += 1
 
 
 class RepeatedLog:
-    """Writes one line of a kind per interval, with the number of those that were left out."""
+    """Writes one log line of each kind per interval, with the number of suppressed lines."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = monotonic) -> None:
         self._log = log
         self._clock = clock
         self._kinds: dict[str, tuple[float, int]] = {}
-        """By format: when a line was written, and how many were left out since."""
+        """By format: the time of the last line, and the number of lines suppressed since."""
 
     def warning(self, text: str, *args: object) -> None:
-        """Log a warning; its kind is `text`, the format."""
+        """Log a warning. The format, `text`, is its kind."""
         now = self._clock()
-        since, left_out = self._kinds.get(text, (float("-inf"), 0))
+        since, suppressed = self._kinds.get(text, (float("-inf"), 0))
         if now - since < _INTERVAL:
-            self._kinds[text] = since, left_out + 1
+            self._kinds[text] = since, suppressed + 1
             return
         self._kinds[text] = now, 0
-        if left_out:
-            self._log.warning(f"{text} (and %d more like it in %.0f s)", *args, left_out, now - since)
+        if suppressed:
+            self._log.warning(f"{text} (and %d more like it in %.0f s)", *args, suppressed, now - since)
         else:
             self._log.warning(text, *args)
 
     def close(self) -> None:
-        """Log how many were left out last."""
-        for text, (since, left_out) in self._kinds.items():
-            if left_out:
+        """Log how many lines were suppressed in the last interval."""
+        for text, (since, suppressed) in self._kinds.items():
+            if suppressed:
                 kind = text.replace("%s", "...").replace("%d", "...")
-                self._log.warning("%s: %d more in %.0f s", kind, left_out, self._clock() - since)
+                self._log.warning("%s: %d more in %.0f s", kind, suppressed, self._clock() - since)
         self._kinds.clear()

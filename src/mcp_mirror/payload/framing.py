@@ -1,7 +1,7 @@
-"""Cutting a byte stream into messages: lines of stdio, server-sent events of HTTP.
+"""Splits a byte stream into messages: lines of stdio, server-sent events of HTTP.
 
-Pure and linear: each byte is looked at once and handed to a collector, which decides where a message grows. Feeding
-a stream whole or byte by byte gives the same messages.
+Pure and linear: each byte is read once and passed to a collector, which decides where the message is buffered. A stream
+that is fed whole or byte by byte gives the same messages.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from mcp_mirror.types import Buffer
 
 HEAD: Final = 1 << 16
-"""Bytes of a message past its bound that are kept, to tell whose it was."""
+"""Bytes that are kept of an overlong message, to find its id."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -21,28 +21,28 @@ T = TypeVar("T")
 
 
 class Overlong(NamedTuple):
-    """A message past the bound; what came after its head was discarded."""
+    """A message past the size limit. The bytes after its head were discarded."""
 
     head: bytes
     size: int
 
 
 class Collector(Protocol[T_co]):
-    """Where one message grows."""
+    """Buffers one message after another."""
 
     def add(self, piece: Buffer) -> None:
-        """Take the next bytes; they may be overwritten afterwards."""
+        """Append the next bytes. The caller may overwrite them afterwards."""
 
     def take(self) -> T_co:
-        """The message; the collector starts anew."""
+        """Return the message and begin the next one."""
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes of the message so far."""
 
 
 class MemoryCollector:
-    """Collects a message in memory, up to a bound."""
+    """Buffers a message in memory, up to a size limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -50,7 +50,7 @@ class MemoryCollector:
         self.size = 0
 
     def add(self, piece: Buffer) -> None:
-        """Keep the next bytes, while the message is within the bound."""
+        """Append the next bytes while the message is within the limit."""
         was_within, self.size = self.size <= self._max_bytes, self.size + len(piece)
         if self.size <= self._max_bytes:
             self._pieces.append(bytes(piece))
@@ -58,27 +58,27 @@ class MemoryCollector:
             self._pieces = [b"".join((*self._pieces, piece))[: min(HEAD, self._max_bytes)]]
 
     def take(self) -> bytes | Overlong:
-        """The message."""
+        """Return the message and begin the next one."""
         message, size = b"".join(self._pieces), self.size
         self._pieces, self.size = [], 0
         return message if size <= self._max_bytes else Overlong(message, size)
 
 
 class LineReader(Generic[T]):
-    """Messages that are lines each. Empty lines are no messages."""
+    """Splits a stream into lines, one message each. Empty lines are skipped."""
 
     def __init__(self, collector: Collector[T]) -> None:
         self._collector = collector
 
     def feed(self, data: bytes) -> list[T]:
-        """The messages that end in `data`, without their newline."""
+        """Return the messages that end in `data`, without their newline."""
         if b"\n" not in data:
-            self.go_on(data)
+            self.continue_line(data)
             return []
         *ended, rest = data.split(b"\n")
         lines: list[T] = []
         for piece in ended:
-            if piece:  # collectors keep pieces, so that empty ones would grow without bound
+            if piece:  # collectors keep pieces, so empty ones would accumulate without bound
                 self._collector.add(piece)
             if self._collector.size:
                 lines.append(self._collector.take())
@@ -86,8 +86,8 @@ class LineReader(Generic[T]):
             self._collector.add(rest)
         return lines
 
-    def go_on(self, data: Buffer) -> None:
-        """Bytes of the message under way that hold no newline; they may be overwritten afterwards."""
+    def continue_line(self, data: Buffer) -> None:
+        """Append bytes without a newline to the current message. The caller may overwrite them afterwards."""
         self._collector.add(data)
 
 
@@ -96,25 +96,25 @@ class Event(Generic[T]):
     """One server-sent event."""
 
     fields: tuple[bytes, ...]
-    """Its lines but those of `data`, as they came."""
+    """All lines except those of `data`, as received."""
     data: T | None
 
 
 class EventReader(Generic[T]):
-    """Messages that are server-sent events (WHATWG HTML, "Server-sent events", section 9.2.6)."""
+    """Splits a stream into server-sent events (WHATWG HTML, "Server-sent events", section 9.2.6)."""
 
     def __init__(self, collector: Collector[T]) -> None:
         self._collector = collector
         self._fields: list[bytes] = []
         self._line = b""
-        """The beginning of a line whose field is not known yet, or of one that is not `data`."""
+        """The beginning of a line whose field is unknown so far or is not `data`."""
         self._in_data = False
         self._has_data = False
         self._after_return = False
         self._first = True
 
     def feed(self, data: bytes) -> list[Event[T]]:
-        """The events that end in `data`."""
+        """Return the events that end in `data`."""
         events: list[Event[T]] = []
         if self._after_return and data:
             data, self._after_return = data.removeprefix(b"\n"), False
@@ -132,7 +132,7 @@ class EventReader(Generic[T]):
         if self._in_data:
             self._collector.add(piece)
             return
-        self._line += piece[: HEAD - len(self._line)]  # no field but data is long; a comment may be endless
+        self._line += piece[: HEAD - len(self._line)]  # only `data` is long, but a comment may be endless
         if self._first and len(self._line) >= len(_BOM):
             self._line, self._first = self._line.removeprefix(_BOM), False
         if self._line.startswith(b"data:") and len(self._line) > len(b"data:"):

@@ -1,8 +1,8 @@
-"""Frames of JSON-RPC: lifting a payload out of one, splicing one in.
+"""JSON-RPC frames: lift a payload out of a frame, splice a payload into one.
 
-A payload is never parsed here: one typed pass splits a frame into its members and leaves each as the bytes that
-came. What is left for the SDK is a stub of the same message; a *mark* in its `_meta` tells which payload belongs
-to it. Who keeps the payloads, and where bytes come from and go to, is not known here.
+This module never parses a payload: one typed pass splits a frame into its members and keeps each as the received
+bytes. The SDK gets a stub of the same message; a *mark* in the stub's `_meta` names the payload that belongs to it.
+This module must not know transports or where payloads are kept.
 """
 
 import codecs
@@ -25,7 +25,7 @@ RequestId = int | str
 _MARK_BYTES: Final = MARK.encode()
 _SMALL: Final = 1 << 16
 _LONGEST_ERROR: Final = 1 << 20
-"""Bytes up to which a member of a result stays in its stub."""
+"""Characters of an error message that are passed on."""
 
 _ID_FIRST: Final = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]|\\.)*")\s*[,}]'
@@ -43,56 +43,56 @@ _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 _AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
-_CHECKED: Final = 1 << 20
-"""Bytes whose encoding is checked at once."""
-_COUNTED: Final = 1 << 16
-"""Bytes in which values are counted at once."""
+_CHECK_STEP: Final = 1 << 20
+"""Bytes per step of the UTF-8 check."""
+_COUNT_STEP: Final = 1 << 16
+"""Bytes per step of counting values."""
 _RESERVE: Final = 150
-"""Levels of nesting kept back: what is opened here can be opened again from a deeper stack."""
+"""Levels of nesting in reserve, so that a frame parsed here can also be parsed from a deeper stack."""
 
 _SHALLOW: Final = 400
-"""Opening brackets with which a message can be opened from the deepest stack."""
+"""Opening brackets with which a message can be parsed from any stack depth."""
 
 _HINTS: Final = (
     (re.compile(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
-    (re.compile(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are no JSON numbers"),
+    (re.compile(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are not JSON numbers"),
     (
         re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"),
-        "Half of a surrogate pair stands alone",
+        "A string contains half of a surrogate pair",
     ),
 )
-"""What the parser's own words do not tell."""
+"""Causes that the parser's messages do not name."""
 
 
-MOST_MEMBERS: Final = 1000
-"""Members of a result that are sent one by one; of one that has more, those that MCP does not name are one piece."""
-MOST_VALUES: Final = 20_000
-"""Members and items of a message that the event loop reads; a result that has more is read in a process of its own."""
+MAX_MEMBERS: Final = 1000
+"""Members of a result that are kept separately. Beyond it, all members that MCP does not define are one piece."""
+MAX_VALUES: Final = 20_000
+"""Members and items of a message that the event loop reads. A worker process reads a result that has more."""
 RESULT_MEMBERS: Final = frozenset(
     {"_meta", "cacheScope", "completion", "content", "contents", "description", "inputRequests", "isError", "messages"}
     | {"nextCursor", "requestState", "resultType", "structuredContent", "ttlMs"}
 )
-"""The members of results that MCP names."""
-_MOST_BESIDE: Final = 1 << 18
-"""Bytes of a client's `params` beside its arguments."""
+"""The members of results that MCP defines."""
+_MAX_BESIDE: Final = 1 << 18
+"""Bytes of a client's `params` without its arguments."""
 
 
 class _Parameters(msgspec.Struct):
-    """The parameters that may be large. The others are skipped, not opened."""
+    """The parameters that may be large. The parser skips the others."""
 
     arguments: msgspec.Raw = msgspec.Raw(b"")
     responses: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="inputResponses")
 
 
 class _Outline(msgspec.Struct):
-    """A message of which nothing is opened."""
+    """A message whose members stay bytes."""
 
     params: msgspec.Raw = msgspec.Raw(b"{}")
     result: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One JSON-RPC message, split but not parsed: every value is the bytes that came."""
+    """One JSON-RPC message, split into members that are the received bytes."""
 
     id: RequestId | msgspec.UnsetType | None = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
@@ -110,14 +110,14 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
-    """Split a frame.
+    """Split a frame into its members.
 
     Args:
         frame: One message.
         max_depth: Levels of nesting that it may have.
 
     Raises:
-        WireError: The frame is not JSON, is nested too deep, or is no JSON-RPC message object.
+        WireError: The frame is not JSON, is nested too deep, or is not a JSON-RPC message object.
     """
     try:
         _check_encoding(frame)
@@ -127,65 +127,68 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
     except RecursionError:
         at = _too_deep_at(frame, max_depth)
         raise WireError(
-            f"The message is nested too deep: {max_depth} levels are taken (`limits.max_depth`), and at byte {at:,} it "
-            "has more."
+            f"The message is nested too deep: at byte {at:,} it has more than {max_depth} levels (`limits.max_depth`)."
         ) from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
     except msgspec.DecodeError as error:
-        found = ((pattern.search(frame), said) for pattern, said in _HINTS)
-        hint = next((f" {said} (byte {match.start():,})." for match, said in found if match), "")
+        found = ((pattern.search(frame), cause) for pattern, cause in _HINTS)
+        hint = next((f" {cause} (byte {match.start():,})." for match, cause in found if match), "")
         raise WireError(f"The message is not valid JSON: {error}.{hint}") from None
 
 
 def check_request(frame: Buffer) -> None:
-    """See that a client's message can be opened: what it has beside arguments is small. Nothing of it is opened here.
+    """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: It has too many bytes or values there.
+        WireError: `params` has too many bytes beside its arguments, or `result` too many values.
     """
-    if len(frame) <= _MOST_BESIDE:
+    if len(frame) <= _MAX_BESIDE:
         return
     try:
         outline = _OUTLINE.decode(frame)
         large = _PARAMETERS.decode(outline.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # `open_message` says what is wrong with it
+        return  # `open_message` reports the error
     size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
-    if size > _MOST_BESIDE:
+    if size > _MAX_BESIDE:
         raise WireError(
-            f"`params` has {size:,} bytes beside `arguments`; {_MOST_BESIDE:,} are accepted. Put them into `arguments`."
+            f"`params` has {size:,} bytes beside `arguments`; the limit is {_MAX_BESIDE:,}. Put them into `arguments`."
         )
-    if has_more_values(outline.result, MOST_VALUES):
-        raise WireError(f"`result` has more than {MOST_VALUES:,} members and items. Send fewer.")
+    if has_more_values(outline.result, MAX_VALUES):
+        raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
 
 
 def check_envelope(message: Buffer, most: int) -> None:
-    """What is left of a message that is to be read whole.
+    """Check that a message without its payload is small enough to be parsed.
+
+    Args:
+        message: The message without arguments and results.
+        most: Bytes that it may have.
 
     Raises:
-        WireError: It is too large for that.
+        WireError: The message has too many bytes or values.
     """
-    if has_more_values(message, MOST_VALUES):
+    if has_more_values(message, MAX_VALUES):
         raise WireError(
-            f"The message has more than {MOST_VALUES:,} members and items beside arguments and results. Send fewer."
+            f"The message has more than {MAX_VALUES:,} members and items beside arguments and results. Send fewer."
         )
     if len(message) > most:
         raise WireError(
-            f"The message has {len(message):,} bytes beside arguments and results; {most:,} are taken "
+            f"The message has {len(message):,} bytes beside arguments and results; the limit is {most:,} "
             "(`limits.max_envelope_bytes`)."
         )
 
 
 def _check_encoding(frame: Buffer) -> None:
-    """The parser looks at the encoding of what it decodes alone, and most of a frame is not decoded."""
+    """Check all of a frame: the parser checks only the parts that it decodes, which are few."""
     if isinstance(frame, bytes) and frame.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(frame) + 1, _CHECKED):
-        pending, chunk = len(decoder.getstate()[0]), frame[at : at + _CHECKED]
+    for at in range(0, len(frame) + 1, _CHECK_STEP):
+        pending, chunk = len(decoder.getstate()[0]), frame[at : at + _CHECK_STEP]
         try:
-            decoder.decode(chunk, final=at + _CHECKED > len(frame))
+            decoder.decode(chunk, final=at + _CHECK_STEP > len(frame))
         except UnicodeDecodeError as error:
             where = at - pending + error.start
             raise WireError(f"The message is not valid JSON: it is not UTF-8 at byte {where:,}.") from None
@@ -197,7 +200,7 @@ def _check_depth(frame: Buffer, most: int) -> None:
 
 
 def is_deeper(text: Buffer, most: int) -> bool:
-    """Whether JSON text is nested deeper than so many levels; nothing of it is parsed."""
+    """Whether JSON text is nested deeper than `most` levels, without parsing it."""
     left = b"".join(_outside_strings(text))
     for _ in range(most):
         size = len(left)
@@ -208,10 +211,10 @@ def is_deeper(text: Buffer, most: int) -> bool:
 
 
 def _outside_strings(text: Buffer) -> Iterator[bytes]:
-    """The brackets of JSON text, all of one kind, without those in strings."""
+    """The brackets of JSON text outside its strings, all as square brackets."""
     carried, inside = b"", False
-    for at in range(0, len(text), _CHECKED):
-        piece = carried + bytes(text[at : at + _CHECKED])
+    for at in range(0, len(text), _CHECK_STEP):
+        piece = carried + bytes(text[at : at + _CHECK_STEP])
         loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
         parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -221,25 +224,25 @@ def _outside_strings(text: Buffer) -> Iterator[bytes]:
 
 
 def _too_deep_at(frame: Buffer, most: int) -> int:
-    """Where the nesting of a message passes what can be read."""
+    """The offset at which a message exceeds `most` levels of nesting."""
     depth = 0
     found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
     return next((match.start() for match in found), len(frame))
 
 
 def _is_shallow(frame: Buffer) -> bool:
-    """Whether a glance tells that a message is not nested deep: most are small, and this costs them less."""
+    """Whether a cheap test shows that a message is not nested deep, as for most messages."""
     text = bytes(frame) if len(frame) <= _SMALL else b""
     return bool(text) and text.count(b"[") + text.count(b"{") < _SHALLOW
 
 
 def _decode(frame: Buffer, reserve: int) -> Message:
-    """The parser counts nesting on the interpreter's stack: some of it is used up before."""
+    """Decode from a deeper stack, since the parser counts nesting on the interpreter's stack."""
     return _decode(frame, reserve - 1) if reserve else _DECODER.decode(frame)
 
 
 def open_object(text: Buffer) -> dict[str, Buffer] | None:
-    """The members of a JSON object as the bytes that came (the last of a repeated key); None if it is no object."""
+    """The members of a JSON object as received bytes (the last of a repeated key); None for any other text."""
     try:
         return {key: memoryview(raw) for key, raw in _OBJECT.decode(text).items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -247,33 +250,33 @@ def open_object(text: Buffer) -> dict[str, Buffer] | None:
 
 
 def open_array(text: Buffer) -> list[Buffer] | None:
-    """The items of a JSON array as the bytes that came; None if it is no array."""
+    """The items of a JSON array as received bytes; None for any other text."""
     try:
         return [memoryview(raw) for raw in _ARRAY.decode(text)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def asks(result: Mapping[str, Buffer]) -> bool:
-    """Whether a result is none, but questions to the client, as the 2026 era has them."""
+def is_input_required(result: Mapping[str, Buffer]) -> bool:
+    """Whether a result asks the client for input (`resultType: input_required` of 2026-07-28)."""
     return bytes(memoryview(result.get("resultType", b""))[:20]) == b'"input_required"'
 
 
 def recover_id(frame: Buffer) -> RequestId | None:
-    """The id of a message that could not be opened, if it stands first or last in it."""
+    """The id of a message that could not be parsed, if it is the first or the last member."""
     match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
     return _decoded(match[1]) if match else None
 
 
 def recover_method(frame: Buffer) -> str | None:
-    """The method of a request or notification that could not be opened, if it stands before what it holds."""
+    """The method of a request or notification that could not be parsed, if it comes before `params`."""
     match = _METHOD_FIRST.match(frame)
     return str(match[1], "ascii") if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A message whose payload was taken out: the SDK gets `stub`, the gateway gets `members`."""
+    """A message without its payload: the SDK gets `stub`, the gateway gets `members`."""
 
     stub: bytes
     members: Mapping[str, Buffer]
@@ -281,30 +284,30 @@ class Lifted:
 
 class _Error(msgspec.Struct):
     code: int = -32603
-    message: str = "The error is not of JSON-RPC's form."
+    message: str = "The response has an error that is not a JSON-RPC error object."
 
 
 def bound_error(message: str) -> str:
-    """An error's message; of one over a million characters the beginning and the end."""
+    """An error's message, shortened to its beginning and end if it has over a million characters."""
     half = _LONGEST_ERROR // 2
     return message if len(message) <= _LONGEST_ERROR else f"{message[:half]}\n...\n{message[-half:]}"
 
 
 def short_error(message: Message) -> bytes:
-    """An error response without the data, its message bounded."""
+    """An error response without `data` and with a bounded message."""
     try:
-        error = msgspec.json.decode(memoryview(message.error), type=_Error)  # type: ignore[arg-type]  # it has one
+        error = msgspec.json.decode(memoryview(message.error), type=_Error)  # type: ignore[arg-type]  # it is set
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         error = _Error()
-    said = {"code": error.code, "message": bound_error(error.message)}
-    return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": said})
+    short = {"code": error.code, "message": bound_error(error.message)}
+    return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": short})
 
 
 def lift_result(message: Message, method: str) -> Lifted | None:
-    """Take the payload out of the response to a request of this method; None if there is none to take.
+    """Lift the payload out of a response to a request of this method; None if it has no payload.
 
-    The stub is the least that the SDK takes for a result, whatever the result says: it would refuse or lose what
-    it does not know.
+    The stub is the smallest result that the SDK accepts, whatever the result contains, because the SDK would reject or
+    drop members that it does not know.
     """
     empty = _EMPTY.get(method)
     if empty is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
@@ -316,13 +319,13 @@ def lift_result(message: Message, method: str) -> Lifted | None:
 
 
 def empty_result(method: str, identity: RequestId) -> bytes:
-    """The stub of a result that goes on unread."""
+    """The stub of a result that is passed on without being read."""
     result = object_of({**_COMPLETE, **_EMPTY[method]})
     return join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(identity), "result": result}))
 
 
 def _tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
-    """The SDK computes headers from input schemas: of the other tools it need not know."""
+    """The tools whose arguments the SDK mirrors into HTTP headers, with only their names and input schemas."""
     tools = []
     for raw in open_array(members.get("tools", b"[]")) or []:
         tool = open_object(raw) if HEADER_MARK in bytes(raw) else None
@@ -332,7 +335,7 @@ def _tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
 
 
 HEADER_MARK: Final = b'"x-mcp-header"'
-"""Is in the schemas of tools whose arguments are mirrored into HTTP headers."""
+"""The schema keyword of tools whose arguments are mirrored into HTTP headers."""
 _COMPLETE: Final[Mapping[str, Buffer]] = {"resultType": b'"complete"', "ttlMs": b"0", "cacheScope": b'"private"'}
 _EMPTY: Final[Mapping[str, Mapping[str, Buffer]]] = {
     "tools/call": {"content": b"[]"},
@@ -347,18 +350,18 @@ _EMPTY: Final[Mapping[str, Mapping[str, Buffer]]] = {
     "resources/unsubscribe": {},
     "logging/setLevel": {},
 }
-"""The methods whose results go past the SDK, and the least that each result must hold."""
+"""The methods whose results bypass the SDK, and the members that each result must have."""
 
-_PAST_THE_SDK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
-"""The requests of clients that are passed on with all that they hold."""
+_PASSED_ON: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+"""The client requests that are passed on with all their members."""
 
 
 def lift_params(message: Message, token: str) -> Lifted | None:
-    """Take the parameters out of a request that is passed on, and mark the stub with `token`; None for another message.
+    """Lift the parameters out of a request that is passed on, and mark the stub with `token`; None for other messages.
 
-    The stub of a tool call has no arguments; the others keep what the SDK checks.
+    The stub of a tool call has no arguments; other stubs keep the parameters, which the SDK checks.
     """
-    if message.method not in _PAST_THE_SDK or not isinstance(message.params, dict):
+    if message.method not in _PASSED_ON or not isinstance(message.params, dict):
         return None
     if not isinstance(message.id, int | str):
         return None
@@ -377,19 +380,19 @@ def lift_params(message: Message, token: str) -> Lifted | None:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A stub on its way out, and the mark of the payload that belongs into it."""
+    """An outgoing stub, and the mark of the payload that belongs into it."""
 
     token: str
     id: RequestId | None
     envelope: Mapping[str, Buffer]
-    """The message's members but `body`."""
+    """The members of the message without `body`."""
     body: Mapping[str, Buffer]
-    """Its params or result, without the mark."""
+    """The params or the result of the message, without the mark."""
     is_request: bool
 
 
 def find_mark(frame: Buffer) -> Marked | None:
-    """What an outgoing frame asks to be spliced into it; None for a frame that is complete as it is."""
+    """Find the mark of an outgoing frame; None for a frame without one."""
     if _MARK_BYTES not in bytes(frame):
         return None
     envelope = open_object(frame) or {}
@@ -413,30 +416,33 @@ def _decoded(scalar: Buffer) -> RequestId | None:
 
 
 def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
-    """The whole message: the stub with the payload's members in it, which win over the stub's."""
+    """The complete message: the stub with the payload's members, which override members of the stub."""
     body = object_of({**marked.body, **payload})
     return object_of({**marked.envelope, "params" if marked.is_request else "result": body})
 
 
 def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
-    """A JSON object in pieces, its values not copied. What stands under `REST` is several members, written as it is."""
+    """A JSON object in pieces, without copying its values.
+
+    The value of `OTHER_MEMBERS` is the text of several members, and is written as it is.
+    """
     pieces: list[Buffer] = []
     for key, value in members.items():
-        name = () if key == REST else (_ENCODE(key), b":")
+        name = () if key == OTHER_MEMBERS else (_ENCODE(key), b":")
         pieces += (b"," if pieces else b"{", *name, *_pieces(value))
     return (*pieces, b"}") if pieces else (b"{}",)
 
 
-REST: Final = "\udc00rest"
-"""The key of members that are not opened one by one. No JSON text spells it: it is half of a surrogate pair."""
+OTHER_MEMBERS: Final = "\udc00rest"
+"""The key of all members that are one piece. It is half of a surrogate pair, so no JSON text contains it."""
 
 
 def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
-    """Whether JSON text has more than `most` members and items. Stops as soon as there are more."""
+    """Whether JSON text has more than `most` members and items."""
     text = memoryview(text)
     count, inside, carried = 0, False, b""
-    for at in range(0, len(text), _COUNTED):
-        piece = carried + bytes(text[at : at + _COUNTED])
+    for at in range(0, len(text), _COUNT_STEP):
+        piece = carried + bytes(text[at : at + _COUNT_STEP])
         loose = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         kept, carried = piece[: len(piece) - loose], piece[len(piece) - loose :]
         parts = kept.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -448,7 +454,7 @@ def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
 
 
 def array_of(values: Iterable[Buffer | Segments]) -> Segments:
-    """A JSON array in pieces, its values not copied."""
+    """A JSON array in pieces, without copying its values."""
     pieces: list[Buffer] = []
     for value in values:
         pieces += (b"," if pieces else b"[", *_pieces(value))
@@ -456,7 +462,7 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
 
 
 def join(segments: Segments) -> bytes:
-    """Pieces as one text."""
+    """Join pieces into one text."""
     return b"".join(segments)
 
 
@@ -477,9 +483,9 @@ def chunks_of(segments: Iterable[Buffer], size: int = 1 << 18) -> Iterator[bytes
 
 
 def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
-    """A message as one line, newline and all, in chunks of about `size` bytes.
+    """A message as one line with its newline, in chunks of about `size` bytes.
 
-    A line break may stand between the tokens of a payload; a space there means the same and does not end the line.
+    Line breaks between the tokens of a payload become spaces.
     """
     last = b""
     for chunk in chunks_of(segments, size):

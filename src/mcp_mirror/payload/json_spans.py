@@ -1,7 +1,7 @@
-"""Where each key and item of a JSON text starts and ends, without parsing what is not asked for.
+"""Spans (start and length) of the keys and items of a JSON text, found without parsing the text.
 
-Every function takes a text that is known to be valid JSON (the wire checked it when it came in) and works on
-offsets into it. Nothing is decoded but the keys on the way.
+Every function takes text that is valid JSON (the transport checked it on arrival) and works on offsets into it. Only
+the keys on the way are decoded.
 """
 
 import json
@@ -19,17 +19,17 @@ from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT: Final = rb'[^"\[\]{}]*+(?:' + _QUOTED + rb'[^"\[\]{}]*+)*+'
-"""Scalars, and what stands between them."""
+"""Scalars and the text between them."""
 
 _LEAF: Final = rb"[\[{]" + _FLAT + rb"[\]}]"
 _SHALLOW: Final = rb"[\[{]" + _FLAT + rb"(?:" + _LEAF + _FLAT + rb")*+[\]}]"
-"""A container that holds scalars, and containers of scalars."""
+"""A container of scalars and of containers of scalars."""
 
 _STRING: Final = re.compile(_QUOTED, re.DOTALL)
 _KEY: Final = re.compile(rb"[ \t\n\r]*+(" + _QUOTED + rb")[ \t\n\r]*+:[ \t\n\r]*+", re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^,\]}\s]++")
 _TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|[\]}])", re.DOTALL)
-"""Everything through the next bracket but those of shallow containers; group 1 is that bracket where it opens."""
+"""Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
 _WHOLE_UNITS: Final = re.compile(
@@ -37,16 +37,16 @@ _WHOLE_UNITS: Final = re.compile(
     rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*+",
     re.DOTALL,
 )
-"""As much of a string's inside as does not end within an escape or between two that make one character."""
+"""The longest part of a string's inside that ends neither in an escape nor between two escapes of one character."""
 
 _LONGEST_UNIT: Final = 12
-"""Bytes of two escapes that make one character."""
+"""Bytes of two escapes that encode one character."""
 
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
-"""Runs of an array's items, skipped many at a time."""
+"""Patterns of runs of array items, which are skipped many at a time."""
 
 _UNITS: Final = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
-"""As much of a JSON string as is not cut in the middle of an escape."""
+"""The longest part of a JSON string that does not end in an escape."""
 
 _KINDS: Final[dict[int, Kind]] = {
     ord("{"): "object",
@@ -59,32 +59,32 @@ _KINDS: Final[dict[int, Kind]] = {
 _ALL: Final = 1 << 62
 """More items than an array can have."""
 _SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*")
-"""Six bytes without a backslash, then the rest of a character: no escape reaches beyond, so a string can be cut."""
+"""Six bytes without a backslash, then the rest of a character. No escape extends beyond, so a string can be cut."""
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _FAST: Final = 1 << 16
-"""Bytes above which the C scanner measures an object's values (it cannot tell a repeated key apart)."""
+"""Bytes above which the C scanner measures an object's values. It does not detect repeated keys."""
 
 
 _LISTED: Final = 1 << 26
-"""Bytes up to which all items of an array are listed to count them."""
+"""Bytes up to which `count_items` builds a list of all items of an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a pointer leads nowhere."""
+    """Why a JSON Pointer does not resolve."""
 
     depth: int
-    """How many tokens were found before the one that was not."""
+    """Number of tokens that were found."""
     kind: Kind
-    """What stands there instead of something with that key."""
+    """The kind of the value in which the next token was not found."""
     keys: tuple[str, ...] = ()
-    """The keys there are, if it is an object."""
+    """The keys of that value, if it is an object."""
     length: int | None = None
-    """The items there are, if it is an array."""
+    """The number of its items, if it is an array."""
 
 
 def trim(blob: Buffer, span: Span | None = None) -> Span:
-    """`span`, or the whole text, without the white space around the value."""
+    """`span`, or the whole text, without surrounding white space."""
     start, stop = (span.start, span.stop) if span else (0, len(blob))
     start = _skip_space(blob, start)
     while stop > start and blob[stop - 1] in b" \t\n\r":
@@ -93,12 +93,12 @@ def trim(blob: Buffer, span: Span | None = None) -> Span:
 
 
 def kind_at(blob: Buffer, start: int) -> Kind:
-    """What begins at this offset."""
+    """The kind of the value that begins at this offset."""
     return _KINDS.get(blob[start], "number")
 
 
 def value_stop(blob: Buffer, start: int, stop: int) -> int:
-    """The offset behind the value that begins at `start`. Linear, no recursion, 0.5 GB/s."""
+    """The offset after the value that begins at `start`. Linear, no recursion, 0.5 GB/s."""
     first = blob[start]
     if first == ord('"'):
         return _end(_STRING, blob, start, stop)
@@ -113,15 +113,15 @@ def value_stop(blob: Buffer, start: int, stop: int) -> int:
 
 
 def text_start(blob: Buffer, span: Span, limit: int) -> str:
-    """What the JSON string at `span` begins with, decoded from at most `limit` bytes of it."""
+    """The beginning of the JSON string at `span`, decoded from at most `limit` of its bytes."""
     known = str(bytes(blob[span.start : min(span.stop, span.start + limit)]), "utf-8", "ignore")
     whole = _UNITS.match(known)
     text: str = json.loads(f'{whole[0]}"') if whole else ""
-    return str(text.encode("utf-8", "ignore"), "utf-8")  # half of a surrogate pair may stand last
+    return str(text.encode("utf-8", "ignore"), "utf-8")  # the last character may be half of a surrogate pair
 
 
 def text_end(blob: Buffer, span: Span, limit: int) -> str:
-    """What the JSON string at `span` ends with, decoded from about `limit` bytes of it; empty where no cut is safe."""
+    """The end of the JSON string at `span`, decoded from about `limit` of its bytes; empty where no cut is safe."""
     start = max(span.stop - limit, span.start + 1)
     tail = bytes(blob[start : span.stop - 1])
     cut = _SAFE_CUT.search(tail) if start > span.start + 1 else None
@@ -132,7 +132,7 @@ def text_end(blob: Buffer, span: Span, limit: int) -> str:
 
 
 def measure_text(blob: Buffer, span: Span) -> tuple[int, int]:
-    """The bytes (UTF-8) and the line breaks of the JSON string at `span`."""
+    """The number of bytes (UTF-8) and of line breaks of the JSON string at `span`."""
     size = breaks = 0
     for start, stop in text_parts(blob, span, 1 << 20):
         raw = bytes(blob[start:stop])
@@ -146,10 +146,10 @@ def measure_text(blob: Buffer, span: Span) -> tuple[int, int]:
 
 
 def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes]:
-    """The JSON string at `span`, decoded, in pieces of about `size` bytes (12 at least): little memory for any text.
+    """The decoded JSON string at `span` in pieces of about `size` bytes (at least 12), to save memory.
 
     Raises:
-        msgspec.DecodeError: An escape of it stands for half a character.
+        msgspec.DecodeError: An escape encodes half of a surrogate pair.
     """
     for start, stop in text_parts(blob, span, size):
         piece = bytes(blob[start:stop])
@@ -157,7 +157,7 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
 
 
 def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
-    """Where the inside of the JSON string at `span` can be cut: from where to where each part of about `size` goes."""
+    """The start and stop offsets of parts of about `size` bytes into which the JSON string at `span` can be cut."""
     position, stop = span.start + 1, span.stop - 1
     while position < stop:
         end = min(position + size, stop)
@@ -168,13 +168,13 @@ def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]
 
 
 def _whole_units_end(blob: Buffer, start: int, end: int) -> int:
-    """At most `end`, but neither within an escape nor within a character."""
+    """The last offset up to `end` that is neither within an escape nor within a character."""
     whole = end
     if b"\\" in bytes(blob[end - _LONGEST_UNIT : end]):
         whole = _end(_WHOLE_UNITS, blob, start, end)
     while blob[whole] & 0xC0 == 0x80:  # noqa: PLR2004  # a continuation byte of UTF-8
         whole -= 1
-    return whole if whole > start else end  # an escape that is no whole one: the decoder is to say so
+    return whole if whole > start else end  # an incomplete escape: the decoder reports it
 
 
 def _decoded(inside: bytes) -> bytes:
@@ -183,7 +183,7 @@ def _decoded(inside: bytes) -> bytes:
 
 
 def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
-    """The keys of the object at `span`: each once, in order of first appearance, the last value given for it."""
+    """The members of the object at `span` in order of first appearance; of a repeated key the last value."""
     if span.length > _FAST:
         with suppress(RecursionError):
             if (measured := _measured_members(blob, span)) is not None:
@@ -204,12 +204,12 @@ def items(blob: Buffer, span: Span) -> Iterator[Span]:
 
 
 def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[int, Span]]:
-    """The items of the array at `span` in which these offsets lie, with their indices.
+    """The items of the array at `span` that contain these offsets, with their indices.
 
     Args:
         blob: The text.
         span: The array.
-        offsets: In rising order, each inside an item. What lies between them is passed over, not visited.
+        offsets: In ascending order, each inside an item. Items between them are skipped.
     """
     position, index = span.start + 1, 0
     for offset in offsets:
@@ -224,9 +224,11 @@ def items_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple
 
 
 def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Location]]:
-    """The strings of a JSON text in which any of these offsets, in rising order, lies, and where in the value they are.
+    """The strings of a JSON text that contain any of these offsets, and their locations in the value.
 
-    A container that holds none of them is not entered.
+    Args:
+        blob: The text.
+        offsets: In ascending order. Containers without any of them are skipped.
     """
     pending: list[tuple[Span, Location]] = [(trim(blob), ())] if offsets else []
     while pending:
@@ -249,7 +251,7 @@ def _children_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[t
 
 
 def item(blob: Buffer, span: Span, index: int) -> Span | int:
-    """The item at `index` of the array at `span`; where there is none, how many items there are."""
+    """The item at `index` of the array at `span`; the number of items if the index is too large."""
     position, left = _skip_space(blob, span.start + 1), index
     if blob[position] == ord("]"):
         return 0
@@ -266,9 +268,9 @@ def item(blob: Buffer, span: Span, index: int) -> Span | int:
 
 
 def count_items(blob: Buffer, span: Span) -> int:
-    """How many items the array at `span` has. Scans all of it: containers at 2 GB/s, plain numbers at 1 GB/s.
+    """The number of items of the array at `span`. Scans containers at 2 GB/s and plain numbers at 1 GB/s.
 
-    Past a size, where a list of all items would be felt, containers are counted in little memory, at 0.1 GB/s.
+    In very large arrays, containers are counted at 0.1 GB/s, without a list of all items in memory.
     """
     first = next(items(blob, span), None)
     if first is None:
@@ -282,9 +284,10 @@ def count_items(blob: Buffer, span: Span) -> int:
 
 
 def locate(blob: Buffer, tokens: Location, span: Span | None = None) -> Span | Miss:
-    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`, scanning only what must be passed over.
+    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`.
 
-    A number names an item, or a member of an object by its position in `members`.
+    Scans only the values before the target. A number names an item, or a member of an object by its position in
+    `members`.
     """
     here = trim(blob, span)
     for depth, token in enumerate(tokens):
@@ -314,11 +317,11 @@ def _is_number(token: JsonToken) -> bool:
 
 
 def _each_member(blob: Buffer, span: Span) -> Iterator[Member]:
-    return (member for _, member in placed_members(blob, span))
+    return (member for _, member in members_with_offsets(blob, span))
 
 
-def placed_members(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
-    """Every key of the object at `span`, a repeated one each time, with the offset at which the key itself begins."""
+def members_with_offsets(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
+    """Every member of the object at `span`, repeated keys included, with the offset of its key."""
     position = _skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
         match = _match(_KEY, blob, position, span.stop)
@@ -331,10 +334,9 @@ def placed_members(blob: Buffer, span: Span) -> Iterator[tuple[int, Member]]:
 
 
 def _measured_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
-    """As `_each_member`, with the values measured by msgspec (2 GB/s); None where a key is given twice.
+    """As `_each_member`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
-    Of such a key it gives the last value alone, and then the members do not tile the object's text. Where one that
-    was measured is only the beginning of what stands there, it is a number, and no key follows.
+    Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
 
     Raises:
         RecursionError: A value is nested too deep.
@@ -356,7 +358,7 @@ def _measured_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
 
 
 def _are_equal(one: memoryview, other: memoryview) -> bool:
-    """Compared in pieces: views themselves are compared ten times more slowly."""
+    """Compare in pieces of bytes, which is ten times faster than comparing the views."""
     if len(one) <= _FAST:
         return bytes(one) == bytes(other)
     return len(one) == len(other) and all(

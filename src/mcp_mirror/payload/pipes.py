@@ -1,8 +1,8 @@
-"""Lines through file descriptors, for both ends of stdio: ours towards clients, and upstreams' towards us.
+"""Lines over file descriptors, for both sides of stdio: clients and upstreams.
 
-Reading waits for the descriptor and takes what is there. Writing puts a short line into the pipe at once and hands a
-long one to a thread, which finishes it whatever becomes of the task that asked: half a line would be the end of the
-connection. The descriptors stay blocking, since others may share them.
+Reading waits until the descriptor is readable. A short line is written to the pipe directly; a thread writes a long
+one, and finishes it even if the sending task is cancelled, because half a line would break the connection. The
+descriptors stay blocking, since other processes may share them.
 """
 
 import os
@@ -24,15 +24,15 @@ from mcp_mirror.payload.spool import Frame, SpoolCollector
 from mcp_mirror.types import Segments
 
 PIPE_BYTES: Final = 1 << 20
-"""What a pipe is made to hold where the system lets us (Linux: 64 KiB by default)."""
+"""Capacity of a pipe where the system permits it (Linux: 64 KiB by default)."""
 _AT_ONCE: Final = 1 << 15
-"""Bytes that are cut into lines at once."""
+"""Bytes that are split into lines at once."""
 _SHORT: Final = 4096
-"""POSIX's PIPE_BUF on Linux: a write up to it does not block once the pipe is writable."""
+"""PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
 
 
 class LineSource:
-    """Messages from a descriptor."""
+    """Reads messages from a descriptor."""
 
     def __init__(self, descriptor: int, collector: SpoolCollector) -> None:
         self._descriptor = descriptor
@@ -40,19 +40,19 @@ class LineSource:
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
         self._unread = memoryview(b"")
-        """What was read and is not cut into lines yet."""
+        """Bytes that were read and not yet split into lines."""
         self._ended = False
         self._pacer = Pacer(REST)
         self._waiting = anyio.CancelScope()
         self._pollable = sys.platform != "win32"
         self._buffer = bytearray(PIPE_BYTES if self._pollable else 0)
-        """Reused: fresh memory for each read of a large message costs as much as reading it."""
+        """Reused, because new memory for each read of a large message costs as much as the read."""
 
     async def receive(self) -> Frame:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
-            anyio.EndOfStream: There is none any more.
+            anyio.EndOfStream: The stream has ended.
         """
         while not self._ready:
             if self._unread:
@@ -65,17 +65,17 @@ class LineSource:
         return self._ready.popleft()
 
     def end(self) -> None:
-        """Read no more: who waits for a message hears of the end."""
+        """Stop reading: `receive` raises `anyio.EndOfStream`."""
         self._ended = True
         self._waiting.cancel()
 
     @property
-    def is_choked(self) -> bool:
-        """Whether a message past its bound is under way: what comes after it waits for its end."""
+    def is_dropping(self) -> bool:
+        """Whether the current message is over the size limit: later messages wait for its end."""
         return self._collector.is_dropping
 
     def close(self) -> None:
-        """Drop what came of an unfinished message, and the descriptor."""
+        """Discard an unfinished message and close the descriptor."""
         self._collector.close()
         os.close(self._descriptor)
 
@@ -94,7 +94,7 @@ class LineSource:
         if self._pollable:
             try:
                 await anyio.wait_readable(self._descriptor)
-            except PermissionError:  # a regular file cannot be waited for, and need not be
+            except PermissionError:  # a regular file is always readable
                 self._pollable = False
         self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
 
@@ -102,18 +102,18 @@ class LineSource:
         if not size:
             raise anyio.EndOfStream
         if data.find(b"\n", 0, size) < 0:
-            self._lines.go_on(memoryview(data)[:size])
+            self._lines.continue_line(memoryview(data)[:size])
         else:
             self._unread = memoryview(bytes(memoryview(data)[:size]))
 
     def _cut(self) -> None:
-        """Cut a slice into lines: what was read may be a million of them."""
+        """Split one slice into lines: one read may contain a million of them."""
         piece, self._unread = self._unread[:_AT_ONCE], self._unread[_AT_ONCE:]
         self._ready.extend(self._lines.feed(bytes(piece)))
 
 
 class LineSink:
-    """Messages to a descriptor."""
+    """Writes messages to a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -138,17 +138,17 @@ class LineSink:
                     done.set()
 
     async def send(self, segments: Segments) -> None:
-        """Write one line, newline and all; it is written whole even if the caller is cancelled meanwhile.
+        """Write one line with its newline. The line is written whole even if the caller is cancelled.
 
         Raises:
-            OSError: The other end is gone.
+            OSError: The other end is closed.
         """
         if self._failure:
             raise self._failure
         if not self._writing and sum(len(segment) for segment in segments) < _SHORT and self._is_writable():
             self._write(segments)
             return
-        assert self._queue is not None  # noqa: S101  # run() comes first
+        assert self._queue is not None  # noqa: S101  # run() opens it
         done = anyio.Event()
         await self._queue.send((segments, done))
         await done.wait()
@@ -156,7 +156,7 @@ class LineSink:
             raise self._failure
 
     def close(self) -> None:
-        """Close the descriptor: the other end reads the end of the stream."""
+        """Close the descriptor, so that the other end reads the end of the stream."""
         os.close(self._descriptor)
 
     def _is_writable(self) -> bool:
@@ -174,13 +174,13 @@ class LineSink:
 
 
 class MessageStream:
-    """What the SDK reads: each message is made when it is asked for, with no task and no queue between."""
+    """The stream that the SDK reads. `receive` builds each message on demand, without a task or a queue."""
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
-            anyio.EndOfStream: There is none any more.
+            anyio.EndOfStream: The stream has ended.
         """
         raise anyio.EndOfStream
 
@@ -204,7 +204,7 @@ class MessageStream:
 
 
 class MessageSink:
-    """What the SDK writes to: each message goes out in the task that sends it."""
+    """The stream that the SDK writes. The sending task itself writes each message."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send one message."""
@@ -219,12 +219,12 @@ class MessageSink:
         await self.aclose()
 
 
-def wide_pipe() -> tuple[int, int]:
-    """A pipe, its reading and its writing end, that holds 1 MiB where the system lets us."""
+def open_wide_pipe() -> tuple[int, int]:
+    """Open a pipe with a capacity of 1 MiB where the system permits it. Returns its reading and its writing end."""
     reading, writing = os.pipe()
     if sys.platform == "linux":
-        import fcntl  # noqa: PLC0415  # there is none on Windows
+        import fcntl  # noqa: PLC0415  # missing on Windows
 
-        with suppress(OSError):  # past /proc/sys/fs/pipe-user-pages-soft: the default does too
+        with suppress(OSError):  # over /proc/sys/fs/pipe-user-pages-soft: keep the default capacity
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return reading, writing

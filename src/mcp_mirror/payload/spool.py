@@ -1,7 +1,7 @@
-"""Large messages on disk: written as they arrive, mapped to be read, never held in memory.
+"""Large messages on disk: written while they arrive and memory-mapped for reading.
 
-A spool is one directory of one process. A file in it lives as long as its message is under way; whoever wants to
-keep the bytes links the file elsewhere or holds on to the map.
+A spool is a directory of one process. A file in it exists while its message is processed. To keep the bytes, link the
+file elsewhere or keep the map.
 """
 
 import mmap
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Final, Self
 
 from mcp_mirror.payload.framing import HEAD, Overlong
-from mcp_mirror.payload.json_rpc import MOST_VALUES, RequestId, has_more_values, recover_id
+from mcp_mirror.payload.json_rpc import MAX_VALUES, RequestId, has_more_values, recover_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.private_files import open_folder
 from mcp_mirror.types import Buffer
 
 _PREFIX: Final = "mcp-mirror-"
 _SMALL: Final = 1 << 16
-"""Bytes of a message whose values are not counted."""
+"""Bytes up to which the values of a message are not counted."""
 _OWN_NAMES: Final = (f"{_PREFIX}*", "lock")
-"""Globs of the names in the folder that is given to a spool: spools, and the lock of a process's own folder."""
+"""Globs of the names in a spool's parent folder: spools, and the lock file of the process's folder."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +43,7 @@ class SpooledFrame:
 
     @property
     def view(self) -> memoryview:
-        """The bytes, mapped. The map outlives the file's name."""
+        """The bytes, memory-mapped. The map stays readable after the file is removed."""
         if self._view is None:
             self._view = map_file(self.path)
         return self._view
@@ -55,7 +55,7 @@ class SpooledFrame:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the file's name, and those of what was decoded beside it; maps and links of them stay."""
+        """Remove the file and the decoded files beside it. Their maps and hard links stay."""
         for path in (self.path, *self.path.parent.glob(f"{self.path.name}.*")):
             path.unlink(missing_ok=True)
 
@@ -63,8 +63,8 @@ class SpooledFrame:
 Frame = bytes | SpooledFrame | Overlong
 
 
-def identity_of(frame: Frame) -> RequestId | None:
-    """The id of a message that was not opened, if it stands first or last in it."""
+def frame_id(frame: Frame) -> RequestId | None:
+    """The id of a message that was not parsed, if it is the first or the last member."""
     if isinstance(frame, SpooledFrame):
         first = recover_id(frame.head)
         return recover_id(frame.tail) if first is None else first
@@ -72,23 +72,23 @@ def identity_of(frame: Frame) -> RequestId | None:
 
 
 @contextmanager
-def discarding(arrived: object) -> Iterator[None]:
-    """Whatever becomes of a message that arrived in a file, the file's name goes at the end."""
+def discard_after(frame: object) -> Iterator[None]:
+    """Remove the file of a spooled message when the context ends."""
     try:
         yield
     finally:
-        if isinstance(arrived, SpooledFrame):
-            arrived.discard()
+        if isinstance(frame, SpooledFrame):
+            frame.discard()
 
 
 def map_file(path: Path | str) -> memoryview:
-    """A file's bytes, mapped; the map outlives the file's name."""
+    """Memory-map a file for reading. The map stays readable after the file is removed."""
     with Path(path).open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class Spool:
-    """The directory for the messages under way."""
+    """The directory for large messages that are being processed."""
 
     def __init__(self, policy: WirePolicy, directory: Path | None = None) -> None:
         self.policy = policy
@@ -106,7 +106,7 @@ class Spool:
 
     @property
     def directory(self) -> Path:
-        """Made when first needed, for our eyes alone."""
+        """The directory, created at first use and accessible only to this user."""
         if self._directory is None:
             if self._parent is not None:
                 open_folder(self._parent, _OWN_NAMES)
@@ -114,18 +114,18 @@ class Spool:
         return self._directory
 
     def new_path(self) -> Path:
-        """A file name that nobody uses."""
+        """A new, unused file name."""
         return self.directory / secrets.token_hex(16)
 
     def collector(self) -> "SpoolCollector":
-        """Where one connection's messages grow, one after another."""
+        """A collector for the messages of one connection."""
         return SpoolCollector(self)
 
 
 class SpoolCollector:
-    """Collects a message in memory, past `spool_bytes` in a file, past `max_message_bytes` not at all.
+    """Buffers a message in memory, past `spool_bytes` in a file, and drops it past `max_message_bytes`.
 
-    A message with very many values goes to a file too: it is read in another process, see `Scanner`.
+    A message with very many values is also written to a file, because a worker process reads it (`FrameScanner`).
     """
 
     def __init__(self, spool: Spool) -> None:
@@ -138,7 +138,7 @@ class SpoolCollector:
         self.size = 0
 
     def add(self, piece: Buffer) -> None:
-        """Take the next bytes; they may be overwritten afterwards."""
+        """Append the next bytes. The caller may overwrite them afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
         if self.size > policy.max_message_bytes:
@@ -150,11 +150,11 @@ class SpoolCollector:
 
     @property
     def is_dropping(self) -> bool:
-        """Whether the message under way is past its bound."""
+        """Whether the current message is over the size limit."""
         return self._dropping
 
     def take(self) -> Frame:
-        """The message."""
+        """Return the message and begin the next one."""
         size, self.size = self.size, 0
         pieces, self._pieces = self._pieces, []
         if self._dropping:
@@ -162,7 +162,7 @@ class SpoolCollector:
             return Overlong(pieces[0], size)
         if self._file is None or self._path is None:
             message = b"".join(pieces)
-            if size <= _SMALL or not has_more_values(message, MOST_VALUES):
+            if size <= _SMALL or not has_more_values(message, MAX_VALUES):
                 return message
             pieces = [message[:HEAD]]
             self._file, self._path = self._new_file()
@@ -174,7 +174,7 @@ class SpoolCollector:
         return frame
 
     def close(self) -> None:
-        """Forget a message that will not be finished."""
+        """Discard an unfinished message."""
         if self._file is not None and self._path is not None:
             os.close(self._file)
             self._path.unlink(missing_ok=True)
@@ -184,10 +184,10 @@ class SpoolCollector:
     def _write(self, piece: Buffer) -> None:
         if self._file is None:
             self._file, self._path = self._new_file()
-            held, self._pieces = self._pieces, []
-            for part in held:  # not joined: 16 MiB more of memory would be felt by everybody
+            buffered, self._pieces = self._pieces, []
+            for part in buffered:  # not joined, which would take another 16 MiB of memory
                 write_all(self._file, part)
-            self._pieces.append(_head_of((*held, piece)))
+            self._pieces.append(_head_of((*buffered, piece)))
         self._append(piece)
 
     def _new_file(self) -> tuple[int, Path]:
@@ -200,7 +200,7 @@ class SpoolCollector:
         self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
 
     def _drop(self, piece: Buffer) -> None:
-        """Keep the head alone; the rest of this message is discarded as it comes."""
+        """Keep only the head, and discard the rest of this message as it arrives."""
         if not self._dropping:
             head = _head_of((*self._pieces, piece))
             self.close()
@@ -217,7 +217,7 @@ def _head_of(pieces: Iterable[Buffer]) -> bytes:
 
 
 def write_all(file: int, data: Buffer) -> None:
-    """Write all of it to a descriptor."""
+    """Write all bytes to a descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

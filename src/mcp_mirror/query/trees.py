@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.payload.json_spans import item, items, kind_at, placed_members, trim
+from mcp_mirror.payload.json_spans import item, items, kind_at, members_with_offsets, trim
 from mcp_mirror.types import Buffer, Kind, Span
 
 _SPACE: Final = b" \t\r\n"
@@ -214,7 +214,7 @@ def _open_object(leaf: Leaf) -> Object:
     blob, span = leaf.blob, leaf.span
     parts: list[Holder] = []
     end = span.start + 1
-    for start, (key, value) in placed_members(blob, span):
+    for start, (key, value) in members_with_offsets(blob, span):
         lead = bytes(blob[end:start]) if parts else None
         parts.append(Holder(Leaf(blob, value), lead, key, bytes(blob[start : value.start])))
         end = value.stop

@@ -32,7 +32,7 @@ from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.payload.floods import Steps, take_sliced
-from mcp_mirror.payload.json_rpc import MOST_MEMBERS, array_of, has_more_values, join
+from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, join
 from mcp_mirror.security.rate_limits import PerKeyLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
@@ -342,7 +342,7 @@ def _connection_of(context: Context, channel: RequestChannel) -> str | None:
 def _is_small(member: Buffer | Segments) -> bool:
     """Whether the SDK is to write a member of a result; a larger one is left out."""
     text = join(member) if isinstance(member, tuple) else member
-    return len(text) <= _LARGEST_META and not has_more_values(text, MOST_MEMBERS)
+    return len(text) <= _LARGEST_META and not has_more_values(text, MAX_MEMBERS)
 
 
 def _parsed(member: Buffer | Segments) -> Any:

@@ -20,7 +20,7 @@ from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
-from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, identity_of
+from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.types import Buffer
 
@@ -115,11 +115,11 @@ class _StdioReader(MessageStream):
             self._session.pending_payloads.discard(token)
             await self._refuse(types.INTERNAL_ERROR, "The gateway is stopping: it takes no new requests.", message.id)
         except WireError as error:
-            await self._refuse(types.PARSE_ERROR, str(error), identity_of(frame))
+            await self._refuse(types.PARSE_ERROR, str(error), frame_id(frame))
         except ValueError:
             self._session.pending_payloads.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
-            await self._refuse(types.INVALID_REQUEST, reason, identity_of(frame))
+            await self._refuse(types.INVALID_REQUEST, reason, frame_id(frame))
         return None
 
     async def _refuse(self, code: int, reason: str, identity: RequestId | None) -> None:

@@ -1,10 +1,10 @@
-"""Processes of ours that must not outlive us, however we end: a watchdog kills those that are left.
+"""A watchdog that kills the gateway's child processes when the gateway ends, even by SIGKILL.
 
-The watchdog is one small shell in a session of its own. It reads from us which process groups live; when we are gone,
-killed without a word even, it reads the end of the pipe, kills what it still knows of, and ends. Nobody but we holds
-the writing end, and the watchdog holds nothing of ours beside the reading one.
+The watchdog is a small shell in its own session. The gateway writes the process groups that live into a pipe. When the
+gateway is gone, the watchdog reads the end of the pipe, kills the remaining groups and exits. Only the gateway has the
+writing end of the pipe, and the watchdog inherits only the reading end.
 
-On Windows nothing happens: there are no process groups to kill. What a group means is not known here.
+Windows has no process groups, so there the watchdog does nothing.
 """
 
 import logging
@@ -26,22 +26,25 @@ while read -r sign group; do
 done
 for group in $groups; do kill -s KILL -- "-$group"; done
 """
-"""`+ 123` puts a process group on the list, `- 123` takes it off."""
+"""`+ 123` adds a process group to the list, `- 123` removes it."""
 
 _LAST_WAIT: Final = 1.0
-"""Seconds that the watchdog gets to end once its pipe is closed."""
+"""Seconds in which the watchdog must exit after its pipe is closed."""
 
 log = logging.getLogger(__name__)
 
 
 class ChildWatchdog:
-    """The process groups that end with us. The watchdog starts with the first; one that dies is started again."""
+    """Kills registered process groups when the gateway ends.
+
+    The watchdog starts with the first group. If it dies, the next change starts it again.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._watchdog: subprocess.Popen[bytes] | None = None
         self.starting = anyio.Lock()
-        """Held while a process starts: a start blocks the event loop for milliseconds, so they are made one by one."""
+        """Held while a process starts. A start blocks the event loop for milliseconds, so starts run one by one."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,18 +52,18 @@ class ChildWatchdog:
     def __exit__(self, *_: object) -> None:
         self._end_watchdog()
 
-    def hold(self, group: int) -> None:
-        """A process group lives."""
+    def add(self, group: int) -> None:
+        """Register a living process group."""
         self._groups.add(group)
-        self._tell(f"+ {group}\n")
+        self._send(f"+ {group}\n")
 
-    def release(self, group: int) -> None:
-        """It does not any more, and its number may become another's."""
+    def remove(self, group: int) -> None:
+        """Remove a process group that has ended: the system may give its number to another group."""
         if group in self._groups:
             self._groups.remove(group)
-            self._tell(f"- {group}\n")
+            self._send(f"- {group}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if sys.platform == "win32":
             return
         if self._watchdog is not None:
@@ -72,10 +75,13 @@ class ChildWatchdog:
             self._watchdog = _start_watchdog()
             _write(self._watchdog, "".join(f"+ {group}\n" for group in self._groups))
         except OSError as error:
-            log.warning("no watchdog can be started (%s): if we are killed, programs that we started stay", error)
+            log.warning(
+                "The child watchdog cannot start (%s). If the gateway is killed, its child processes keep running.",
+                error,
+            )
 
     def _end_watchdog(self) -> None:
-        """Close its pipe, upon which it kills what is left and ends."""
+        """Close the pipe, so that the watchdog kills the remaining groups and exits."""
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is None or watchdog.stdin is None:
             return
@@ -88,7 +94,7 @@ class ChildWatchdog:
 
 
 def _start_watchdog() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603  # nothing of it comes from outside
+    return subprocess.Popen(  # noqa: S603  # a constant command line
         ["/bin/sh", "-c", _WATCH],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

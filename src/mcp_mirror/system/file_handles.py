@@ -63,7 +63,7 @@ def explain_shortage(error: BaseException) -> str | None:
 
 
 class PatientListener(socket.socket):
-    """A listening socket that asks the system once, and then pauses, while no handle is free.
+    """A listening socket that tries `accept` once and then pauses while the system has no free handle.
 
     asyncio calls `accept` as often as the backlog is long, logs each failure and then waits for a second.
     """

@@ -1,12 +1,12 @@
-"""Files and folders that only this user may use: what is ours and too open is closed, anything else is refused.
+"""Files and folders that only this user may use.
 
-Permissions are those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
+Files of this user that are open to others are closed; links and files of other users are refused. Permissions are
+those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
 """
 
 import errno
 import logging
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Collection
@@ -22,32 +22,32 @@ _HAS_MODES: Final = sys.platform != "win32"
 _OTHERS: Final = 0o077
 _WRITABLE: Final = 0o022
 _EVERYONE_ELSE: Final = 0o027
-"""What a log file must not allow: a group may read it, so that programs that collect logs can."""
+"""Permissions that a log file must not have. Its group may read it, so that log collectors can."""
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _DEVICES: Final = ("/dev/", "/proc/")
-"""Folders of the system's own links, such as `/dev/stdout`."""
+"""Folders with links that the system made, such as `/dev/stdout`."""
 
 
 class UnsafePathError(MirrorError):
-    """Somebody else may read or change what is at a path; the message says what to do."""
+    """Another user may read or change a path. The message names the fix."""
 
 
 def open_folder(folder: Path, own_names: Collection[str]) -> None:
-    """Make a folder that only this user may use, or close one of ours that is open to others.
+    """Create a folder that only this user may use, or close an own folder that is open to others.
 
     Args:
-        folder: Made with its parents if it is not there.
+        folder: Created with its parents if it does not exist.
         own_names: Globs of the names that the gateway itself puts into the folder. The permissions of a folder with
             other names are not changed.
 
     Raises:
-        UnsafePathError: The folder is a link or another user's, or others can write to it and it has other files; or
-            it holds a link or another user's file.
-        OSError: It cannot be made or read.
+        UnsafePathError: The folder is a link or belongs to another user; or others can write to it and it has other
+            files; or it contains a link or another user's file.
+        OSError: The folder cannot be created or read.
     """
     if folder.is_symlink():
-        raise UnsafePathError(f"{folder} is a symbolic link. Name the folder that it leads to.")
+        raise UnsafePathError(f"{folder} is a symbolic link. Configure the folder that it points to.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _HAS_MODES:
         return
@@ -71,8 +71,8 @@ def _close(folder: Path, opened: int, mode: int, own_names: Collection[str]) -> 
         _logger.warning("%s was open to other users (mode %04o). Its mode is now 0700.", folder, mode)
     elif mode & _WRITABLE:
         raise UnsafePathError(
-            f"Other users can write to {folder} (mode {mode:04o}), and it has other files. Name a folder of its own, "
-            f"or run: chmod 700 {folder}"
+            f"Other users can write to {folder} (mode {mode:04o}), and it contains other files. Configure a separate "
+            f"folder, or run: chmod 700 {folder}"
         )
 
 
@@ -81,20 +81,20 @@ def _is_own(name: str, own_names: Collection[str]) -> bool:
 
 
 def check_entry(path: Path) -> None:
-    """Check a file or folder of the gateway's own, if it is there; close it if it is open to others.
+    """Check a file or folder of the gateway, if it exists, and close it if it is open to others.
 
-    What is in a folder is checked too if others could write to the folder.
+    The entries of a folder are checked too if others could write to the folder.
 
     Raises:
-        UnsafePathError: It is a link, or another user's.
-        OSError: It cannot be read.
+        UnsafePathError: The path is a link or belongs to another user.
+        OSError: The path cannot be read.
     """
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if stat.S_ISLNK(found.st_mode):
-        raise UnsafePathError(f"{path} is a symbolic link, and the gateway did not make it. Remove the link.")
+        raise UnsafePathError(f"{path} is a symbolic link that the gateway did not create. Remove the link.")
     if not _HAS_MODES:
         return
     _refuse_foreign(path, found)
@@ -108,12 +108,12 @@ def check_entry(path: Path) -> None:
 
 
 def open_log(path: str, flags: int) -> int:
-    """Open a log file; a new one is for this user alone, and an old one loses the rights of everybody but its group.
+    """Open a log file. Only this user may read a new one; an existing one stays readable by its group at most.
 
     Raises:
-        UnsafePathError: The path is a link, but not one of the system's such as `/dev/stdout`, or the file is another
-            user's.
-        OSError: It cannot be opened.
+        UnsafePathError: The path is a link, except a system link such as `/dev/stdout`, or the file belongs to another
+            user.
+        OSError: The file cannot be opened.
     """
     is_device = path.startswith(_DEVICES)
     try:
@@ -129,7 +129,7 @@ def open_log(path: str, flags: int) -> int:
             mode = stat.S_IMODE(found.st_mode)
             if mode & _EVERYONE_ELSE:
                 os.fchmod(opened, mode & ~_EVERYONE_ELSE)
-                _logger.warning("%s was open to other users (mode %04o). Now it is not.", path, mode)
+                _logger.warning("%s was open to other users (mode %04o). It is now closed to them.", path, mode)
     except BaseException:
         os.close(opened)
         raise
@@ -137,26 +137,26 @@ def open_log(path: str, flags: int) -> int:
 
 
 def check_shared(path: Path) -> None:
-    """Check a file that everybody may read: nobody else may write it.
+    """Check a file that every user may read but only this user may write.
 
     Raises:
-        UnsafePathError: Everybody can write it, and it is another user's.
-        OSError: It cannot be read.
+        UnsafePathError: Every user can write the file, and it belongs to another user.
+        OSError: The file cannot be read.
     """
     found = path.stat()
     if not _HAS_MODES or not found.st_mode & stat.S_IWOTH:
         return
     _refuse_foreign(path, found)
     path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
-    _logger.warning("Every user could write to %s. Now they cannot. Check what is in it.", path)
+    _logger.warning("Every user could write to %s. Now only its owner can. Check its content.", path)
 
 
 def open_secret(path: Path) -> int:
-    """Open a file with secrets to read it.
+    """Open a file with secrets for reading.
 
     Raises:
-        UnsafePathError: It is a link or another user's, or others can read it.
-        OSError: It cannot be opened.
+        UnsafePathError: The path is a link, belongs to another user, or is readable by others.
+        OSError: The file cannot be opened.
     """
     try:
         opened = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_BINARY", 0))
@@ -175,25 +175,6 @@ def open_secret(path: Path) -> int:
     return opened
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is never half written, and that nobody else can read meanwhile.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def _refuse_readable(path: Path, found: os.stat_result) -> None:
     if found.st_mode & _OTHERS:
         raise UnsafePathError(f"Other users can read the secrets in {path}. Run: chmod 600 {path}")
@@ -202,6 +183,6 @@ def _refuse_readable(path: Path, found: os.stat_result) -> None:
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise UnsafePathError(
-            f"{path} belongs to another user (uid {found.st_uid}). Name another path, or change its owner: "
+            f"{path} belongs to another user (uid {found.st_uid}). Configure another path, or change the owner: "
             f"chown {os.geteuid()} {path}"
         )

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
-from mcp_mirror.payload.json_rpc import asks, join, object_of, open_object
+from mcp_mirror.payload.json_rpc import is_input_required, join, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
@@ -72,7 +72,7 @@ def read_asked(arrival: RawResponse) -> InputRequired | None:
     Raises:
         UpstreamError: They cannot be read.
     """
-    if not isinstance(arrival, Mapping) or not asks(arrival):
+    if not isinstance(arrival, Mapping) or not is_input_required(arrival):
         return None
     try:
         requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])

@@ -16,7 +16,8 @@ import msgspec
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
-from mcp_mirror.system.private_files import open_folder, open_secret, replace_file
+from mcp_mirror.system.atomic_write import DRAFT_NAMES, atomic_write
+from mcp_mirror.system.private_files import open_folder, open_secret
 from mcp_mirror.upstreams.session import Listing
 
 _VERSION: Final = 1
@@ -24,7 +25,7 @@ _LARGEST: Final = 1 << 22
 """Bytes of a listing that is kept."""
 _MOST: Final = 200
 """Listings that are kept; the oldest are removed."""
-_NAMES: Final = ("*.json", "*.json.*")
+_NAMES: Final = ("*.json", "*.json.*", DRAFT_NAMES)
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def _read(path: Path) -> bytes:
 
 def _write(folder: Path, name: str, raw: bytes) -> None:
     open_folder(folder, _NAMES)
-    replace_file(folder / name, raw)
+    atomic_write(folder / name, (raw,))
     kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in kept[_MOST:]:
         path.unlink(missing_ok=True)

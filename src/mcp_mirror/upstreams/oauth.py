@@ -25,7 +25,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from pydantic import AnyUrl
 
 from mcp_mirror.errors import MirrorError, UpstreamError
-from mcp_mirror.payload.content_encodings import beginning_of
+from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_private_to_us
@@ -329,7 +329,7 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if not _is_refused(response):
             return response
-        body = await beginning_of(response, _REFUSAL)
+        body = await read_beginning(response, _REFUSAL)
         await response.aclose()
         kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
         refusal = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
@@ -353,7 +353,7 @@ def _show(request: httpx2.Request, context: OAuthContext) -> None:
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
-    body = await beginning_of(response, _LARGEST + 1)
+    body = await read_beginning(response, _LARGEST + 1)
     if len(body) > _LARGEST:
         raise ValueError
     return body

@@ -22,7 +22,7 @@ from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import Steps, take_sliced
-from mcp_mirror.payload.json_rpc import MARK, asks, open_array
+from mcp_mirror.payload.json_rpc import MARK, is_input_required, open_array
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import UpstreamPolicy
@@ -270,7 +270,7 @@ class UpstreamSession:
                 await _drain(inflight)
             if (arrival := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {order.what} under another request's id.")
-            if not self.modern and isinstance(arrival, Mapping) and asks(arrival):
+            if not self.modern and isinstance(arrival, Mapping) and is_input_required(arrival):
                 raise UpstreamError(f"Upstream {self.name!r} asks for input in a form that its protocol does not have.")
             return arrival
         finally:
@@ -358,7 +358,7 @@ class UpstreamSession:
         if not self.bypass.pending(token).is_sent:
             self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read what it is sent; it is started anew.")
-        if self.bypass.is_choked():
+        if self.bypass.is_dropping():
             self.bypass.give_up()
             return UpstreamError(
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` without an end; it is started "

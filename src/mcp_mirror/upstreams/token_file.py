@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.system.private_files import UnsafePathError, open_secret, replace_file
+from mcp_mirror.system.atomic_write import atomic_write
+from mcp_mirror.system.private_files import UnsafePathError, open_secret
 
 _LARGEST: Final = 1 << 20
 """Bytes."""
@@ -125,6 +126,6 @@ class TokenFile(TokenStorage):
         text = json.dumps(kept.model_dump(mode="json", exclude_none=True))
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._path, text.encode())
+            atomic_write(self._path, (text.encode(),))
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be kept in {self._path}: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""Work that is too long for the event loop: worker processes, their pool, and each kind of job.
+"""Worker processes for work that would block the event loop: the worker pool and each kind of job.
 
-A job is a pure function of `core`, `query` or `payload`; this package decides where it runs and when it is stopped.
+A job is a pure function of `core`, `query` or `payload`. This package decides where a job runs and when it is stopped.
 """

@@ -1,6 +1,6 @@
-"""Reads large frames in a process of its own: the JSON scanner holds the interpreter lock for as long as it scans.
+"""Scans large frames in worker processes, because the JSON scanner holds the interpreter lock while it scans.
 
-What goes to the process and back are file names and offsets, never the bytes of a value.
+Requests and responses contain file names and offsets, not the bytes of values.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ from mcp_mirror.core.result_processing import (
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.paths import find_candidate_offsets
 from mcp_mirror.payload.json_rpc import (
-    MOST_MEMBERS,
-    REST,
+    MAX_MEMBERS,
+    OTHER_MEMBERS,
     RESULT_MEMBERS,
     has_more_values,
     join,
@@ -37,28 +37,28 @@ from mcp_mirror.payload.spool import SpooledFrame, map_file
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
-from mcp_mirror.workers.pool import Pool, PoolSize, WorkerDiedError
+from mcp_mirror.workers.pool import PoolSize, WorkerDiedError, WorkerPool
 
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
 
 _AT_ONCE: Final = 1 << 17
-"""Bytes of arguments that are searched without leaving the event loop."""
+"""Bytes of arguments that are searched inline, in the event loop."""
 _LOCATED: Final = 1 << 22
-"""Bytes of a value that a thread searches: it holds the interpreter lock for 40 ms at most."""
+"""Bytes of a value that a thread searches. It holds the interpreter lock for 40 ms at most."""
 _LIST_VALUES: Final = 4_000_000
-"""Members and items in a page of a list."""
+"""Limit of members and items in a page of a list."""
 _LIST_ITEMS: Final = 100_000
-"""Items of a page of a list."""
+"""Limit of items in a page of a list."""
 _LIST_MEMBERS: Final = ("ttlMs", "cacheScope", "nextCursor")
 _SMALL: Final = 1 << 14
 _SENT: Final = 64 << 20
-"""Bytes of arguments that are sent to the process."""
+"""Bytes of arguments or of a value up to which they are sent to a worker process."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
     path: str
-    order: ProcessingOptions
+    options: ProcessingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class _Find:
 
 @dataclass(frozen=True, slots=True)
 class _Locate:
-    place: FileSpan | bytes
-    """The value: in a file, or itself."""
+    value: FileSpan | bytes
     tokens: Location
 
 
@@ -94,199 +93,201 @@ class OpenedList:
     """A page of a list that is in a file."""
 
     whole: Buffer
-    """All of its bytes."""
+    """All bytes of the page."""
     bounds: "array[int]"
-    """Where each item begins and ends in it, one after another."""
+    """The start and stop offsets of all items, one after another."""
     members: Mapping[str, bytes]
-    """The other members that MCP names, of those that are small."""
+    """The other members that MCP defines, as far as they are small."""
     cut: str | None
-    """The bound that the page is over, where items are missing."""
+    """The limit that the page exceeds, if items were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _ListBounds:
     bounds: "array[int]"
     members: Mapping[str, bytes]
     cut: str | None
 
 
-_Question = _Scan | _Open | _Find | _Locate | _OpenList
+_Job = _Scan | _Open | _Find | _Locate | _OpenList
 
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """A digest without its bytes: drafts tell by their `file` where those are."""
+    """A processed result without its bytes: the `file` of each draft locates them."""
 
-    digest: ProcessedResult
+    result: ProcessedResult
     members: Mapping[str, FileSpan]
 
 
 class FrameScanner:
-    """Starts processes when they are first needed and keeps them; one that dies is started again."""
+    """Scans frames in worker processes, which start when they are first needed and restart after they died."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = Pool(child_watchdog, _SIZE)
+        self._pool = WorkerPool(child_watchdog, _SIZE)
 
-    async def scan(self, frame: SpooledFrame, order: ProcessingOptions) -> ProcessedResult | RejectedFrame:
-        """Read a response that is in a file; the digest's bytes are mapped from there.
+    async def scan(self, frame: SpooledFrame, options: ProcessingOptions) -> ProcessedResult | RejectedFrame:
+        """Process a response in a file. The bytes of the result are memory-mapped from the file.
 
         Raises:
-            WireError: It is no JSON-RPC response, or past a bound.
-            UpstreamError: The process died.
+            WireError: The frame is not a JSON-RPC response, or exceeds a limit.
+            UpstreamError: The worker process died.
         """
-        answer = await self._ask(_Scan(str(frame.path), order))
+        answer = await self._run(_Scan(str(frame.path), options))
         return answer if isinstance(answer, RejectedFrame) else _mapped(answer)
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
-        """The members of the result in a file, mapped from there; those that MCP does not name as one, see `REST`.
+        """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
 
         Raises:
-            WireError: It is no JSON-RPC response.
-            UpstreamError: The process died.
+            WireError: The frame is not a JSON-RPC response.
+            UpstreamError: The worker process died.
         """
-        answer: Mapping[str, FileSpan] | RejectedFrame = await self._ask(_Open(str(frame.path), max_depth))
+        answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(_Open(str(frame.path), max_depth))
         return answer if isinstance(answer, RejectedFrame) else _views(answer)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
-        """A page of a list that is in a file.
+        """Split a page of a list that is in a file.
 
         Args:
             frame: The response.
-            member: Of the result; it has the list.
+            member: The member of the result that contains the list.
             most: Bytes that all items may have.
 
         Raises:
-            WireError: It is no JSON-RPC response, or has too many values.
-            UpstreamError: The process died.
+            WireError: The frame is not a JSON-RPC response, or has too many values.
+            UpstreamError: The worker process died.
         """
-        answer = await self._ask(_OpenList(str(frame.path), member, most, MAX_DEPTH))
+        answer = await self._run(_OpenList(str(frame.path), member, most, MAX_DEPTH))
         if isinstance(answer, RejectedFrame):
             return answer
         return OpenedList(frame.view, answer.bounds, answer.members, answer.cut)
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
-        """The pointers in arguments, at most `most`; see `find_pointers`. Large arguments do not hold up other calls.
+        """Find the pointers in arguments, at most `most` (see `find_pointers`), without delaying other calls.
 
         Raises:
-            ToolError: There are more.
-            UpstreamError: The process died.
+            ToolError: The arguments contain more pointers.
+            UpstreamError: The worker process died.
         """
         if len(arguments) <= _AT_ONCE or not find_candidate_offsets(arguments):
-            return _found(arguments, known, most)
+            return _find(arguments, known, most)
         if len(arguments) > _SENT:
-            return await anyio.to_thread.run_sync(_found, arguments, known, most)
-        found: tuple[Pointer | EscapedPath, ...] = await self._ask(_Find(bytes(arguments), known, most))
+            return await anyio.to_thread.run_sync(_find, arguments, known, most)
+        found: tuple[Pointer | EscapedPath, ...] = await self._run(_Find(bytes(arguments), known, most))
         return found
 
-    async def locate(self, place: FileSpan, tokens: Location) -> Span | Miss | None:
-        """Follow JSON Pointer tokens from a value in a file; the span found is relative to that value.
+    async def locate(self, file: FileSpan, tokens: Location) -> Span | Miss | None:
+        """Follow JSON Pointer tokens from a value in a file. The returned span is relative to that value.
 
-        None where the file is gone.
+        Returns None if the file no longer exists.
 
         Raises:
-            UpstreamError: The process died.
+            UpstreamError: The worker process died.
         """
-        found: Span | Miss | None = await self._ask(_Locate(place, tokens))
+        found: Span | Miss | None = await self._run(_Locate(file, tokens))
         return found
 
     async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
-        """Follow JSON Pointer tokens from a value that is in no file; a large one is sent to the process.
+        """Follow JSON Pointer tokens from a value that is not in a file. A large value is sent to a worker process.
 
         Raises:
-            UpstreamError: The process died.
+            UpstreamError: The worker process died.
         """
         if not _LOCATED < len(blob) <= _SENT:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
-        found: Span | Miss = await self._ask(_Locate(bytes(blob), tokens))
+        found: Span | Miss = await self._run(_Locate(bytes(blob), tokens))
         return found
 
     async def aclose(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _ask(self, question: _Question) -> Any:
+    async def _run(self, job: _Job) -> Any:
         try:
-            answer = await self._pool.ask("", partial(_answer, question), None)
+            answer = await self._pool.run("", partial(_run_job, job), None)
         except WorkerDiedError:
-            raise UpstreamError("The process that reads large results died. Try again.") from None
+            raise UpstreamError("The worker process that reads large results died. Try again.") from None
         if isinstance(answer, WireError | ToolError):
             raise answer
         return answer
 
 
 def _mapped(scanned: _Scanned) -> ProcessedResult:
-    """The digest with its bytes mapped from where they are."""
+    """The processed result with its bytes memory-mapped from their files."""
 
-    def opened(draft: Draft | None) -> Draft | None:
+    def with_bytes(draft: Draft | None) -> Draft | None:
         return replace(draft, blob=_views({"": draft.file})[""]) if draft and draft.file else draft
 
-    captured = scanned.digest.captured
-    captured = replace(captured, value=opened(captured.value), companion=opened(captured.companion))
-    return replace(scanned.digest, captured=captured, members=_views(scanned.members))
+    captured = scanned.result.captured
+    captured = replace(captured, value=with_bytes(captured.value), companion=with_bytes(captured.companion))
+    return replace(scanned.result, captured=captured, members=_views(scanned.members))
 
 
-def _views(places: Mapping[str, FileSpan]) -> dict[str, Buffer]:
-    """The bytes at each place, mapped."""
-    maps = {path: map_file(path) for path in {place.path for place in places.values()}}
-    return {name: maps[place.path][place.span.start : place.span.stop] for name, place in places.items()}
+def _views(files: Mapping[str, FileSpan]) -> dict[str, Buffer]:
+    """The bytes of each file span, memory-mapped."""
+    maps = {path: map_file(path) for path in {file.path for file in files.values()}}
+    return {name: maps[file.path][file.span.start : file.span.stop] for name, file in files.items()}
 
 
-def _found(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
+def _find(arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
     found = find_pointers(arguments, known)
     check_pointer_count(found, most)
     return found
 
 
-# What runs in the other process.
+# The following runs in the worker process.
 
 
-def _answer(question: _Question) -> object:
+def _run_job(job: _Job) -> object:
     try:
-        return _answered(question)
+        match job:
+            case _Scan():
+                result: object = _scan(job)
+            case _Open():
+                result = _open(job)
+            case _OpenList():
+                result = _open_list(job)
+            case _Find():
+                result = _find(job.arguments, job.known, job.most)
+            case _Locate():
+                result = _locate(job)
     except (WireError, ToolError) as error:
         return error
-    except Exception as error:  # noqa: BLE001  # the asker must hear of it, whatever it is
+    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
         return WireError(f"The message cannot be read: {type(error).__name__}.")
+    return result
 
 
-def _answered(question: _Question) -> object:
-    match question:
-        case _Scan():
-            return _scan(question)
-        case _Open():
-            files = _Files(question.path)
-            members = read_result_members(files.frame, question.max_depth)
-            return members if isinstance(members, RejectedFrame) else files.places(members)
-        case _OpenList():
-            return _open_list(question)
-        case _Find():
-            return _found(question.arguments, question.known, question.most)
-    return _locate(question)
-
-
-def _locate(question: _Locate) -> Span | Miss | None:
-    if isinstance(question.place, bytes):
-        return locate(question.place, question.tokens)
-    span = question.place.span
+def _locate(job: _Locate) -> Span | Miss | None:
+    if isinstance(job.value, bytes):
+        return locate(job.value, job.tokens)
+    span = job.value.span
     try:
-        whole = map_file(question.place.path)
+        whole = map_file(job.value.path)
     except FileNotFoundError:
         return None
-    return locate(whole[span.start : span.stop], question.tokens)
+    return locate(whole[span.start : span.stop], job.tokens)
 
 
-def _open_list(question: _OpenList) -> _Places | RejectedFrame:
-    frame = map_file(question.path)
+def _open(job: _Open) -> Mapping[str, FileSpan] | RejectedFrame:
+    files = _Files(job.path)
+    members = read_result_members(files.frame, job.max_depth)
+    return members if isinstance(members, RejectedFrame) else files.locate_members(members)
+
+
+def _open_list(job: _OpenList) -> _ListBounds | RejectedFrame:
+    frame = map_file(job.path)
     if has_more_values(frame, _LIST_VALUES):
         raise WireError(f"The list has more than {_LIST_VALUES:,} members and items.")
-    members = read_result_members(frame, question.max_depth)
+    members = read_result_members(frame, job.max_depth)
     if isinstance(members, RejectedFrame):
         return members
     start, size, bounds, cut = _address(frame), 0, array("Q"), None
-    for item in open_array(members.get(question.member, b"[]")) or []:
+    for item in open_array(members.get(job.member, b"[]")) or []:
         size += len(item)
-        if size > question.most:
-            cut = f"`limits.max_listing_bytes` ({question.most:,})"
+        if size > job.most:
+            cut = f"`limits.max_listing_bytes` ({job.most:,})"
             break
         if len(bounds) == 2 * _LIST_ITEMS:
             cut = f"{_LIST_ITEMS:,} items in a page"
@@ -294,24 +295,24 @@ def _open_list(question: _OpenList) -> _Places | RejectedFrame:
         at = _address(item) - start
         bounds.extend((at, at + len(item)))
     small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
-    return _Places(bounds, small, cut)
+    return _ListBounds(bounds, small, cut)
 
 
-def _scan(question: _Scan) -> _Scanned | RejectedFrame:
-    files = _Files(question.path)
-    digest = process_frame(files.frame, question.order, question.order.estimate, files.decode)
-    if isinstance(digest, RejectedFrame):
-        return digest
-    captured = digest.captured
-    value, companion = files.placed(captured.value), files.placed(captured.companion)
+def _scan(job: _Scan) -> _Scanned | RejectedFrame:
+    files = _Files(job.path)
+    result = process_frame(files.frame, job.options, job.options.estimate, files.decode)
+    if isinstance(result, RejectedFrame):
+        return result
+    captured = result.captured
+    value, companion = files.locate_draft(captured.value), files.locate_draft(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
     captured = replace(captured, value=value, companion=companion, passed=passed)
-    members = {} if value else files.places(digest.members)
-    return _Scanned(replace(digest, captured=captured, members={}), members)
+    members = {} if value else files.locate_members(result.members)
+    return _Scanned(replace(result, captured=captured, members={}), members)
 
 
 class _Files:
-    """A frame, and beside it what was decoded from texts of it."""
+    """The file of a frame, and the files of texts that were decoded from it."""
 
     def __init__(self, path: str) -> None:
         self.frame = map_file(path)
@@ -319,27 +320,27 @@ class _Files:
         self._maps = {path: self.frame}
 
     def decode(self, literal: Buffer) -> Buffer:
-        """A JSON string's text, in a file of its own."""
+        """Decode a JSON string into a new file and return its bytes, memory-mapped."""
         path = f"{self._path}.text{len(self._maps)}"
         with Path(path).open("xb") as file:
             file.writelines(text_pieces(literal, trim(literal)))
         self._maps[path] = map_file(path)
         return self._maps[path]
 
-    def placed(self, draft: Draft | None) -> Draft | None:
-        """The draft with the place of its bytes instead of them."""
-        return replace(draft, blob=b"", file=self.place(draft.blob)) if draft else None
+    def locate_draft(self, draft: Draft | None) -> Draft | None:
+        """The draft with the file span of its bytes in place of the bytes."""
+        return replace(draft, blob=b"", file=self.locate(draft.blob)) if draft else None
 
-    def places(self, members: Mapping[str, Buffer]) -> dict[str, FileSpan]:
-        """Where the members of a result are; of very many, those that MCP does not name are one piece."""
-        if len(members) <= MOST_MEMBERS:
-            return {name: self.place(raw) for name, raw in members.items()}
-        named = {name: self.place(raw) for name, raw in members.items() if name in RESULT_MEMBERS}
+    def locate_members(self, members: Mapping[str, Buffer]) -> dict[str, FileSpan]:
+        """The file spans of a result's members. Of very many, those that MCP does not define are one piece."""
+        if len(members) <= MAX_MEMBERS:
+            return {name: self.locate(raw) for name, raw in members.items()}
+        named = {name: self.locate(raw) for name, raw in members.items() if name in RESULT_MEMBERS}
         rest = object_of({name: raw for name, raw in members.items() if name not in RESULT_MEMBERS})
-        return {**named, REST: self.place(join(rest)[1:-1])}
+        return {**named, OTHER_MEMBERS: self.locate(join(rest)[1:-1])}
 
-    def place(self, blob: Buffer) -> FileSpan:
-        """Where a blob is: inside one of the files, or, if it was put together, in a new one."""
+    def locate(self, blob: Buffer) -> FileSpan:
+        """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""
         for path, whole in self._maps.items():
             offset = _address(blob) - _address(whole)
             if 0 <= offset <= len(whole) - len(blob):
@@ -368,7 +369,7 @@ class _PyBuffer(ctypes.Structure):
 
 
 def _address(buffer: Buffer) -> int:
-    """Where a buffer's bytes begin in memory: the scanner tells values, not offsets."""
+    """The memory address of a buffer's bytes. Offsets are computed from it, since the scanner returns only values."""
     view = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
     address = int(view.buf or 0)

@@ -1,7 +1,7 @@
 """Worker processes that principals share fairly: queues, concurrency limits, deadlines and memory limits.
 
-Work that holds the interpreter lock, or that cannot be interrupted, runs in such a process, which the pool kills when
-the deadline has passed. The pool does not know what the work is.
+Work that holds the interpreter lock, or that cannot be interrupted, runs in a worker process, which the pool kills at
+the deadline. The pool must not know the kinds of work.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 import anyio
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.workers.process import DIED, WorkerProcess, answer_questions
+from mcp_mirror.workers.process import DIED, WorkerProcess, serve_requests
 
 Answer = TypeVar("Answer")
 Run = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
@@ -27,7 +27,7 @@ _START: Final = 30.0
 
 
 class PoolError(Exception):
-    """A task has no answer."""
+    """A task has no result."""
 
 
 class BusyPoolError(PoolError):
@@ -39,7 +39,7 @@ class DeadlineError(PoolError):
 
 
 class PreemptedError(PoolError):
-    """The task was ended because another principal waited; its process was killed."""
+    """The task was stopped because another principal waited; its process was killed."""
 
 
 class WorkerDiedError(PoolError):
@@ -48,12 +48,12 @@ class WorkerDiedError(PoolError):
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """How many processes there are."""
+    """The limits of a pool."""
 
     processes: int
-    """At once."""
+    """Processes that run at once."""
     per_principal: int
-    """At once for one principal; fewer than `processes`, so that one principal cannot hold them all."""
+    """Concurrency limit of one principal; below `processes`, so that one principal cannot occupy all of them."""
     memory: int | None = None
     """Bytes of data that one process may allocate; None: no limit."""
 
@@ -71,18 +71,18 @@ class _Task:
     is_preempted: bool = False
 
 
-class Pool:
-    """Processes that start when they are first needed."""
+class WorkerPool:
+    """A pool of worker processes, each started when it is first needed."""
 
     def __init__(
         self, child_watchdog: ChildWatchdog, size: PoolSize, prepare: Callable[[], None] | None = None
     ) -> None:
-        """Start nothing yet.
+        """Create an empty pool.
 
         Args:
-            child_watchdog: Ends the processes when the gateway is gone.
-            size: How many processes there are.
-            prepare: The first task of each process, which no deadline counts: its module is imported there.
+            child_watchdog: Kills the processes if the gateway dies.
+            size: The limits of the pool.
+            prepare: The first task of each process, outside all deadlines. It imports its module there.
         """
         self._prepare = prepare or _greet
         self._child_watchdog = child_watchdog
@@ -93,42 +93,42 @@ class Pool:
         self._waiting: dict[str, deque[_Waiter]] = {}
         """By principal, in the order in which they are admitted."""
 
-    async def ask(
-        self, principal: str, task: Callable[[], Answer], seconds: float | None, patience: float | None = None
+    async def run(
+        self, principal: str, task: Callable[[], Answer], seconds: float | None, max_wait: float | None = None
     ) -> Answer:
-        """Run a task in a process and return its answer.
+        """Run a task in a process and return its result.
 
         Args:
-            principal: Whose task it is: principals take turns.
-            task: A callable without arguments; it and its answer can be pickled.
-            seconds: How long it may run; the start of a process is not counted. None: no deadline.
-            patience: How long it may wait for a process, in seconds; None: no limit.
+            principal: The owner of the task. Principals take turns.
+            task: A callable without arguments. It and its result can be pickled.
+            seconds: The deadline, without the start of the process; None for no deadline.
+            max_wait: Seconds to wait for a process; None for no limit.
 
         Raises:
-            PoolError: It has no answer; the subclass says why.
+            PoolError: The task has no result; the subclass names the cause.
         """
-        async with self.session(principal, patience) as run:
+        async with self.reserve(principal, max_wait) as run:
             return cast("Answer", await run(task, seconds))
 
     @asynccontextmanager
-    async def session(self, principal: str, patience: float | None = None) -> AsyncIterator[Run]:
-        """Hold one process; yields a function that runs a task there, within a number of seconds.
+    async def reserve(self, principal: str, max_wait: float | None = None) -> AsyncIterator[Run]:
+        """Reserve one process. Yields a function that runs a task there, within a number of seconds.
 
         Args:
-            principal: Whose tasks they are: principals take turns.
-            patience: How long it may wait for a process, in seconds; None: no limit.
+            principal: The owner of the tasks. Principals take turns.
+            max_wait: Seconds to wait for a process; None for no limit.
 
         Raises:
-            PoolError: A task has no answer; the subclass says why.
+            PoolError: A task has no result; the subclass names the cause.
         """
-        async with self._turn(principal, patience):
+        async with self._admission(principal, max_wait):
             worker = (
                 self._idle.pop() if self._idle else WorkerProcess(__name__, self._child_watchdog, self._size.memory)
             )
             try:
                 if not worker.is_running:
                     with anyio.fail_after(_START):
-                        await worker.channel(self._prepare)
+                        await worker.request(self._prepare)
                 yield partial(self._run, worker, principal)
             except TimeoutError:
                 await worker.aclose()
@@ -136,13 +136,13 @@ class Pool:
             except DIED:
                 await worker.aclose()
                 raise WorkerDiedError from None
-            except BaseException:  # the answer would be taken for the next task's
+            except BaseException:  # the next task would read the result of this one
                 await worker.aclose()
                 raise
             self._idle.append(worker)
 
     async def aclose(self) -> None:
-        """End the idle processes; call it when no task runs."""
+        """Stop the idle processes. Call it when no task runs."""
         while self._idle:
             await self._idle.pop().aclose()
 
@@ -152,7 +152,7 @@ class Pool:
             self._running.append(task)
             try:
                 with anyio.fail_after(seconds):
-                    return await worker.channel(work)
+                    return await worker.request(work)
             finally:
                 self._running.remove(task)
         if task.is_preempted:
@@ -160,16 +160,16 @@ class Pool:
         return None
 
     @asynccontextmanager
-    async def _turn(self, principal: str, patience: float | None) -> AsyncIterator[None]:
-        """Hold one of the places; principals take turns.
+    async def _admission(self, principal: str, max_wait: float | None) -> AsyncIterator[None]:
+        """Hold a place within the concurrency limits.
 
         Raises:
-            BusyPoolError: There was none in time.
+            BusyPoolError: No place became free in time.
         """
         if self._has_room(principal) and not self._waiting.get(principal):
             self._admitted[principal] += 1
         else:
-            await self._wait(principal, patience)
+            await self._wait(principal, max_wait)
         try:
             yield
         finally:
@@ -178,11 +178,11 @@ class Pool:
     def _has_room(self, principal: str) -> bool:
         return self._admitted.total() < self._size.processes and self._admitted[principal] < self._size.per_principal
 
-    async def _wait(self, principal: str, patience: float | None) -> None:
+    async def _wait(self, principal: str, max_wait: float | None) -> None:
         waiter = _Waiter()
         self._waiting.setdefault(principal, deque()).append(waiter)
         try:
-            with anyio.move_on_after(patience):
+            with anyio.move_on_after(max_wait):
                 while not waiter.is_admitted.is_set():
                     with anyio.move_on_after(_SHARE):
                         await waiter.is_admitted.wait()
@@ -196,7 +196,7 @@ class Pool:
             raise BusyPoolError
 
     def _preempt(self, principal: str) -> None:
-        """End the oldest task of another principal that has had its share, if this principal waits because of it."""
+        """Stop the oldest task of another principal that has had its share, if it keeps this principal waiting."""
         if self._admitted[principal] >= self._size.per_principal:
             return
         before = anyio.current_time() - _SHARE
@@ -229,10 +229,10 @@ class Pool:
 
 
 def _greet() -> None:
-    """Let the caller know that the process has started."""
+    """Do nothing: the answer shows that the process has started."""
 
 
-# What runs in the other process.
+# The following runs in the worker process.
 
 
 def main(memory: int | None = None) -> None:
@@ -242,8 +242,8 @@ def main(memory: int | None = None) -> None:
         memory: Bytes of data that this process may allocate.
     """
     if memory is not None and sys.platform != "win32":
-        import resource  # noqa: PLC0415  # there is none on Windows
+        import resource  # noqa: PLC0415  # missing on Windows
 
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    answer_questions(lambda task: task())
+    serve_requests(lambda task: task())

@@ -1,6 +1,6 @@
-"""A process of ours that answers questions on its standard streams: what would hold the interpreter lock runs there.
+"""A child process that serves pickled requests on its standard streams, so that they do not hold the interpreter lock.
 
-What goes to the process and back is pickled; what the questions mean is not known here.
+This module must not know what the requests mean.
 """
 
 import pickle
@@ -19,19 +19,19 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 _LENGTH: Final = struct.Struct(">Q")
 
 DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
-"""What an exchange raises where the process ends meanwhile."""
+"""The exceptions that `WorkerProcess.request` raises if the process ends."""
 
 
 class WorkerProcess:
-    """Starts the process when it is first needed and keeps it; one that ended is started again."""
+    """A worker process, started by the first request and restarted by the next request after it ended."""
 
     def __init__(self, module: str, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
-        """Start nothing yet.
+        """Create the worker without starting its process.
 
         Args:
-            module: Whose `main` runs in the process.
-            child_watchdog: Ends the process where we are gone.
-            memory: What `main` is called with: bytes of data that the process may allocate, None for no limit.
+            module: The module whose `main` runs in the process.
+            child_watchdog: Kills the process if the gateway dies.
+            memory: The argument of `main`: bytes of data that the process may allocate, None for no limit.
         """
         self._module = module
         self._child_watchdog = child_watchdog
@@ -44,38 +44,41 @@ class WorkerProcess:
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
-    async def channel(self, question: object) -> Any:
-        """Ask, and wait for the answer. Who gives up waiting closes the worker: the answer would be the next one's."""
+    async def request(self, message: object) -> Any:
+        """Send a request and wait for its response.
+
+        After a cancelled request, close the worker: the next request would read the response of this one.
+        """
         if self._process is None or self._answers is None or self._process.returncode is not None:
             await self.aclose()
             argv = [sys.executable, "-c", f"from {self._module} import main; main({self._memory})"]
-            # In a session of its own: a Ctrl-C in the terminal leaves it to the calls that are answered still.
+            # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
             self._process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-            self._child_watchdog.hold(self._process.pid)
+            self._child_watchdog.add(self._process.pid)
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
         assert self._process.stdin is not None  # noqa: S101  # opened with pipes
-        await self._process.stdin.send(_packed(question))
+        await self._process.stdin.send(_packed(message))
         (size,) = _LENGTH.unpack(await self._answers.receive_exactly(_LENGTH.size))
-        return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from a process of ours
+        return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from the gateway's own process
 
     async def aclose(self) -> None:
-        """End the process."""
+        """Kill the process."""
         process, self._process = self._process, None
         if process is not None:
             if process.returncode is None:
                 process.kill()
             with anyio.CancelScope(shield=True):
                 await process.aclose()
-            self._child_watchdog.release(process.pid)
+            self._child_watchdog.remove(process.pid)
 
 
-def answer_questions(answer: Callable[[Any], object]) -> None:
-    """What runs in the process: questions on standard input are answered until it ends."""
+def serve_requests(handle: Callable[[Any], object]) -> None:
+    """Handle requests from standard input until it ends. Runs in the worker process."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while head := source.read(_LENGTH.size):
-        question = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the process that started us
-        sink.write(_packed(answer(question)))
+        message = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
+        sink.write(_packed(handle(message)))
         sink.flush()
 
 

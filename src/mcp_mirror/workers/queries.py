@@ -1,7 +1,7 @@
-"""Where a stored value is looked into: at once if it is small, in a thread, or in a process of its own.
+"""Runs queries of stored values: inline if the value is small, else in a thread or in a worker process.
 
-What takes long must neither hold up other calls nor go on for ever. A thread's task asks now and then whether its time
-is over; a process is killed. What is asked is not known here.
+A long query must neither delay other calls nor run without end. A query in a thread checks its deadline; a worker
+process is killed. This module must not know the kinds of queries.
 """
 
 import sys
@@ -17,88 +17,99 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import map_file
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolSize, PreemptedError, WorkerDiedError
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 _AT_ONCE: Final = 1 << 16
-"""Bytes up to which a value is looked into without leaving the event loop."""
+"""Bytes up to which a value is queried inline, in the event loop."""
 _IN_THREAD: Final = 1 << 23
-"""Bytes from which on one that is in a file is looked into by a process."""
+"""Bytes up to which a value in a file is queried in a thread; a worker process queries larger ones."""
 _GRACE: Final = 1.0
-"""Seconds that a process gets to end by itself when its time is over."""
+"""Seconds that a worker process has after the deadline to return by itself."""
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
-"""One principal leaves a process to others. The memory is beside the files that a process maps."""
+"""One principal leaves a process to others. The memory limit does not count mapped files."""
 
 
 class Query(Protocol[Answer_co]):
-    """A question about a value; it can be pickled, and so can its answer."""
+    """A query of a value. It and its result can be pickled."""
 
     def __call__(self, blob: Buffer, is_over: Callable[[], bool], /) -> Answer_co:
-        """Find the answer."""
+        """Run the query; `is_over` is true after its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class _QueryJob:
-    place: FileSpan | bytes
+    value: FileSpan | bytes
     query: Query[Any]
     seconds: float
 
     def __call__(self) -> object:
-        """Find the answer, in a process."""
-        return _answer(self)
+        """Run the query in the worker process."""
+        sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
+        try:
+            value = self.value
+            if isinstance(value, FileSpan):
+                return _run(map_file(value.path)[value.span.start : value.span.stop], self.query, self.seconds)
+            return _run(value, self.query, self.seconds)
+        except MirrorError as error:
+            return error
+        except OSError:
+            return _FileRemoved()
+        except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
+            return ToolError(f"The query failed: {type(error).__name__}.")
 
 
-class _Gone:
-    """The file is not there any more."""
+class _FileRemoved:
+    """The file no longer exists."""
 
 
 class QueryRunner:
-    """Runs inquiries, in processes where needed."""
+    """Runs queries inline, in threads or in worker processes."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = Pool(child_watchdog, _SIZE)
+        self._pool = WorkerPool(child_watchdog, _SIZE)
 
-    async def ask(
+    async def run(
         self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
-        """Find the answer, wherever that is best done.
+        """Run a query inline, in a thread or in a worker process, by the size of the value.
 
         Args:
             blob: The value.
-            file: Where it also is.
-            query: What to find out.
-            seconds: How long that may take.
-            principal: Who asks: principals share the processes fairly.
+            file: A file with the same bytes.
+            query: The query.
+            seconds: The deadline.
+            principal: The caller. Principals share the worker processes fairly.
 
         Raises:
-            ToolError: What the inquiry raises, or the time is over.
+            ToolError: The query failed, or its deadline passed.
         """
         if file and len(blob) > _IN_THREAD:
-            answer = await self._ask_process(_QueryJob(file, query, seconds), principal)
-            if not isinstance(answer, _Gone):
-                return answer  # type: ignore[no-any-return]  # what the inquiry gave
+            answer = await self._run_in_worker(_QueryJob(file, query, seconds), principal)
+            if not isinstance(answer, _FileRemoved):
+                return answer  # type: ignore[no-any-return]  # the query's result
         if len(blob) <= _AT_ONCE:
-            return _found(blob, query, seconds)
-        return await anyio.to_thread.run_sync(_found, blob, query, seconds)
+            return _run(blob, query, seconds)
+        return await anyio.to_thread.run_sync(_run, blob, query, seconds)
 
-    async def ask_apart(
+    async def run_in_worker(
         self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
     ) -> Answer_co:
-        """As `ask`, always in a process: for what does not ask whether its time is over."""
-        answer = await self._ask_process(_QueryJob(file or bytes(blob), query, seconds), principal)
-        if isinstance(answer, _Gone):
-            answer = await self._ask_process(_QueryJob(bytes(blob), query, seconds), principal)
-        return answer  # type: ignore[no-any-return]  # what the inquiry gave
+        """As `run`, but always in a worker process: for queries that do not check their deadline."""
+        answer = await self._run_in_worker(_QueryJob(file or bytes(blob), query, seconds), principal)
+        if isinstance(answer, _FileRemoved):
+            answer = await self._run_in_worker(_QueryJob(bytes(blob), query, seconds), principal)
+        return answer  # type: ignore[no-any-return]  # the query's result
 
     async def aclose(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _ask_process(self, question: _QueryJob, principal: str) -> Any:
-        seconds = question.seconds
+    async def _run_in_worker(self, job: _QueryJob, principal: str) -> Any:
+        seconds = job.seconds
         try:
-            answer = await self._pool.ask(principal, question, seconds + _GRACE, seconds + _GRACE)
+            answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
         except BusyPoolError:
             raise ToolError(
                 f"Other queries of large values have run for {seconds:g} s (`memory_tools.timeout`). Try again in a "
@@ -110,41 +121,25 @@ class QueryRunner:
             ) from None
         except DeadlineError:
             raise ToolError(
-                f"That takes longer than {seconds:g} s (`memory_tools.timeout`). Take a part of the value."
+                f"The query takes longer than {seconds:g} s (`memory_tools.timeout`). Query a part of the value."
             ) from None
         except WorkerDiedError:
-            raise ToolError("The process that looks into values died. Take a part of the value.") from None
+            raise ToolError(
+                "The worker process died during the query, perhaps at its memory limit. Query a smaller part of the "
+                "value."
+            ) from None
         if isinstance(answer, MirrorError):
             raise answer
         return answer
 
 
-def _found(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
+def _run(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
     end = monotonic() + seconds
     try:
         return query(blob, lambda: monotonic() > end)
     except RecursionError:
-        raise ToolError("That is nested too deep. Take a path below.") from None
+        raise ToolError("The value is nested too deep for this query. Query a path below it.") from None
     except MemoryError:
-        raise ToolError("That takes too much memory. Take a part of the value, or ask for less.") from None
-
-
-# What runs in the other process.
-
-
-def _answer(question: _QueryJob) -> object:
-    sys.set_int_max_str_digits(0)  # of this process alone, which is killed where one takes too long
-    try:
-        place = question.place
-        blob = place if isinstance(place, bytes) else _mapped(place)
-        return _found(blob, question.query, question.seconds)
-    except MirrorError as error:
-        return error
-    except OSError:
-        return _Gone()
-    except Exception as error:  # noqa: BLE001  # the asker must hear of it, whatever it is
-        return ToolError(f"The value cannot be looked into: {type(error).__name__}.")
-
-
-def _mapped(place: FileSpan) -> memoryview:
-    return map_file(place.path)[place.span.start : place.span.stop]
+        raise ToolError(
+            "The query takes too much memory. Query a smaller part of the value, or request fewer results."
+        ) from None

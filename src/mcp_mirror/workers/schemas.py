@@ -1,6 +1,6 @@
-"""Examines tools and validates arguments; what is too much work for the event loop runs in worker processes.
+"""Examines tools and validates arguments, inline or in worker processes.
 
-Validation that takes longer than the deadline is not a verdict: the upstream validates such arguments itself.
+If validation takes longer than its deadline, the upstream validates the arguments itself.
 """
 
 import hashlib
@@ -23,24 +23,24 @@ from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, Pool, PoolError, PoolSize, PreemptedError
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
 
 _logger = logging.getLogger(__name__)
 
 _SIZE: Final = PoolSize(processes=2, per_principal=1, memory=1 << 29)
 _DEADLINE: Final = 0.2
-"""Seconds that the validation of one call may take, and as many that it may wait for a process."""
+"""Seconds that the validation of one call may take, and that it may wait for a worker process."""
 _COMPILATION: Final = 2.0
 """Seconds that the compilation of one schema may take."""
 _OVERRUNS: Final = 3
 """Deadlines that a schema may miss; after that its arguments are not validated."""
 _REMEMBERED: Final = 1000
 _EXAMINATION: Final = 2.0
-"""Seconds that the examination of one tool may take in a process."""
+"""Seconds that the examination of one tool may take in a worker process."""
 _LISTING: Final = 10.0
-"""Seconds that processes may take for the tools of one listing."""
+"""Seconds that worker processes may take for the tools of one listing."""
 _SLICE: Final = 0.002
-"""Seconds after which the examination of a listing lets others run."""
+"""Seconds after which the examination of a listing lets other tasks run."""
 _SMALL: Final = 1 << 15
 """Bytes of a definition that the event loop may examine."""
 _TOOL_CONTAINERS: Final = 30_000
@@ -48,30 +48,30 @@ _TOOL_CONTAINERS: Final = 30_000
 _LISTING_CONTAINERS: Final = 500_000
 """Objects and arrays in all definitions of one listing."""
 _KNOWN_BYTES: Final = 64 << 20
-"""Bytes of the definitions that stay known."""
+"""Bytes of definitions in the cache of examined tools."""
 _COMPILED: Final = 64
-"""Schemas that one process keeps compiled."""
+"""Compiled schemas in the cache of one worker process."""
 
 
 class SchemaWorkers:
-    """Processes that start when they are first needed."""
+    """Examines tools and validates arguments, in worker processes where needed."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
-        self._pool = Pool(child_watchdog, _SIZE, _prepare)
+        self._pool = WorkerPool(child_watchdog, _SIZE, _prepare)
         self._overruns: OrderedDict[bytes, int] = OrderedDict()
-        """By the digest of a schema."""
+        """Missed deadlines by the digest of a schema."""
         self._known: OrderedDict[bytes, InspectedTool] = OrderedDict()
-        """By the digest of a definition, those used last at the end."""
+        """InspectedTool tools by the digest of their definition, in the order of their last use."""
         self._sizes: dict[bytes, int] = {}
         self._size = 0
 
     async def validate(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
-        """What is wrong with the arguments of a call; None if nothing is, or if they cannot be validated in time.
+        """The error in the arguments of a call; None if they are valid or cannot be validated in time.
 
         Args:
             entry: The tool.
             arguments: A JSON object.
-            principal: Who calls: principals take turns.
+            principal: The caller. Principals take turns.
         """
         if not entry.is_validated:
             return None
@@ -80,16 +80,16 @@ class SchemaWorkers:
                 return entry.check(json.loads(arguments))
             except (ValueError, RecursionError):  # such as an integer of 5,000 digits
                 return None
-        return await self._validate_apart(entry, arguments, principal)
+        return await self._validate_in_worker(entry, arguments, principal)
 
     async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
-        """Examine the tools of a listing; the event loop is never held for long, and known definitions cost nothing.
+        """Examine the tools of a listing without blocking the event loop.
 
-        Tools whose examination takes too long are not served, those whose schema takes too long to compile are not
-        validated.
+        Known definitions are not examined again. A tool whose examination takes too long is not served. Arguments of a
+        tool whose schema takes too long to compile are not validated.
 
         Args:
-            policy: Of the upstream; only tools that it admits are examined.
+            policy: The policy of the upstream. Only tools that it admits are examined.
             items: The tools, JSON text.
         """
         listing = _Listing(policy)
@@ -100,23 +100,23 @@ class SchemaWorkers:
                 break
             one = self._known.get(key := listing.key_of(item)) or listing.look_at(item)
             if one is None:
-                one = await self._examine_apart(listing, item)
+                one = await self._examine_in_worker(listing, item)
             self._remember(key, one, len(item))
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
 
-    async def _examine_apart(self, listing: "_Listing", item: Buffer) -> InspectedTool:
+    async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> InspectedTool:
         began = monotonic()
         found = listing.named(item)
         try:
             if listing.seconds_left <= 0:
-                raise DeadlineError  # the same sentence
-            async with self._pool.session(f"upstream {listing.policy.name}", listing.seconds_left) as run:
+                raise DeadlineError  # handled below
+            async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
                 found = await run(_Examination(bytes(item), listing.policy.bounds), _EXAMINATION)
                 if (checked := compile_if_cheap(found)) is not None:
                     return checked
-                wrong = await run(_Proof(bytes(item)), _COMPILATION)
+                wrong = await run(_TestCompilation(bytes(item)), _COMPILATION)
                 return reject_schema(found, wrong) if wrong else found
         except PoolError:
             if found.rejection:
@@ -138,26 +138,26 @@ class SchemaWorkers:
             self._size -= self._sizes.pop(oldest)
 
     async def aclose(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _validate_apart(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
+    async def _validate_in_worker(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
         schema = msgspec.json.encode(entry.schema)
         digest = hashlib.sha256(schema).digest()
         if self._overruns.get(digest, 0) >= _OVERRUNS:
             return None
         try:
-            async with self._pool.session(principal, _DEADLINE) as run:
-                verdict = await run(_Validation(digest, arguments), _DEADLINE)
-                if isinstance(verdict, _Unknown):
+            async with self._pool.reserve(principal, _DEADLINE) as run:
+                error = await run(_Validation(digest, arguments), _DEADLINE)
+                if isinstance(error, _NotCompiled):
                     await run(_Compilation(digest, schema), _COMPILATION)
-                    verdict = await run(_Validation(digest, arguments), _DEADLINE)
+                    error = await run(_Validation(digest, arguments), _DEADLINE)
         except (BusyPoolError, PreemptedError):
             return None
-        except PoolError as error:
-            self._count_overrun(digest, entry.tool, error)
+        except PoolError as failure:
+            self._count_overrun(digest, entry.tool, failure)
             return None
-        return verdict if isinstance(verdict, str) else None
+        return error if isinstance(error, str) else None
 
     def _count_overrun(self, digest: bytes, tool: str, error: PoolError) -> None:
         self._overruns[digest] = self._overruns.pop(digest, 0) + 1
@@ -166,36 +166,36 @@ class SchemaWorkers:
         if self._overruns[digest] == 1:
             over = f"{1000 * _DEADLINE:g} ms" if isinstance(error, DeadlineError) else f"{_SIZE.memory or 0:,} bytes"
             _logger.warning(
-                "Validating the arguments of %r takes more than %s: the upstream validates them.", tool, over
+                "Validating the arguments of %r takes more than %s, so only the upstream validates them.", tool, over
             )
 
 
 @dataclass(slots=True)
 class _Listing:
-    """The examination of one listing: its budgets, and slices after which the event loop goes on."""
+    """The examination of one listing, with its budgets and time slices."""
 
     policy: UpstreamPolicy
     served: int = 0
     containers: int = 0
     """Objects and arrays of all definitions."""
     seconds_left: float = _LISTING
-    """In processes."""
+    """Seconds that worker processes may still take."""
     _began: float = field(default_factory=monotonic)
 
     async def pause(self) -> None:
-        """Let others run if this slice is over."""
+        """Let other tasks run if this slice is over."""
         if monotonic() > self._began + _SLICE:
             await anyio.lowlevel.checkpoint()
             self._began = monotonic()
 
     def key_of(self, item: Buffer) -> bytes:
-        """What a definition is known by."""
+        """The cache key of a definition."""
         bounds = self.policy.bounds
         limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth} {self.policy.name}"
         return hashlib.sha256(item).digest() + limits.encode()
 
     def look_at(self, item: Buffer) -> InspectedTool | None:
-        """Examine a small tool; None for one that a process must examine."""
+        """Examine a small tool; None for a tool that a worker process must examine."""
         bounds = self.policy.bounds
         if len(item) > bounds.max_tool_bytes:
             size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
@@ -217,12 +217,12 @@ class _Listing:
         return compile_if_cheap(inspect_definition(read_tool(text), bounds)) if len(text) <= _SMALL else None
 
     def named(self, item: Buffer) -> InspectedTool:
-        """A tool of which only the name is known, and that takes too long to be examined."""
+        """A tool that takes too long to examine, with only its name."""
         try:
             raw = {"name": msgspec.json.decode(item, type=_Named).name}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raw = {}
-        return InspectedTool(raw, f"it takes more than {_EXAMINATION:g} s to examine it")
+        return InspectedTool(raw, f"its examination takes more than {_EXAMINATION:g} s")
 
 
 class _Named(msgspec.Struct):
@@ -230,7 +230,7 @@ class _Named(msgspec.Struct):
 
 
 def read_tool(text: bytes) -> dict[str, Any]:
-    """A tool of a listing; an empty one for what is not a tool, or cannot be passed on."""
+    """Parse a tool of a listing. Returns an empty object if it is not an object or cannot be passed on."""
     try:
         tool = json.loads(text)
         msgspec.json.encode(tool)
@@ -239,7 +239,7 @@ def read_tool(text: bytes) -> dict[str, Any]:
     return tool if isinstance(tool, dict) else {}
 
 
-# What runs in the other process.
+# The following runs in the worker process.
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +248,16 @@ class _Examination:
     bounds: UpstreamBounds
 
     def __call__(self) -> InspectedTool:
-        """What is found out about a tool without its schema's compilation."""
+        """Examine a tool without compiling its schema."""
         return inspect_definition(read_tool(self.text), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
-class _Proof:
+class _TestCompilation:
     text: bytes
 
     def __call__(self) -> str | None:
-        """Why the schema of a tool cannot be used."""
+        """Compile the schema of a tool. Returns the error, or None."""
         try:
             compile_check(read_tool(self.text)["inputSchema"])
         except ValueError as error:
@@ -266,15 +266,15 @@ class _Proof:
 
 
 def _prepare() -> None:
-    """Let this module be imported."""
+    """Import this module in the worker process."""
 
 
-class _Unknown:
-    """The process has not compiled the schema."""
+class _NotCompiled:
+    """The worker process has not compiled the schema."""
 
 
 _checks: OrderedDict[bytes, Check] = OrderedDict()
-"""Compiled schemas by digest, those used last at the end."""
+"""Compiled schemas by digest, in the order of their last use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class _Compilation:
     schema: bytes
 
     def __call__(self) -> None:
-        """Compile a schema and keep it."""
+        """Compile a schema and cache it."""
         schema: Schema = json.loads(self.schema)
         _checks[self.digest] = compile_check(schema)
         if len(_checks) > _COMPILED:
@@ -295,10 +295,10 @@ class _Validation:
     digest: bytes
     arguments: bytes
 
-    def __call__(self) -> str | _Unknown | None:
-        """What is wrong with the arguments."""
+    def __call__(self) -> str | _NotCompiled | None:
+        """The error in the arguments; None if they are valid."""
         if self.digest not in _checks:
-            return _Unknown()
+            return _NotCompiled()
         _checks.move_to_end(self.digest)
         try:
             return _checks[self.digest](json.loads(self.arguments))

@@ -2,12 +2,11 @@
 
 import json
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.system.atomic_write import atomic_write
 
 _PRIVATE: Final = 0o600
 """Clients store secrets of servers in their files, and `install` copies them."""
@@ -45,19 +44,11 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         ConfigError: The file cannot be written.
     """
-    draft = ""
     try:
         path = path.resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = path.stat().st_mode & 0o777 if path.exists() else _PRIVATE
-        file, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-        with os.fdopen(file, "wb") as opened:
-            opened.write(data)
-        Path(draft).chmod(mode)
-        Path(draft).replace(path)
+        atomic_write(path, (data,), _PRIVATE, keep_mode=True)
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):
-            Path(draft).unlink()
         reason = getattr(error, "strerror", None) or "its links form a circle"
         raise ConfigError(f"{path} cannot be written: {reason}. Check the path and its permissions.") from None
 

@@ -61,7 +61,7 @@ async def query(call: Call) -> Content:
             "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
         )
     wanted = Select(call.given.text("expression"), most)
-    found = await memory.queries.ask_apart(
+    found = await memory.queries.run_in_worker(
         found_value.blob, found_value.file, wanted, memory.tools.timeout, call.namespace
     )
     if found == b"null":

@@ -86,4 +86,4 @@ async def grep(call: Call) -> Content:
 async def ask(call: Call, found_value: FoundValue, query: Query[Answer]) -> Answer:
     """Look into a value, wherever that is best done."""
     memory = call.memory
-    return await memory.queries.ask(found_value.blob, found_value.file, query, memory.tools.timeout, call.namespace)
+    return await memory.queries.run(found_value.blob, found_value.file, query, memory.tools.timeout, call.namespace)

@@ -6,16 +6,15 @@ system cannot do that (Windows), the path is resolved and checked instead. What 
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.payload.spool import write_all
+from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.types import Buffer
 
 _WALKS: Final = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -29,8 +28,6 @@ _FILE: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +68,7 @@ class Roots:
         """
         place = self._places(name)[0]
         with _told(name), _parent(place) as (folder, last):
-            draft = f".{secrets.token_hex(8)}.part" if folder is not None else f"{last}.{secrets.token_hex(8)}.part"
-            descriptor = os.open(draft, _NEW, _MODE, dir_fd=folder)
-            try:
-                size = _filled(descriptor, pieces)
-                if not overwrite:
-                    os.close(os.open(last, _NEW, _MODE, dir_fd=folder))  # the name is ours, or another's already
-                os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft, dir_fd=folder)
-            return size
+            return atomic_write(last, pieces, folder=folder, overwrite=overwrite)
 
     def _places(self, name: str) -> "list[_Place]":
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
@@ -109,17 +96,6 @@ def _opened(place: "_Place") -> int | None:
             return os.open(last, _FILE, dir_fd=folder)
     except FileNotFoundError:
         return None
-
-
-def _filled(descriptor: int, pieces: Iterable[Buffer]) -> int:
-    size = 0
-    try:
-        for piece in pieces:
-            write_all(descriptor, piece)
-            size += len(piece)
-        return size
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

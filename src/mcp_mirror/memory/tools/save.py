@@ -15,7 +15,7 @@ from mcp_mirror.memory.tools.tool import Call, Content, text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.framing import Overlong
-from mcp_mirror.payload.spool import Frame, SpooledFrame, discarding
+from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import written
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.types import Buffer, Provenance
@@ -82,7 +82,7 @@ async def store(call: Call, made: NewValue) -> SavedValue:
     order = _order(call, made)
     if not memory.flows.may_show(labels):
         order = order.hidden()
-    with discarding(frame):
+    with discard_after(frame):
         try:
             digest = await _digest(call, frame, order)
         except WireError as error:

@@ -16,7 +16,7 @@ import httpx2
 import jwt
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.payload.content_encodings import beginning_of
+from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 
 _logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ async def _download(url: str, reach: AddressPolicy) -> bytes:
     ):
         if response.status_code != httpx2.codes.OK:
             raise ValueError
-        body = await beginning_of(response, _LARGEST + 1)
+        body = await read_beginning(response, _LARGEST + 1)
     if len(body) > _LARGEST:
         raise ValueError
     return body

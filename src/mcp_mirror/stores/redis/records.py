@@ -137,7 +137,7 @@ class RedisRecords:
         """A card's bytes: sealed with its value's envelope, or with one of its own where the value is gone."""
         card = _Record(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Record(known)
         record = msgspec.msgpack.encode(card, enc_hook=dict)
-        sealing = envelope or self.encryptor.new(*identity_of(name))
+        sealing = envelope or self.encryptor.new(*split_name(name))
         return sealing.seal_record(record) if sealing else record
 
     def read(self, name: str, raw: bytes) -> Descriptor | Tombstone:
@@ -146,7 +146,7 @@ class RedisRecords:
         Raises:
             StoreError: It cannot be opened.
         """
-        card = msgspec.msgpack.decode(self.encryptor.open_record(*identity_of(name), raw), type=_Record)
+        card = msgspec.msgpack.decode(self.encryptor.open_record(*split_name(name), raw), type=_Record)
         return Tombstone(card.descriptor, card.reason, card.at) if card.reason else card.descriptor
 
     def check_empty(self, name: str, raw: bytes | None) -> None:
@@ -169,7 +169,7 @@ class RedisRecords:
         return known if isinstance(known, Descriptor) else None
 
 
-def identity_of(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Namespace and base of an encoded name."""
     namespace, _, base = name.partition(":")
     return unquote(namespace), unquote(base)

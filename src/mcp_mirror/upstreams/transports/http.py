@@ -19,11 +19,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import beginning_of, decoded_body
+from mcp_mirror.payload.content_encodings import decode_body, read_beginning
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
-from mcp_mirror.payload.spool import Frame, Spool, identity_of
+from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.types import Buffer, Segments
@@ -185,7 +185,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """The answer to a request within a session that the server may have forgotten, as after its restart."""
         try:
-            body = await beginning_of(response, _REFUSAL)
+            body = await read_beginning(response, _REFUSAL)
         except httpx2.TransportError as error:
             return _failure(identity, error, response.request.url)
         finally:
@@ -223,7 +223,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
         try:
-            async for chunk in decoded_body(response, self._spool.policy):
+            async for chunk in decode_body(response, self._spool.policy):
                 collector.add(chunk)
             yield self._body(collector.take(), identity)
         except httpx2.TransportError as error:
@@ -235,7 +235,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         collector = self._spool.collector()
         reader: EventReader[Frame] = EventReader(collector)
         try:
-            async for chunk in decoded_body(response, self._spool.policy):
+            async for chunk in decode_body(response, self._spool.policy):
                 for at in range(0, len(chunk), _AT_ONCE):
                     async for event in self._paced(reader, chunk[at : at + _AT_ONCE], identity):
                         yield event
@@ -299,7 +299,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
         except (WireError, ValueError) as error:
             reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
-            recovered = identity_of(frame)
+            recovered = frame_id(frame)
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
                 raise WireError(reason) from None
             return _error(identity if recovered is None else recovered, reason)

@@ -20,7 +20,7 @@ from mcp_mirror.payload.floods import Flood
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import (
     HEADER_MARK,
-    MOST_VALUES,
+    MAX_VALUES,
     Marked,
     Message,
     RequestId,
@@ -38,7 +38,7 @@ from mcp_mirror.payload.json_rpc import (
     short_error,
     splice,
 )
-from mcp_mirror.payload.spool import Frame, SpooledFrame, identity_of
+from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 
@@ -122,7 +122,7 @@ class PayloadBypass:
         """Told of all that the server says of its own accord, in the order in which it came."""
         self.is_stuck = False
         """The server neither reads nor says anything that can be read: it is not waited for."""
-        self.is_choked: Callable[[], bool] = lambda: False
+        self.is_dropping: Callable[[], bool] = lambda: False
         """Set by a transport that has one stream for all: a message past its bound holds up the others."""
         self.flood = Flood()
         """Counts what the server says unasked."""
@@ -209,7 +209,7 @@ class PayloadBypass:
 
     def _spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
-        identity = identity_of(frame)
+        identity = frame_id(frame)
         pending = None if identity is None else self._awaiting(identity)
         if identity is not None and pending is not None and self._goes_unread(pending, frame):
             if pending.arrival is not None:
@@ -222,7 +222,7 @@ class PayloadBypass:
             if identity is not None and coerce_request_id(identity) in self._over:
                 return None
             # A list has a bound of its own. Anything else that is large is refused before it is opened.
-            is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MOST_VALUES)
+            is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
             if pending is not None or not is_large:
                 return self._opened(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."

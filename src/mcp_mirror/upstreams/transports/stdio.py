@@ -21,8 +21,8 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream, wide_pipe
-from mcp_mirror.payload.spool import Frame, Spool, identity_of
+from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream, open_wide_pipe
+from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.policies import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
@@ -65,7 +65,7 @@ class StdioTransport:
         """
         (their_input, our_output), (our_input, their_output) = self._pipes()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
-        bypass.is_choked, bypass.limits = lambda: source.is_choked, self.spool.policy
+        bypass.is_dropping, bypass.limits = lambda: source.is_dropping, self.spool.policy
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:
@@ -121,8 +121,8 @@ class StdioTransport:
         """The child's standard input and standard output."""
         first: tuple[int, int] | None = None
         try:
-            first = wide_pipe()
-            return first, wide_pipe()
+            first = open_wide_pipe()
+            return first, open_wide_pipe()
         except OSError as error:
             for descriptor in first or ():
                 os.close(descriptor)
@@ -189,7 +189,7 @@ class _StdioReader(MessageStream):
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
         except (WireError, ValueError) as error:
             reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
-            identity = identity_of(frame)
+            identity = frame_id(frame)
             if not self._bypass.awaits(identity):
                 self._output.add_stray(frame)
                 self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
@@ -225,14 +225,14 @@ class _Child:
         self._process = process
         self._child_watchdog = child_watchdog
         self._buried = anyio.Event()
-        child_watchdog.hold(process.pid)
+        child_watchdog.add(process.pid)
 
     async def bury(self) -> None:
         """When it ends, by itself or not, what it left behind ends too: so we read the end of its pipes."""
         with anyio.CancelScope(shield=True):  # until `stop` is through
             await self._process.wait()
             self._signal("SIGKILL")
-            self._child_watchdog.release(self._process.pid)  # from here on the number may be another's
+            self._child_watchdog.remove(self._process.pid)  # from here on the number may be another's
             self._buried.set()
 
     async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:

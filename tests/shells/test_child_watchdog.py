@@ -1,4 +1,4 @@
-"""Processes that end with us."""
+"""Child processes that end with the gateway."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ BOUND = 60
 
 @contextmanager
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own."""
+    """A process with its own process group."""
     process = subprocess.Popen(["sleep", "100"], start_new_session=True)
     try:
         yield process
@@ -38,44 +38,44 @@ def watchdog_of(before: set[int]) -> int:
     return watchdog
 
 
-def test_what_is_held_ends_with_the_leash() -> None:
+def test_added_groups_end_with_the_watchdog() -> None:
     before = children()
     with sleeper() as first, sleeper() as second:
         with ChildWatchdog() as child_watchdog:
-            child_watchdog.hold(first.pid)
-            child_watchdog.hold(second.pid)
+            child_watchdog.add(first.pid)
+            child_watchdog.add(second.pid)
             assert len(children() - before) == 3
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
     assert children() == before
 
 
-def test_what_was_released_lives_on() -> None:
+def test_removed_groups_keep_running() -> None:
     with sleeper() as held, sleeper() as released:
         with ChildWatchdog() as child_watchdog:
             for process in (released, held, released):
-                child_watchdog.hold(process.pid)
-            child_watchdog.release(released.pid)
-            child_watchdog.release(released.pid)
+                child_watchdog.add(process.pid)
+            child_watchdog.remove(released.pid)
+            child_watchdog.remove(released.pid)
         assert held.wait(BOUND) == -signal.SIGKILL
         assert released.poll() is None
 
 
-def test_nothing_is_started_where_nothing_is_held() -> None:
+def test_no_watchdog_starts_without_groups() -> None:
     before = children()
     with ChildWatchdog() as child_watchdog:
-        child_watchdog.release(1)
+        child_watchdog.remove(1)
         assert children() == before
 
 
-def test_a_watchdog_that_was_killed_is_started_again_and_knows_all_that_is_held() -> None:
+def test_a_killed_watchdog_restarts_with_all_groups() -> None:
     with sleeper() as first, sleeper() as second:
         before = children()
         with ChildWatchdog() as child_watchdog:
-            child_watchdog.hold(first.pid)
+            child_watchdog.add(first.pid)
             killed = watchdog_of(before)
             os.kill(killed, signal.SIGKILL)
             os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
-            child_watchdog.hold(second.pid)
+            child_watchdog.add(second.pid)
             assert watchdog_of(before) != killed
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
 
@@ -85,35 +85,35 @@ def test_a_signal_does_not_end_the_watchdog(number: signal.Signals) -> None:
     with sleeper() as first, sleeper() as second:
         before = children()
         with ChildWatchdog() as child_watchdog:
-            child_watchdog.hold(first.pid)
+            child_watchdog.add(first.pid)
             watchdog = watchdog_of(before)
             ignored, deadline = 0, time.monotonic() + BOUND
             while not ignored and time.monotonic() < deadline:  # until the shell has read what it is to do
                 status = Path(f"/proc/{watchdog}/status").read_text()
                 ignored = int(status.partition("SigIgn:")[2].split()[0], 16) & 1 << (number - 1)
             os.kill(watchdog, number)
-            child_watchdog.hold(second.pid)
+            child_watchdog.add(second.pid)
             assert watchdog_of(before) == watchdog
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
 
 
 def opened_by(process: Path) -> dict[int, str]:
-    """What a process holds open, once it has closed what it was started with."""
+    """The open descriptors of a process, after it has closed those that it was started with."""
     over = time.monotonic() + BOUND
     opened: dict[int, str] = {}
     while time.monotonic() < over and opened.keys() != {0, 1, 2}:
-        with suppress(FileNotFoundError):  # closed while we look
+        with suppress(FileNotFoundError):  # closed since it was listed
             opened = {int(path.name): str(path.readlink()) for path in (process / "fd").iterdir()}
     return opened
 
 
-def test_the_watchdog_holds_nothing_of_ours() -> None:
+def test_the_watchdog_inherits_nothing_from_the_gateway() -> None:
     secret, other = os.pipe()
     os.set_inheritable(secret, True)  # noqa: FBT003  # the signature is the language's
     with sleeper() as process:
         before = children()
         with ChildWatchdog() as child_watchdog:
-            child_watchdog.hold(process.pid)
+            child_watchdog.add(process.pid)
             folder = Path(f"/proc/{watchdog_of(before)}")
             opened = opened_by(folder)
             assert opened.keys() == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Where values are looked into: the answer is the same, and nobody waits for ever."""
+"""Queries of values: the same result inline, in a thread and in a worker process, within a deadline."""
 
 from __future__ import annotations
 
@@ -42,61 +42,61 @@ def filed(tmp_path: Path, blob: bytes) -> FileSpan:
     return FileSpan(str(path), Span(6, len(blob)))
 
 
-async def test_the_answer_is_the_same_wherever_it_is_found(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_the_result_is_the_same_wherever_a_query_runs(queries: QueryRunner, tmp_path: Path) -> None:
     said = "2000000: the needle"
-    assert await queries.ask(LARGE, None, NEEDLE, SECONDS, "alice") == said
-    assert await queries.ask(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
-    assert await queries.ask_apart(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
+    assert await queries.run(LARGE, None, NEEDLE, SECONDS, "alice") == said
+    assert await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
+    assert await queries.run_in_worker(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == said
     small = b'"the needle"'
-    assert await queries.ask(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
-    assert await queries.ask_apart(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
+    assert await queries.run(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
+    assert await queries.run_in_worker(small, None, NEEDLE, SECONDS, "alice") == "0: the needle"
 
 
-async def test_a_file_that_is_gone_costs_nothing_but_time(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_a_query_succeeds_after_its_file_was_removed(queries: QueryRunner, tmp_path: Path) -> None:
     nowhere = FileSpan(str(tmp_path / "gone"), Span(0, len(LARGE)))
-    assert await queries.ask(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
-    assert await queries.ask_apart(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+    assert await queries.run(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+    assert await queries.run_in_worker(LARGE, nowhere, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 
 
-async def test_what_is_wrong_is_said_wherever_it_is_found(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_errors_are_the_same_wherever_a_query_runs(queries: QueryRunner, tmp_path: Path) -> None:
     wrong = Search("(", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
     for file in (None, filed(tmp_path, LARGE)):
         with pytest.raises(ToolError, match="no RE2 expression"):
-            await queries.ask(LARGE, file, wrong, SECONDS, "alice")
+            await queries.run(LARGE, file, wrong, SECONDS, "alice")
 
 
-async def test_a_process_that_dies_or_hangs_costs_one_question(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_a_worker_that_dies_or_hangs_fails_one_query(queries: QueryRunner, tmp_path: Path) -> None:
     file = filed(tmp_path, LARGE)
-    await queries.ask(LARGE, file, NEEDLE, SECONDS, "alice")
+    await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
     for sign, seconds, said in ((signal.SIGKILL, SECONDS, "died"), (signal.SIGSTOP, 0.1, r"longer than 0\.1 s")):
         (worker,) = queries._pool._idle  # noqa: SLF001  # nothing else tells which process it is
         assert worker._process is not None  # noqa: SLF001  # as above
         os.kill(worker._process.pid, sign)  # noqa: SLF001  # as above
         with pytest.raises(ToolError, match=said):
-            await queries.ask(LARGE, file, NEEDLE, seconds, "alice")
-        assert await queries.ask(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+            await queries.run(LARGE, file, NEEDLE, seconds, "alice")
+        assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
 
 
-async def test_who_gives_up_takes_no_answer_from_the_next(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_a_cancelled_query_does_not_affect_the_next(queries: QueryRunner, tmp_path: Path) -> None:
     file = filed(tmp_path, LARGE)
-    await queries.ask(LARGE, file, NEEDLE, SECONDS, "alice")
+    await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
     with anyio.move_on_after(0.001):
-        await queries.ask(LARGE, file, Search("line", 0, 0, 9, Budget(9, 9, estimate_tokens)), SECONDS, "alice")
-    assert await queries.ask(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+        await queries.run(LARGE, file, Search("line", 0, 0, 9, Budget(9, 9, estimate_tokens)), SECONDS, "alice")
+    assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
-            tasks.start_soon(queries.ask, LARGE, file, NEEDLE, SECONDS, "alice")
+            tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, "alice")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
-def test_the_event_loop_goes_on_meanwhile(tmp_path: Path) -> None:
+def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
     loop = MeasuredLoop()
 
     async def ask() -> None:
         with ChildWatchdog() as child_watchdog:
             async with aclosing(QueryRunner(child_watchdog)) as queries:
                 for file in (None, filed(tmp_path, LARGE)):
-                    await queries.ask(LARGE, file, NEEDLE, SECONDS, "alice")
+                    await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
 
     try:
         loop.run_until_complete(ask())

@@ -1,4 +1,4 @@
-"""Reading large frames in another process."""
+"""Scanning large frames in worker processes."""
 
 import json
 import os
@@ -66,7 +66,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-async def test_the_other_process_finds_what_this_one_would(scanner: FrameScanner, tmp_path: Path, name: str) -> None:
+async def test_a_worker_finds_the_same_as_this_process(scanner: FrameScanner, tmp_path: Path, name: str) -> None:
     frame = frame_of(tmp_path, RESPONSES[name])
     here = process_frame(frame.view, order(), order().estimate)
     there = await scanner.scan(frame, order())
@@ -90,7 +90,7 @@ async def test_the_other_process_finds_what_this_one_would(scanner: FrameScanner
     assert [bytes(block) for block in there.captured.passed] == [bytes(block) for block in here.captured.passed]
 
 
-async def test_an_error_of_the_protocol_is_told(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}})
     assert await scanner.scan(frame, order()) == RejectedFrame(-32602, "no such tool")
 
@@ -104,7 +104,7 @@ async def test_an_error_of_the_protocol_is_told(scanner: FrameScanner, tmp_path:
         (json.dumps(response(structuredContent={"k" * 200: ROWS})).encode(), "limits.max_key_bytes"),
     ],
 )
-async def test_what_is_no_response_is_an_error_and_the_next_is_read(
+async def test_a_malformed_response_is_an_error_and_the_next_is_read(
     scanner: FrameScanner, tmp_path: Path, message: bytes, said: str
 ) -> None:
     with pytest.raises(WireError, match=said):
@@ -112,14 +112,14 @@ async def test_what_is_no_response_is_an_error_and_the_next_is_read(
     assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
 
 
-async def test_a_pointer_is_followed_inside_a_file(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_a_pointer_is_resolved_inside_a_file(scanner: FrameScanner, tmp_path: Path) -> None:
     data = b'junk{"rows":[1,22,333]}junk'
     place = FileSpan(str(frame_of(tmp_path, data).path), Span(4, len(data) - 8))
     assert await scanner.locate(place, ("rows", "2")) == Span(14, 3)
     assert await scanner.locate(place, ("rows", "3")) == Miss(1, "array", length=3)
 
 
-async def test_questions_at_once_are_answered_in_turn(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Path) -> None:
     data = json.dumps(ROWS).encode()
     place = FileSpan(str(frame_of(tmp_path, data).path), Span(0, len(data)))
     found: dict[int, object] = {}
@@ -136,7 +136,7 @@ async def test_questions_at_once_are_answered_in_turn(scanner: FrameScanner, tmp
         assert data[span.start : span.stop] == str(index).encode()
 
 
-async def test_a_process_that_dies_costs_one_question(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_a_worker_that_dies_fails_one_job(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
     await scanner.scan(frame, order())
     (worker,) = scanner._pool._idle  # noqa: SLF001  # nothing else tells which process to kill
@@ -154,7 +154,7 @@ async def test_a_process_that_dies_costs_one_question(scanner: FrameScanner, tmp
     assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
 
 
-async def test_a_list_is_read_item_by_item_up_to_its_bounds(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_a_list_is_split_up_to_its_limits(scanner: FrameScanner, tmp_path: Path) -> None:
     items = [{"name": "one"}, 2, "three"]
     frame = frame_of(tmp_path, response(tools=items, nextCursor="next", ttlMs=5, other=1))
 
@@ -189,7 +189,7 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: FrameScanner, tmp
 
 
 @pytest.mark.parametrize("size", [10, 5 << 20])
-async def test_a_pointer_is_followed_in_a_value_that_is_in_no_file(scanner: FrameScanner, size: int) -> None:
+async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameScanner, size: int) -> None:
     blob = b'{"a":["%b",12]}' % (b"x" * size)
     found = await scanner.locate_sent(blob, ("a", 1))
     assert isinstance(found, Span)

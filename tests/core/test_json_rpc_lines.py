@@ -22,7 +22,7 @@ def read(chunks: Iterator[bytes], max_bytes: int) -> list[bytes | Overlong]:
 
 
 @given(STREAMS, st.lists(st.integers(0, 100), max_size=10), st.sampled_from([0, 1, 5, 29, 30, 1000]))
-def test_lines_do_not_depend_on_how_the_stream_is_cut(stream: bytes, cuts: list[int], bound: int) -> None:
+def test_lines_are_the_same_for_any_chunks_of_a_stream(stream: bytes, cuts: list[int], bound: int) -> None:
     whole = read(iter([stream]), bound)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     assert read((stream[a:b] for a, b in pairwise(edges)), bound) == whole
@@ -30,12 +30,12 @@ def test_lines_do_not_depend_on_how_the_stream_is_cut(stream: bytes, cuts: list[
 
 
 @given(STREAMS)
-def test_lines_are_what_stands_between_newlines_and_empty_ones_are_left_out(stream: bytes) -> None:
+def test_empty_lines_are_skipped(stream: bytes) -> None:
     assert read(iter([stream + b"\n"]), 1000) == [line for line in stream.split(b"\n") if line]
 
 
 @pytest.mark.parametrize(("size", "is_whole"), [(9, True), (10, True), (11, False), (1000, False)])
-def test_a_line_past_the_bound_keeps_its_head_and_tells_its_size(
+def test_an_overlong_line_keeps_its_head_and_size(
     size: int,
     is_whole: bool,  # noqa: FBT001
 ) -> None:
@@ -44,7 +44,7 @@ def test_a_line_past_the_bound_keeps_its_head_and_tells_its_size(
     assert read(iter([line[:size] + b"\nnext\n"]), 10) == [expected, b"next"]
 
 
-def test_the_head_of_an_overlong_line_is_bounded_and_the_rest_is_not_held() -> None:
+def test_the_rest_of_an_overlong_line_is_not_kept() -> None:
     reader: LineReader[bytes | Overlong] = LineReader(MemoryCollector(1 << 20))
     for _ in range(64):
         assert reader.feed(b"x" * (1 << 16)) == []
@@ -71,7 +71,7 @@ def test_a_written_message_is_one_line_with_the_same_value(
     assert json.loads(line) == value
 
 
-def test_writes_are_large_where_segments_are_small_and_small_where_segments_are_large() -> None:
+def test_small_segments_are_joined_and_large_ones_are_split() -> None:
     assert [len(write) for write in line_of((b"x",) * 100, 10)] == [10] * 9 + [11]
     assert [len(write) for write in line_of((b"x" * 25,), 10)] == [10, 10, 6]
     assert list(line_of(())) == [b"\n"]

@@ -31,11 +31,11 @@ JSON = st.recursive(
         (float("nan"), "null"), (float("inf"), "null"), (2**70, "1180591620717411303424"), (True, "true"),
     ],
 )  # fmt: skip
-def test_numbers_are_written_as_the_rule_says(number: float, text: str) -> None:
+def test_numbers_are_written_by_rfc_8785(number: float, text: str) -> None:
     assert canonical(number) == text
 
 
-def test_keys_stand_in_the_order_of_their_utf_16() -> None:
+def test_keys_are_sorted_by_utf_16() -> None:
     given = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}  # RFC 8785, 3.2.3
     assert list(json.loads(canonical(given)).values()) == [2, 4, 6, 7, 1, 5, 3]
     assert canonical({"b": [1, {"d": '\u00e9\u2028\n"\x01', "c": None}], "a": False}) == (
@@ -44,7 +44,7 @@ def test_keys_stand_in_the_order_of_their_utf_16() -> None:
 
 
 @given(JSON)
-def test_a_value_has_the_text_of_what_that_text_says_and_the_digest_of_no_other(value: Any) -> None:
+def test_canonical_text_parses_to_the_value(value: Any) -> None:
     text = canonical(value)
     assert canonical(json.loads(text)) == text
     assert len(digest_of(value)) == 64
@@ -63,12 +63,12 @@ def test_the_order_of_keys_does_not_matter(value: Any) -> None:
 
 
 @pytest.mark.parametrize("other", [1, "true", None, [True], {"a": True}, 0])
-def test_what_python_takes_for_equal_is_not(other: Any) -> None:
+def test_values_that_python_compares_equal_differ(other: Any) -> None:
     assert canonical(other) != canonical(True)  # noqa: FBT003  # the value
 
 
 @pytest.mark.parametrize("nest", [lambda inner: [inner], lambda inner: {"a": inner}])
-def test_what_is_nested_too_deep_is_said_to_be(nest: Callable[[Any], Any]) -> None:
+def test_deep_nesting_raises_a_recursion_error(nest: Callable[[Any], Any]) -> None:
     value: Any = 1
     for _ in range(5000):
         value = nest(value)

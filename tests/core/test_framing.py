@@ -28,18 +28,18 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
-def test_lines_come_out_without_their_newline_and_empty_ones_not_at_all() -> None:
+def test_lines_have_no_newline_and_empty_ones_are_skipped() -> None:
     assert read_lines([b"a\n\nbc\nd"]) == [b"a", b"bc"]
 
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(0, 300)))
-def test_lines_are_the_same_however_the_stream_is_cut(data: bytes, places: list[int]) -> None:
+def test_lines_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> None:
     whole = read_lines([data], max_bytes=7)
     assert read_lines(cut(data, places), max_bytes=7) == whole
     assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes=7) == whole
 
 
-def test_a_line_past_the_bound_keeps_its_head_and_tells_its_size_and_the_next_is_whole() -> None:
+def test_an_overlong_line_keeps_its_head_and_the_next_is_whole() -> None:
     assert read_lines([b"12345678901234\nabc\n"], max_bytes=10) == [Overlong(b"1234567890", 14), b"abc"]
 
 
@@ -70,9 +70,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize(("stream", "events"), EVENTS)
-def test_events_are_told_apart_as_the_standard_says(
-    stream: bytes, events: list[tuple[tuple[bytes, ...], bytes | None]]
-) -> None:
+def test_events_are_split_by_the_standard(stream: bytes, events: list[tuple[tuple[bytes, ...], bytes | None]]) -> None:
     expected = [Event(fields, data) for fields, data in events]
     assert read_events([stream]) == expected
     assert read_events([stream[at : at + 1] for at in range(len(stream))]) == expected
@@ -82,13 +80,13 @@ PARTS = st.sampled_from([b"data: ", b"data", b":", b"\n", b"\r", b"\r\n", b"{}",
 
 
 @given(st.lists(PARTS, max_size=30).map(b"".join), st.lists(st.integers(0, 300)))
-def test_events_are_the_same_however_the_stream_is_cut(data: bytes, places: list[int]) -> None:
+def test_events_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> None:
     whole = read_events([data], max_bytes=9)
     assert read_events(cut(data, places), max_bytes=9) == whole
     assert read_events([data[at : at + 1] for at in range(len(data))], max_bytes=9) == whole
 
 
-def test_data_past_the_bound_is_told_and_the_next_event_is_whole() -> None:
+def test_overlong_data_is_marked_and_the_next_event_is_whole() -> None:
     first, second = read_events([b"id: 1\ndata: 123456789012\n\ndata: ok\n\n"], max_bytes=10)
     assert first == Event((b"id: 1",), Overlong(b"1234567890", 12))
     assert second.data == b"ok"

@@ -59,7 +59,7 @@ async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) 
     assert first[0] is second[0]
 
 
-async def test_a_large_schema_is_examined_in_a_process(workers: SchemaWorkers) -> None:
+async def test_a_large_schema_is_examined_in_a_worker(workers: SchemaWorkers) -> None:
     properties = {f"p{n}": {"type": "integer", "description": "x" * 100} for n in range(200)}
     (found,) = await examined(workers, tool("large", {"properties": properties}))
     assert found.check is not None
@@ -93,7 +93,7 @@ async def test_no_more_tools_than_the_limit_are_examined(workers: SchemaWorkers)
     assert len(await examined(workers, *(tool(f"t{n}", {}) for n in range(150)))) == 101
 
 
-async def test_a_recursive_schema_is_validated_in_a_process(workers: SchemaWorkers) -> None:
+async def test_a_recursive_schema_is_validated_in_a_worker(workers: SchemaWorkers) -> None:
     entry = await entry_of(workers, tool("edit", page()))
     for _ in range(2):
         assert await workers.validate(entry, json.dumps(blocks(6, "tabs")).encode(), "alice") is None
@@ -102,7 +102,7 @@ async def test_a_recursive_schema_is_validated_in_a_process(workers: SchemaWorke
         assert "'type' is \"cardd\"" in said
 
 
-async def test_arguments_that_take_too_long_are_left_to_the_upstream(
+async def test_slow_arguments_are_left_to_the_upstream(
     workers: SchemaWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
     entry = await entry_of(workers, tool("any", doubling("anyOf")))
@@ -110,11 +110,11 @@ async def test_arguments_that_take_too_long_are_left_to_the_upstream(
         for _ in range(5):
             assert await workers.validate(entry, b'{"a":"x"}', "alice") is None
     assert [record.getMessage() for record in caplog.records] == [
-        "Validating the arguments of 'any' takes more than 200 ms: the upstream validates them."
+        "Validating the arguments of 'any' takes more than 200 ms, so only the upstream validates them."
     ]
 
 
-async def test_a_tool_without_validation_takes_anything(workers: SchemaWorkers) -> None:
+async def test_a_tool_without_validation_accepts_any_arguments(workers: SchemaWorkers) -> None:
     entry = await entry_of(workers, {"name": "a"})
     assert await workers.validate(entry, b"[]", "alice") is None
     plain = await entry_of(workers, PLAIN)

@@ -1,4 +1,4 @@
-"""Bodies as they come from an HTTP upstream: server-sent events written anew, encodings undone."""
+"""Bodies of HTTP upstreams: decoded content encodings and rewritten server-sent events."""
 
 import gzip
 import zlib
@@ -6,12 +6,12 @@ import zlib
 import httpx2
 import pytest
 
-from mcp_mirror.payload.content_encodings import Inflating
+from mcp_mirror.payload.content_encodings import Decompressor
 from mcp_mirror.upstreams.transports.http import event_of
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    decoder = Inflating()
+    decoder = Decompressor()
     return b"".join(piece for at in range(0, len(data), size) for piece in decoder.feed(data[at : at + size]))
 
 
@@ -34,20 +34,20 @@ def raw_deflate(body: bytes) -> bytes:
     ],
     ids=["gzip", "two members", "deflate", "raw deflate"],
 )
-def test_every_encoding_is_undone_however_it_is_cut(encoded: bytes, size: int) -> None:
+def test_every_encoding_is_decoded_for_any_chunk_size(encoded: bytes, size: int) -> None:
     assert inflate(encoded, size) == BODY
 
 
-def test_pieces_of_a_small_body_that_swells_are_bounded() -> None:
-    assert max(map(len, Inflating().feed(gzip.compress(bytes(50_000_000))))) <= 1 << 18
+def test_a_decompression_bomb_is_decoded_in_small_pieces() -> None:
+    assert max(map(len, Decompressor().feed(gzip.compress(bytes(50_000_000))))) <= 1 << 18
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b not gzip at all", gzip.compress(BODY)[:100] + b"rot" * 50])
-def test_a_body_that_is_not_what_it_says_is_a_failed_read(data: bytes) -> None:
+def test_a_body_that_does_not_match_its_encoding_is_an_error(data: bytes) -> None:
     with pytest.raises(httpx2.ReadError, match="content-encoding"):
         inflate(data, 10)
 
 
-def test_an_event_keeps_its_fields_and_has_its_data_on_as_many_lines_as_it_needs() -> None:
+def test_a_rewritten_event_keeps_its_fields_and_splits_its_data() -> None:
     assert event_of((b"id: 7", b"event: message"), b'{"a":\n1}') == b'id: 7\nevent: message\ndata: {"a":\ndata: 1}\n\n'
     assert event_of((b": ping",), None) == b": ping\n\n"

@@ -78,9 +78,9 @@ MALFORMED = {
     b'{"params":[1]}': "$.params",
     b'{"result":1}': "$.result",
     b'{"method":1}': "$.method",
-    b'{"params":{"a":NaN}}': "NaN and Infinity are no JSON numbers (byte 15)",
-    b'{"params":{"a":[1,-Infinity]}}': "NaN and Infinity are no JSON numbers (byte 18)",
-    b'{"params":{"a":"\\ud800"}}': "surrogate pair stands alone (byte 16)",
+    b'{"params":{"a":NaN}}': "NaN and Infinity are not JSON numbers (byte 15)",
+    b'{"params":{"a":[1,-Infinity]}}': "NaN and Infinity are not JSON numbers (byte 18)",
+    b'{"params":{"a":"\\ud800"}}': "half of a surrogate pair (byte 16)",
     b'{"params":{"a":"\\ud800x"}}': "surrogate",
     b'{"params":{"a":"\\udc00"}}': "surrogate",
     b'{"params":{"\\ud800":{"b":1}}}': "surrogate",
@@ -94,7 +94,7 @@ MALFORMED = {
     b'{"error":'
     + b"[" * 100_000
     + b"]" * 100_000
-    + b"}": "too deep: 700 levels are taken (`limits.max_depth`), and at byte 708 it",
+    + b"}": "too deep: at byte 708 it has more than 700 levels (`limits.max_depth`)",
     b'{"params":{"a":"x\ny"}}': "invalid character",
     b'{"params":{"a":01}}': "invalid number",
     b'{"id":1} {"id":2}': "trailing",
@@ -103,7 +103,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("frame", MALFORMED, ids=lambda frame: repr(frame[:40]))
 @pytest.mark.parametrize("form", [bytes, memoryview])
-def test_a_malformed_frame_is_told_by_its_fault(frame: bytes, form: type[bytes]) -> None:
+def test_the_error_of_a_malformed_frame_names_its_cause(frame: bytes, form: type[bytes]) -> None:
     with pytest.raises(WireError, match=re.escape(MALFORMED[frame])):
         open_message(form(frame))
 
@@ -126,7 +126,7 @@ def test_a_message_is_split(frame: bytes, identity: int | str | None) -> None:
     assert open_message(memoryview(frame)).id == identity
 
 
-def test_what_is_opened_can_be_opened_again_from_a_deeper_stack() -> None:
+def test_a_parsed_frame_can_be_parsed_from_a_deeper_stack() -> None:
     def deepest(low: int, high: int) -> int:
         while low < high:
             middle = (low + high + 1) // 2
@@ -164,9 +164,7 @@ def test_what_is_opened_can_be_opened_again_from_a_deeper_stack() -> None:
         (b"[[[", None),
     ],
 )
-def test_the_id_of_a_broken_message_is_recovered_where_it_stands_first_or_last(
-    frame: bytes, identity: int | str | None
-) -> None:
+def test_the_id_of_a_broken_message_is_recovered(frame: bytes, identity: int | str | None) -> None:
     assert recover_id(frame) == identity
 
 
@@ -186,9 +184,7 @@ def test_the_id_of_a_broken_message_is_recovered_where_it_stands_first_or_last(
         (b"", None),
     ],
 )
-def test_the_method_of_a_broken_message_is_recovered_where_it_stands_before_its_params(
-    frame: bytes, method: str | None
-) -> None:
+def test_the_method_of_a_broken_message_is_recovered(frame: bytes, method: str | None) -> None:
     assert recover_method(frame) == method
     assert recover_method(memoryview(frame)) == method
 
@@ -212,7 +208,7 @@ def test_a_recovered_id_is_the_id_of_the_whole_message(identity: int | str) -> N
         (b'{"\xff":1}', None),
     ],
 )
-def test_an_object_is_opened_to_the_bytes_of_its_members(text: bytes, members: dict[str, bytes] | None) -> None:
+def test_an_object_is_split_into_the_bytes_of_its_members(text: bytes, members: dict[str, bytes] | None) -> None:
     opened = open_object(text)
     assert (opened and {key: bytes(raw) for key, raw in opened.items()}) == members
 
@@ -220,6 +216,6 @@ def test_an_object_is_opened_to_the_bytes_of_its_members(text: bytes, members: d
 @pytest.mark.parametrize(
     ("text", "items"), [(b"[ 1e400, {} ]", [b"1e400", b"{}"]), (b"[]", []), (b"{}", None), (b"[", None)]
 )
-def test_an_array_is_opened_to_the_bytes_of_its_items(text: bytes, items: list[bytes] | None) -> None:
+def test_an_array_is_split_into_the_bytes_of_its_items(text: bytes, items: list[bytes] | None) -> None:
     opened = open_array(text)
     assert (opened and [bytes(raw) for raw in opened]) == items

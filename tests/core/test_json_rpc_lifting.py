@@ -61,7 +61,7 @@ def request_frame(identity: Any, params: bytes, method: str = "tools/call") -> b
 
 
 @given(VALUES, IDS, st.sampled_from(PASSED_ON), st.dictionaries(st.sampled_from(["progressToken", "x/y"]), VALUES))
-def test_params_lifted_and_spliced_are_the_same_bytes(
+def test_lifted_and_spliced_params_are_the_same_bytes(
     value: bytes, identity: Any, method: str, meta: dict[str, bytes]
 ) -> None:
     own = join(object_of(meta))
@@ -88,7 +88,7 @@ def test_params_lifted_and_spliced_are_the_same_bytes(
 
 
 @given(st.dictionaries(NAMES, VALUES), IDS, st.sampled_from([*LEAST]))
-def test_a_result_lifted_and_spliced_is_the_same_bytes(members: dict[str, bytes], identity: Any, method: str) -> None:
+def test_a_lifted_and_spliced_result_is_the_same_bytes(members: dict[str, bytes], identity: Any, method: str) -> None:
     frame = join(object_of({"jsonrpc": b'"2.0"', "id": json.dumps(identity).encode(), "result": object_of(members)}))
     lifted = lift_result(open_message(frame), method)
     assert lifted is not None
@@ -103,12 +103,12 @@ def test_a_result_lifted_and_spliced_is_the_same_bytes(members: dict[str, bytes]
 
 @pytest.mark.parametrize("method", LEAST)
 @pytest.mark.parametrize("identity", [7, "a\u00e9"])
-def test_a_result_that_goes_on_unread_has_the_same_stub(method: str, identity: int | str) -> None:
+def test_an_unread_result_has_the_same_stub(method: str, identity: int | str) -> None:
     stub = json.loads(empty_result(method, identity))
     assert stub == {"jsonrpc": "2.0", "id": identity, "result": COMPLETE | LEAST[method]}
 
 
-def test_a_result_that_asks_for_input_is_lifted_too_and_the_sdk_does_not_hear_of_it() -> None:
+def test_an_input_required_result_is_hidden_from_the_sdk() -> None:
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}},"requestState":"s"}'
     lifted = lift_result(open_message(b'{"id":1,"result":' + asked + b"}"), "tools/call")
     assert lifted is not None
@@ -127,11 +127,11 @@ def test_a_result_that_asks_for_input_is_lifted_too_and_the_sdk_does_not_hear_of
         (b'{"id":null,"result":{"content":[]}}', "tools/call"),
     ],
 )
-def test_nothing_is_lifted_out_of_what_is_no_result_of_a_relayed_request(frame: bytes, method: str) -> None:
+def test_only_results_of_relayed_requests_are_lifted(frame: bytes, method: str) -> None:
     assert lift_result(open_message(frame), method) is None
 
 
-def test_a_listing_keeps_for_the_sdk_the_tools_whose_arguments_go_into_headers() -> None:
+def test_a_listing_stub_keeps_tools_with_header_arguments() -> None:
     headed = '{"name":"a","inputSchema":{"properties":{"q":{"x-mcp-header":"Q"}}},"title":5}'
     others = (
         '{"name":"plain","inputSchema":{}}',
@@ -152,7 +152,7 @@ def test_a_listing_keeps_for_the_sdk_the_tools_whose_arguments_go_into_headers()
 
 
 @pytest.mark.parametrize("tools", [b"null", b"5", b"{}", b'"x-mcp-header"'])
-def test_a_listing_that_is_none_is_empty_for_the_sdk(tools: bytes) -> None:
+def test_the_stub_of_a_malformed_listing_is_empty(tools: bytes) -> None:
     lifted = lift_result(open_message(b'{"id":1,"result":{"tools":' + tools + b"}}"), "tools/list")
     assert lifted is not None
     assert json.loads(lifted.stub)["result"] == COMPLETE | {"tools": []}
@@ -173,14 +173,14 @@ def test_a_listing_that_is_none_is_empty_for_the_sdk(tools: bytes) -> None:
         b'{"id":1,"result":{"name":"a"}}',
     ],
 )
-def test_what_is_no_request_to_be_passed_on_is_left_to_the_sdk(frame: bytes) -> None:
+def test_other_messages_are_left_to_the_sdk(frame: bytes) -> None:
     assert lift_params(open_message(frame), TOKEN) is None
 
 
 @pytest.mark.parametrize(
     "meta", [b"", b',"_meta":null', b',"_meta":{}', b',"_meta":{"' + MARK.encode() + b'":"forged"}']
 )
-def test_a_request_is_marked_with_the_given_token_alone(meta: bytes) -> None:
+def test_a_request_is_marked_only_with_the_given_token(meta: bytes) -> None:
     lifted = lift_params(open_message(request_frame(1, b'{"name":"a"' + meta + b"}")), TOKEN)
     assert lifted is not None
     assert json.loads(lifted.stub)["params"] == {"name": "a", "arguments": {}, "_meta": {MARK: TOKEN}}
@@ -188,7 +188,7 @@ def test_a_request_is_marked_with_the_given_token_alone(meta: bytes) -> None:
 
 
 @pytest.mark.parametrize("method", PASSED_ON[1:])
-def test_a_request_that_is_no_tool_call_keeps_all_that_it_says_in_its_stub(method: str) -> None:
+def test_the_stub_of_other_requests_keeps_their_params(method: str) -> None:
     params = b'{"name":"a","arguments":{"q":1},"ref":{}}'
     lifted = lift_params(open_message(request_frame("x", params, method)), TOKEN)
     assert lifted is not None
@@ -196,7 +196,7 @@ def test_a_request_that_is_no_tool_call_keeps_all_that_it_says_in_its_stub(metho
 
 
 @pytest.mark.parametrize("token", [b"5", b"null", b"[]", b"true", b'{"a":1}', b"1.5"])
-def test_a_mark_that_is_no_text_is_no_mark(token: bytes) -> None:
+def test_a_mark_must_be_a_string(token: bytes) -> None:
     frame = b'{"id":1,"params":{"_meta":{"' + MARK.encode() + b'":' + token + b"}}}"
     assert find_mark(frame) is None
 
@@ -213,7 +213,7 @@ def test_a_mark_that_is_no_text_is_no_mark(token: bytes) -> None:
         b'{"id":1}',
     ],
 )
-def test_a_mark_elsewhere_than_in_meta_is_no_mark(frame: bytes) -> None:
+def test_a_mark_outside_meta_is_ignored(frame: bytes) -> None:
     assert find_mark(frame) is None
     assert find_mark(memoryview(frame)) is None
 

@@ -12,8 +12,8 @@ from mcp_mirror.core.resolve import find_pointers
 from mcp_mirror.core.result_processing import read_ifc
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.payload.json_rpc import (
-    MOST_VALUES,
-    REST,
+    MAX_VALUES,
+    OTHER_MEMBERS,
     bound_error,
     check_envelope,
     check_request,
@@ -32,8 +32,8 @@ JSON = st.recursive(
     ),
     max_leaves=30,
 )
-MANY = b",".join([b"1"] * (MOST_VALUES + 1))
-MEMBERS = b",".join(b'"%d":1' % index for index in range(MOST_VALUES + 1))
+MANY = b",".join([b"1"] * (MAX_VALUES + 1))
+MEMBERS = b",".join(b'"%d":1' % index for index in range(MAX_VALUES + 1))
 
 
 def commas(value: Any) -> int:
@@ -44,22 +44,22 @@ def commas(value: Any) -> int:
 
 
 @given(JSON, st.integers(1, 20), st.integers(1, 9))
-def test_values_are_counted_however_a_text_is_cut(value: Any, most: int, cut: int) -> None:
+def test_values_are_counted_for_any_step_size(value: Any, most: int, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mcp_mirror.payload.json_rpc._COUNTED", cut)
+        patched.setattr("mcp_mirror.payload.json_rpc._COUNT_STEP", cut)
         assert has_more_values(json.dumps(value).encode(), most) is (commas(value) >= most)
 
 
 @given(st.lists(st.binary(max_size=9), max_size=30), st.integers(1, 12))
-def test_chunks_are_the_same_bytes(segments: list[bytes], size: int) -> None:
+def test_chunks_contain_the_same_bytes(segments: list[bytes], size: int) -> None:
     chunks = list(chunks_of(segments, size))
     assert b"".join(chunks) == b"".join(segments)
     assert all(len(chunk) < 2 * size for chunk in chunks)
     assert all(len(chunk) >= size for chunk in chunks[:-1])
 
 
-def test_members_that_are_not_opened_are_written_as_they_are() -> None:
-    assert join(object_of({"a": b"1", REST: b'"b":2,"c":3'})) == b'{"a":1,"b":2,"c":3}'
+def test_other_members_are_written_unchanged() -> None:
+    assert join(object_of({"a": b"1", OTHER_MEMBERS: b'"b":2,"c":3'})) == b'{"a":1,"b":2,"c":3}'
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(b'"\\udc00rest"', type=str)
 
@@ -78,7 +78,7 @@ def test_members_that_are_not_opened_are_written_as_they_are() -> None:
         (b'{"id":1,"params":{"_meta":{%b}}}' % MEMBERS[:1000], None),
     ],
 )
-def test_what_a_client_sends_beside_arguments_is_small(message: bytes, wrong: str | None) -> None:
+def test_large_params_beside_arguments_are_rejected(message: bytes, wrong: str | None) -> None:
     if wrong is None:
         check_request(message)
     else:
@@ -86,8 +86,8 @@ def test_what_a_client_sends_beside_arguments_is_small(message: bytes, wrong: st
             check_request(message)
 
 
-def test_a_message_that_is_read_whole_has_few_values() -> None:
-    check_envelope(b'{"text":"%b"}' % (b"," * MOST_VALUES), 1 << 20)
+def test_an_envelope_with_many_values_is_rejected() -> None:
+    check_envelope(b'{"text":"%b"}' % (b"," * MAX_VALUES), 1 << 20)
     with pytest.raises(WireError, match="more than 20,000 members and items"):
         check_envelope(b"[%b]" % MANY, 1 << 20)
 
@@ -98,7 +98,7 @@ def test_labels_that_are_too_large_are_the_worst() -> None:
     assert read_ifc(b'{%b,"ifc":{"integrity":"trusted"}}' % MEMBERS) == {"integrity": "trusted"}
 
 
-def test_arguments_with_very_many_texts_like_paths_are_refused() -> None:
+def test_arguments_with_very_many_path_like_texts_are_rejected() -> None:
     path = b'"say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"'
     with pytest.raises(ToolError, match="look like memory paths; 20,000 are accepted"):
         find_pointers(b"[" + b",".join([path] * 20_001) + b"]", frozenset({"say"}))
@@ -108,15 +108,18 @@ def test_arguments_with_very_many_texts_like_paths_are_refused() -> None:
     ("error", "said"),
     [
         (b'{"code":-32000,"message":"no","data":[1]}', {"code": -32000, "message": "no"}),
-        (b'{"code":"x"}', {"code": -32603, "message": "The error is not of JSON-RPC's form."}),
+        (
+            b'{"code":"x"}',
+            {"code": -32603, "message": "The response has an error that is not a JSON-RPC error object."},
+        ),
     ],
 )
-def test_a_long_error_is_read_without_its_data(error: bytes, said: Any) -> None:
+def test_a_short_error_has_no_data(error: bytes, said: Any) -> None:
     short = json.loads(short_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error)))
     assert short == {"jsonrpc": "2.0", "id": 7, "error": said}
 
 
-def test_of_an_error_over_a_million_characters_both_ends_are_read() -> None:
+def test_a_huge_error_message_keeps_its_beginning_and_end() -> None:
     assert bound_error("x" * (1 << 20)) == "x" * (1 << 20)
     bounded = bound_error(f"begins{'x' * (1 << 20)}ends")
     assert bounded.startswith("begins")

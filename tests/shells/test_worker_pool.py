@@ -1,0 +1,103 @@
+"""The worker pool: fair concurrency limits, deadlines and memory limits."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SLEEP = partial(time.sleep, 60)
+ANSWER = partial(abs, -3)
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[WorkerPool]:
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(
+            WorkerPool(child_watchdog, PoolSize(processes=3, per_principal=2, memory=1 << 30))
+        ) as opened:
+            yield opened
+
+
+async def expect_preempted(pool: WorkerPool, principal: str, ended: list[str]) -> None:
+    with pytest.raises(PreemptedError):
+        await pool.run(principal, SLEEP, 60)
+    ended.append(principal)
+
+
+async def test_one_principal_cannot_occupy_all_processes(pool: WorkerPool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(pool.run, "mallory", SLEEP, 60)
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        assert await pool.run("alice", ANSWER, 30) == 3
+        assert await pool.run("alice", ANSWER, 30) == 3
+        assert anyio.current_time() - began < 10
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_long_task_is_preempted_for_another_principal(pool: WorkerPool) -> None:
+    ended: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        for principal in ("mallory", "mallory", "trudy"):
+            tasks.start_soon(expect_preempted, pool, principal, ended)
+        await anyio.wait_all_tasks_blocked()
+        assert await pool.run("alice", ANSWER, 30) == 3
+        assert len(ended) == 1
+        for principal in ("bob", "carol", "dave"):
+            tasks.start_soon(pool.run, principal, SLEEP, 60)
+        with anyio.fail_after(30):
+            while len(ended) < 3:  # noqa: ASYNC110  # three independent tasks append to it
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_task_past_its_deadline_is_killed(pool: WorkerPool) -> None:
+    with pytest.raises(DeadlineError):
+        await pool.run("alice", SLEEP, 0.1)
+    assert await pool.run("alice", ANSWER, 5) == 3
+
+
+async def test_a_deadline_does_not_count_the_start_of_a_process(pool: WorkerPool) -> None:
+    assert await pool.run("alice", ANSWER, 0.2) == 3
+
+
+async def test_a_task_over_the_memory_limit_kills_its_process(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerDiedError):
+        await pool.run("alice", partial(bytearray, 2 << 30), 30)
+    with pytest.raises(WorkerDiedError):
+        await pool.run("alice", partial(os.abort), 30)
+    assert await pool.run("alice", ANSWER, 5) == 3
+
+
+async def test_a_task_waits_no_longer_than_max_wait(pool: WorkerPool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(pool.run, "alice", SLEEP, 60)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(BusyPoolError):
+            await pool.run("alice", ANSWER, 5, 0.1)
+        tasks.cancel_scope.cancel()
+    assert await pool.run("alice", ANSWER, 5) == 3
+
+
+async def test_a_cancelled_waiter_passes_its_place_on(pool: WorkerPool) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(pool.run, "alice", partial(time.sleep, 1), 60)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.05):
+            await pool.run("alice", ANSWER, 5)
+        assert await pool.run("alice", ANSWER, 5) == 3
