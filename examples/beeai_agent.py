@@ -1,6 +1,6 @@
-"""A BeeAI agent, which reaches the tools of `measurements.py` over MCP: its MCP client cannot be beside our SDK.
+"""A BeeAI agent that calls the tools of `measurements.py` over MCP, because its MCP client needs another SDK version.
 
-MIRROR_PYTHON is the Python that has mcp-mirror, and this one has beeai-framework[mcp]:
+MIRROR_PYTHON is a Python with mcp-mirror; this program runs in a Python with beeai-framework[mcp]:
 
 MIRROR_PYTHON=../.venv/bin/python OPENAI_API_BASE=http://127.0.0.1:11434/v1 OPENAI_API_KEY=none MODEL=qwen3 \
 python beeai_agent.py

@@ -1,4 +1,4 @@
-"""A LangChain agent, which is a LangGraph graph, whose tools keep their results in memory.
+"""A LangChain agent (a LangGraph graph) with tools that keep their results in memory.
 
 OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_API_KEY=none MODEL=qwen3 python langchain_agent.py
 """

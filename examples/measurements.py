@@ -1,7 +1,7 @@
-"""Two functions of a program as tools, and an MCP server of `mirror.yaml` beside them, with one memory.
+"""Two functions as tools, and the MCP server of `mirror.yaml`, with one memory.
 
-The examples for frameworks take `mirror` from here. `python measurements.py` serves the same tools to any MCP client
-over standard input and output, for programs that cannot have the library beside them.
+The examples for frameworks import `mirror` from this file. `python measurements.py` serves the same tools to any MCP
+client over stdio, for programs that cannot install the library.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK whose tools keep their results in memory.
+"""An agent of the OpenAI Agents SDK with tools that keep their results in memory.
 
 OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_API_KEY=none MODEL=qwen3 python openai_agents_agent.py
 """

@@ -1,4 +1,4 @@
-"""A pydantic-ai agent whose tools keep their results in memory.
+"""A pydantic-ai agent with tools that keep their results in memory.
 
 OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_API_KEY=none MODEL=qwen3 python pydantic_ai_agent.py
 """

@@ -1,4 +1,4 @@
-"""An MCP server as others write them: it knows nothing of memory paths."""
+"""An ordinary MCP server without knowledge of memory paths."""
 
 from mcp.server.mcpserver import MCPServer
 

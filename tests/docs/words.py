@@ -13,7 +13,16 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 
-TEXTS: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md")
+TEXTS: Final = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/**/*.md",
+    "examples/*.py",
+    "configs/demo.yaml",
+    "docker/*.yaml",
+)
 
 CLEAN_PACKAGES: Final[tuple[str, ...]] = ()
 """Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""

@@ -1,0 +1,69 @@
+"""The notices that the documentation shows are those that the gateway writes."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_pages import ROOT
+
+from mcp_mirror import SyncMirror
+
+CONCEPT = (ROOT / "docs" / "concepts" / "notices.md").read_text(encoding="utf-8")
+NO_PREVIEW = (ROOT / "docs" / "guides" / "no-preview.md").read_text(encoding="utf-8")
+
+
+def masked(text: str) -> str:
+    """Replace the random part of each path."""
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", text)
+
+
+SERVER = """
+from typing import Any
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("search", log_level="ERROR")
+
+
+@server.tool()
+def search() -> dict[str, Any]:
+    return {"summary": "a" * 4100, "hits": [{"text": "b" * 2600} for _ in range(12)]}
+
+
+server.run("stdio")
+"""
+
+
+def open_mirror() -> SyncMirror:
+    mirror = SyncMirror()
+
+    @mirror.tool
+    def list_orders() -> list[dict[str, Any]]:
+        order = {"customer": "a@example.org", "amount_cents": 0, "status": "refunded"}
+        return [{"order_id": number, **order, "amount_cents": 3 * number} for number in range(1500)]
+
+    @mirror.tool
+    def read_log() -> str:
+        return "\n".join(f"{number:05} info request took {number % 7} ms" for number in range(4000))
+
+    @mirror.tool
+    def get_city(name: str) -> dict[str, Any]:
+        return {"name": name, "population": 330000}
+
+    return mirror
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [("list_orders", {}), ("read_log", {}), ("get_city", {"name": "Bonn"})])
+def test_the_page_shows_the_notice_of_a_tool(tool: str, arguments: dict[str, Any]) -> None:
+    with open_mirror() as mirror:
+        notice = mirror.call(f"{tool}_mirrored", arguments).text
+    assert masked(notice).strip() in masked(CONCEPT)
+
+
+def test_the_page_shows_a_notice_without_preview(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    upstream = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "preview": False}
+    with SyncMirror(upstreams={"search": upstream}) as mirror:
+        notice = mirror.call("search_mirrored", {}).text
+    assert masked(notice).strip() in masked(NO_PREVIEW)
