@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +20,18 @@ from mcp_mirror import __version__
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
+from mcp_mirror.gateway.call import Runtime, RuntimeState, Stage
 from mcp_mirror.gateway.contents import LABELS, ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
+from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
+from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.gateway.reply_budget import ReplyBudget
+from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
-from mcp_mirror.memory.tools.table import MemoryTool, own_tools
+from mcp_mirror.memory.tools.table import own_tools
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -53,11 +57,11 @@ from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import PatientListener
-from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.upstreams.dedicated import DedicatedConnections
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamDependencies, UpstreamRegistry
+from mcp_mirror.upstreams.session import Examine, OpenList
 from mcp_mirror.upstreams.upstream import ChangeListeners, DedicatedConnectionPolicy
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
@@ -70,53 +74,93 @@ _AT_START: Final = ("store", "server", "limits", "auth", "audit")
 
 
 @dataclass(frozen=True, slots=True)
+class _StateBuilder:
+    """Builds the state of a gateway from a configuration: at the start, and again at every reload."""
+
+    services: Services
+    shared: StageDependencies
+    dispatch: Dispatcher
+    stages: tuple[Stage, ...] = ()
+    """Stages of the program that runs the gateway."""
+
+    def build(self, config: Config, pins: Pins, catalog: Catalog, *, is_isolated: bool) -> RuntimeState:
+        """Return the state for a configuration.
+
+        Args:
+            config: The configuration.
+            pins: The pinned tool definitions.
+            catalog: The catalog until the upstreams are listed.
+            is_isolated: Several principals use the gateway.
+
+        Raises:
+            ConfigError: A stage that the configuration names cannot be loaded.
+        """
+        services = self.services
+        flows = flows_of(config, is_isolated=is_isolated)
+        stages = build_stages(config, flows, self.shared, self.stages)
+        lifetime = services.writer.lifetime.lifetime
+        return RuntimeState(
+            config=config,
+            pins=pins,
+            flows=flows,
+            own_tools={} if config.is_transparent else own_tools(config.memory_tools, lifetime),
+            contents=ContentCapture(
+                services.writer, config.mirror, services.limits, services.new_id, services.upstreams.may_show, flows
+            ),
+            answer=compose(stages, self.dispatch),
+            catalog=catalog,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Application:
     """A running gateway."""
 
     config: Config
+    """The configuration at the start."""
     gateway: Gateway
     server: MirrorServer
     upstreams: UpstreamRegistry
     notifier: ChangeNotifier
+    builder: _StateBuilder
     audit: AuditFile | None = None
     is_local: bool = False
-    """There is one client, on standard streams."""
+    """The only client is on standard streams."""
 
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
-        """Go on with another configuration: its upstreams, its twins, our own tools. Other calls go on.
+        """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
+
+        Calls that are in progress end under the configuration with which they began.
 
         Args:
-            config: What to serve.
-            pins: What the tools' definitions are held to.
+            config: The configuration.
+            pins: The pinned tool definitions.
 
         Returns:
-            The sections that have changed and take effect at the next start alone.
+            The changed sections that take effect only at the next start.
+
+        Raises:
+            ConfigError: A stage that the configuration names cannot be loaded. Nothing was changed.
         """
-        before, own = self.notifier.config, self.gateway.own_tools
+        runtime = self.gateway.runtime
+        before = runtime.state
+        # A reload never gives one principal the values of another.
+        is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
+        after = self.builder.build(config, pins, before.catalog, is_isolated=is_isolated)
+        runtime.state = replace(after, catalogs=before.catalogs)
         if self.audit:
             self.audit.reopen()
-        handlers = self.server.handlers
-        self.gateway.mirror, self.gateway.is_transparent = config.mirror, config.is_transparent
-        self.gateway.pins = pins
-        self.gateway.memory_tools, self.gateway.sender.conversations.policy = config.memory_tools, config.context
-        self.gateway.sender = replace(self.gateway.sender, estimate=upper_estimator(config.mirror.provider))
-        self.gateway.own_tools = _own_tools(config, self.gateway.writer.lifetime)
-        self.gateway.flows = flows_of(config, is_isolated=self._isolates(config))
-        handlers.contents = replace(handlers.contents, mirror=config.mirror, flows=self.gateway.flows)
-        self.notifier.reach(handlers, config)
+        names = {one.name for one in config.upstreams}
+        self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
         self.upstreams.replace(config.upstreams, config.server.drain)
         for kind in ("tools", "resources", "prompts"):
             self.notifier.changed(kind, None)
         self.notifier.pins_changed()
-        if self.gateway.own_tools.keys() != own.keys():
-            self.notifier.own_changed()
+        if after.own_tools.keys() != before.own_tools.keys():
+            self.notifier.own_tools_changed()
         admits = self.server.admit(config.auth)
-        changed = (name for name in _AT_START if getattr(before, name) != getattr(config, name))
+        changed = (name for name in _AT_START if getattr(before.config, name) != getattr(config, name))
         return tuple(name for name in changed if name != "auth" or not admits)
-
-    def _isolates(self, config: Config) -> bool:
-        """Whether there are several principals: none who was let in by a token is made another's by a reload."""
-        return self.gateway.flows.is_isolated or (config.auth.is_required and not self.is_local)
 
     async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
         """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
@@ -193,20 +237,25 @@ def _listening(host: str, port: int) -> socket.socket:
 
 @asynccontextmanager
 async def open_application(
-    config: Config, *, awaits_client: bool = False, functions: LocalFunctions | None = None
+    config: Config,
+    *,
+    awaits_client: bool = False,
+    functions: LocalFunctions | None = None,
+    stages: Sequence[Stage] = (),
 ) -> AsyncIterator[Application]:
-    """Start everything that a config names; stop it at the end.
+    """Start everything that a configuration names; stop it at the end.
 
     Args:
-        config: What to serve.
-        awaits_client: Upstreams start when the one client has introduced itself, on its behalf.
-        functions: Tools of the program that we run in, beside the upstreams'.
+        config: The configuration.
+        awaits_client: Upstreams start when the only client has introduced itself, on its behalf.
+        functions: Tools of the program that runs the gateway, beside those of the upstreams.
+        stages: Stages of that program, the outermost first.
 
     Raises:
-        ConfigError: The lock file cannot be read.
+        ConfigError: The lock file cannot be read, or a stage cannot be loaded.
         MirrorError: The audit log cannot be written.
     """
-    notifier, pins = ChangeNotifier(), read_pins(config.lock)
+    pins = read_pins(config.lock)
     with ChildWatchdog() as child_watchdog, _auditing(config) as audit:
         async with (
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
@@ -216,64 +265,63 @@ async def open_application(
             _counting(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):
+            # Upstreams, sessions and the store report to the notifier and the gateway, which are made of them.
+            listeners = ChangeListeners(
+                lambda *change: notifier.changed(*change),  # noqa: PLW0108  # made later
+                lambda *update: notifier.updated(*update),  # noqa: PLW0108  # made later
+                lambda upstream: gateway.may_show(upstream),  # noqa: PLW0108  # made later
+            )
             sessions = Sessions(
                 config.server.answer_timeout,
                 time.monotonic,
-                notifier.ended,
+                lambda session: notifier.ended(session),  # noqa: PLW0108  # made later
                 config.server.session_idle,
                 wants_principals=config.auth.is_required,
             )
-            dependencies = _dependencies(config, notifier, sessions, spool, child_watchdog, (schema_workers, scanner))
-            upstreams = UpstreamRegistry(config.upstreams, dependencies, functions)
-            writer = ValueWriter(store, policy, time.time, notifier.kept)
-            estimate = upper_estimator(config.mirror.provider)
-            sender = ReplyBudget(ContextBudgets(config.context, time.monotonic), usage_counter, estimate)
-            gateway = await _gateway_of(
-                config, writer, upstreams, sender, (scanner, queries, schema_workers, spool), pins
+            reading = (schema_workers.examine, scanner.open_list)
+            dependencies = _dependencies(config, listeners, sessions, spool, child_watchdog, reading)
+            services = Services(
+                upstreams=UpstreamRegistry(config.upstreams, dependencies, functions),
+                writer=ValueWriter(store, policy, time.time, lambda owner: notifier.kept(owner)),  # noqa: PLW0108
+                scanner=scanner,
+                queries=queries,
+                schema_workers=schema_workers,
+                spool=spool,
+                limits=config.limits,
+                new_id=uuid4,
+                usage_counter=usage_counter,
+                path_hasher=shorthand_of(config),
+                audit=Audit(audit, config.audit.required),
             )
-            gateway.audit = Audit(audit, config.audit.required)
-            gateway.flows = flows_of(config, is_isolated=config.auth.is_required and not awaits_client)
-            notifier.reach(_handlers_of(gateway, config, sessions, tasks), config)
-            tasks.start_soon(notifier.spread)
+            shared = StageDependencies(
+                audit=services.audit,
+                clock=time.monotonic,
+                path_hasher=services.path_hasher,
+                usage_counter=usage_counter,
+                limiter=_limiter(config.limits.traffic, shows_tokens=config.auth.is_required),
+                budgets=ContextBudgets(config.context, time.monotonic),
+                used_consents=UsedConsents(),
+            )
+            dispatch = Dispatcher(services, lambda: runtime.state)
+            builder = _StateBuilder(services, shared, dispatch, tuple(stages))
+            catalog = Catalog({}, LABELS | OWN_LABELS | await store.labels())
+            is_isolated = config.auth.is_required and not awaits_client
+            runtime = Runtime(builder.build(config, pins, catalog, is_isolated=is_isolated))
+            gateway = Gateway(runtime, services)
+            handlers = _handlers_of(gateway, shared.limiter, sessions, tasks)
+            notifier = ChangeNotifier(runtime, services.upstreams, handlers.subscriptions, handlers.announcements)
+            tasks.start_soon(notifier.run)
             tasks.start_soon(sessions.run)
             tasks.start_soon(notifier.follow)
             tasks.start_soon(usage_counter.follow)
-            async with upstreams.running():
+            async with services.upstreams.running():
                 if not awaits_client:
-                    upstreams.start()
-                server = MirrorServer(notifier.handlers, config.server, config.auth, spool, __version__)
-                yield Application(config, gateway, server, upstreams, notifier, audit, is_local=awaits_client)
+                    services.upstreams.start()
+                server = MirrorServer(handlers, config.server, config.auth, spool, __version__)
+                yield Application(
+                    config, gateway, server, services.upstreams, notifier, builder, audit, is_local=awaits_client
+                )
             tasks.cancel_scope.cancel()
-
-
-async def _gateway_of(
-    config: Config,
-    writer: ValueWriter,
-    upstreams: UpstreamRegistry,
-    sender: ReplyBudget,
-    readers: tuple[FrameScanner, QueryRunner, SchemaWorkers, Spool],
-    pins: Pins,
-) -> Gateway:
-    """The walk, which knows the labels of what is stored already."""
-    scanner, queries, schema_workers, spool = readers
-    return Gateway(
-        upstreams=upstreams,
-        writer=writer,
-        scanner=scanner,
-        queries=queries,
-        schema_workers=schema_workers,
-        spool=spool,
-        mirror=config.mirror,
-        memory_tools=config.memory_tools,
-        limits=config.limits,
-        new_id=uuid4,
-        sender=sender,
-        path_hasher=shorthand_of(config),
-        is_transparent=config.is_transparent,
-        pins=pins,
-        own_tools=_own_tools(config, writer.lifetime),
-        catalog=Catalog({}, LABELS | OWN_LABELS | await writer.store.labels()),
-    )
 
 
 @contextmanager
@@ -302,20 +350,17 @@ async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
 
 def _dependencies(  # what all upstreams are made with
     config: Config,
-    notifier: ChangeNotifier,
+    listeners: ChangeListeners,
     sessions: Sessions,
     spool: Spool,
     child_watchdog: ChildWatchdog,
-    readers: tuple[SchemaWorkers, FrameScanner],
+    reading: tuple[Examine, OpenList],
 ) -> UpstreamDependencies:
     client_info = types.Implementation(name=config.server.name, version=__version__)
-    audience = ChangeListeners(notifier.changed, notifier.updated, notifier.may_show)
     connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
     residency = DedicatedConnectionPolicy(connections, sessions, config.server.session_idle)
-    schema_workers, scanner = readers
-    reading = (schema_workers.examine, scanner.open_list)
     hold, listings = config.server.answer_timeout, _listing_cache(config)
-    return UpstreamDependencies(spool, child_watchdog, client_info, *reading, audience, residency, hold, listings)
+    return UpstreamDependencies(spool, child_watchdog, client_info, *reading, listeners, residency, hold, listings)
 
 
 def _listing_cache(config: Config) -> ListingCache | None:
@@ -326,36 +371,28 @@ def _listing_cache(config: Config) -> ListingCache | None:
     return ListingCache(folder / LISTINGS)
 
 
-def _handlers_of(gateway: Gateway, config: Config, sessions: Sessions, tasks: TaskGroup) -> Handlers:
-    """What answers clients' requests, and tells them of changes in tasks of its own."""
-    relay, traffic = (
-        Relay(gateway.upstreams, gateway.scanner, gateway.may_show, config.limits.max_depth, gateway.owns_uri),
-        config.limits.traffic,
-    )
+def _handlers_of(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
+    """Return the handlers of clients' requests; they notify clients in tasks of this group."""
+    services, traffic = gateway.services, gateway.services.limits.traffic
+    max_depth = services.limits.max_depth
+    relay = Relay(services.upstreams, services.scanner, gateway.may_show, max_depth, gateway.owns_uri)
     return Handlers(
         gateway=gateway,
         relay=relay,
-        contents=ContentCapture(
-            gateway.writer, config.mirror, config.limits, uuid4, gateway.upstreams.may_show, gateway.flows
-        ),
-        subscriptions=Subscriptions(gateway.upstreams, relay, tasks, traffic.subscriptions_per_principal),
+        subscriptions=Subscriptions(services.upstreams, relay, tasks, traffic.subscriptions_per_principal),
         announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        pending_payloads=PendingPayloads(config.limits),
-        admission=_admission(traffic, shows_tokens=config.auth.is_required),
+        pending_payloads=PendingPayloads(services.limits),
+        admission=limiter,
     )
 
 
-def _admission(traffic: TrafficPolicy, *, shows_tokens: bool) -> PerKeyLimiter:
-    """Of each principal's requests."""
+def _limiter(traffic: TrafficPolicy, *, shows_tokens: bool) -> PerKeyLimiter:
+    """Return the rate and concurrency limits of principals."""
     most = traffic.rate(shows_tokens=shows_tokens)
     rate = Limit("calls_per_minute", most) if most else None
     queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
     return PerKeyLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
-
-
-def _own_tools(config: Config, store: StorePolicy) -> Mapping[str, MemoryTool]:
-    return {} if config.is_transparent else own_tools(config.memory_tools, store.lifetime)
 
 
 @asynccontextmanager

@@ -16,14 +16,29 @@ A message is one or two plain sentences: what was wrong, and what to do next.
 
 import traceback
 from collections.abc import Iterator
+from enum import StrEnum
 from math import ceil
 from pathlib import PurePath
 from typing import Self
 
 
+class RefusalReason(StrEnum):
+    """Why the gateway refused a request: the `outcome` of refusals in the audit log and in the log."""
+
+    UNKNOWN_TOOL = "unknown tool"
+    UNKNOWN_PATH = "unknown path"
+    QUARANTINED = "quarantined"
+    INSUFFICIENT_SCOPE = "insufficient scope"
+    FLOW = "flow"
+    CONTEXT_FULL = "context is full"
+    BUSY = "busy"
+
+
 class MirrorError(Exception):
     """The root; its message is written for its reader and holds no secret and no value."""
 
+    reason: RefusalReason | None = None
+    """Why the gateway refused the request; None if something else failed."""
     _log_message: str | None = None
 
     @property
@@ -42,14 +57,18 @@ class ConfigError(MirrorError):
 
 
 class ToolError(MirrorError):
-    """A call that the model can mend; the message says how."""
+    """A call that the model can correct; the message says how."""
+
+    def __init__(self, message: str, reason: RefusalReason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class FlowError(ToolError):
     """A value may not go to a place; nothing of it was read."""
 
     def __init__(self, message: str, flow: str, question: str) -> None:
-        super().__init__(message)
+        super().__init__(message, RefusalReason.FLOW)
         self.flow = flow
         """A name for what was to go where, in whose call."""
         self.question = question

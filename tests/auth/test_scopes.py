@@ -267,7 +267,7 @@ async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
     told: asyncio.Queue[ListChange] = asyncio.Queue()
     call = {"name": "crm_change_mirrored", "arguments": {"kind": "prompts"}}
     async with serving_gateway(scoped) as served, visiting(served.url, "alice") as alice, asyncio.timeout(BOUND):
-        monkeypatch.setattr(served.application.notifier.handlers.announcements, "announce", told.put)
+        monkeypatch.setattr(served.application.notifier.announcements, "announce", told.put)
         assert "changed" in await alice.ask("tools/call", call)
         while (change := await told.get()).kind != "prompts" or change.owner is None:  # it came over her connection
             pass

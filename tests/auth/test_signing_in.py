@@ -22,7 +22,6 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.login import sign_in
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.payload.json_rpc import join
 
 if TYPE_CHECKING:
@@ -67,9 +66,10 @@ async def log_in(config: Path, *scopes: str) -> None:
 
 async def text(application: Application, tool: str, arguments: Any = None) -> str:
     """What a tool answers."""
-    call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
     with anyio.fail_after(BOUND):
-        content = (await application.gateway.call_tool(call))["content"]
+        gateway = application.gateway
+        call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
+        content = (await gateway.call_tool(call))["content"]
     return str(json.loads(join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])
 
 

@@ -36,7 +36,6 @@ from setups import (
 from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
-from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.payload.json_rpc import join, line_of, open_message
 from mcp_mirror.payload.json_spans import locate, members, trim
 
@@ -230,7 +229,7 @@ async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
             await application.upstreams.settle(60)
 
             async def call(tool: str, arguments: dict[str, Any]) -> str:
-                given = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+                given = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
                 content = (await application.gateway.call_tool(given))["content"]
                 blocks = json.loads(join(content) if isinstance(content, tuple) else bytes(content))
                 return str(blocks[0]["text"])

@@ -93,17 +93,10 @@ PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
     ],
 )
 def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result: dict[str, Any]) -> None:
-    digest = process_result(members(**result), order().tightened(), estimate_tokens)
+    digest = process_result(members(**result), order().path_only(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed, digest.captured.shown) == (f"{BASE}\n", (), None)
     assert digest.captured.is_error is result.get("isError", False)
-
-
-def test_what_must_not_be_stored_is_not_even_where_nothing_may_be_shown() -> None:
-    never = CaptureRules("never", inline_budget=20, error_budget=20, wrapped=False)
-    result = members(content=text("ok"))
-    digest = process_result(result, order(rules=never).tightened(), estimate_tokens)
-    assert (digest.members, digest.captured.value) == (result, None)
 
 
 @pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
@@ -158,7 +151,7 @@ def test_a_question_in_a_large_message_is_no_result() -> None:
 @pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
 def test_what_the_model_may_not_see_is_stored_whatever_the_rules_are(result: dict[str, Any], mode: CaptureMode) -> None:
     rules = CaptureRules(mode, inline_budget=20, error_budget=20, wrapped=False)
-    digest = process_result(members(**result), order(rules=rules).hidden(), estimate_tokens)
+    digest = process_result(members(**result), order(rules=rules).path_only(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed) == (f"{BASE}\n", ())
 

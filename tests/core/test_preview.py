@@ -47,7 +47,7 @@ RESULTS: Mapping[str, dict[str, Any]] = {
 
 def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
     told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "wrapped": False, **rules})
-    order = ProcessingOptions(told, style, "say", b"{}", BASE, OTHER, 1 << 16).unshown()
+    order = ProcessingOptions(told, style, "say", b"{}", BASE, OTHER, 1 << 16).without_preview()
     members = {key: json.dumps(value).encode() for key, value in result.items()}
     return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
 

@@ -27,7 +27,6 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.payload.json_rpc import join
 
 HERE = Path(__file__).parent
@@ -166,7 +165,7 @@ class Stage:
 
     async def _call(self, tool: str, arguments: object) -> str:
         """What a model reads; of what was stored, that it was."""
-        call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+        call = self._gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
         try:
             return _text_of(await self._gateway.call_tool(call))
         except RefusedError as error:  # an upstream's own

@@ -9,9 +9,9 @@ import pytest
 
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.errors import FlowError, RefusedError
-from mcp_mirror.gateway.calls import ToolCall
-from mcp_mirror.gateway.consent import Consent, UsedConsents, ask_consent, read_consent, with_consent
+from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.input_required import read_round
+from mcp_mirror.gateway.stages.consent import Consent, ConsentStage, UsedConsents, ask_consent, read_consent
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
@@ -28,18 +28,17 @@ def modern(capabilities: dict[str, Any]) -> NullChannel:
     return NullChannel(Caller("me", capabilities=capabilities))
 
 
-async def refuse_once(consent: Consent) -> Reply:
-    if consent.flow != "f10w":
+async def refuse_once(call: Call) -> Reply:
+    if call.granted_flow != "f10w":
         raise REFUSED
     return {"content": b"[]"}
 
 
 async def asked_in_2026() -> dict[str, Any]:
     """The question, parsed."""
-    call = ToolCall(modern(FORMS), "t", ARGUMENTS)
-    reply = await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once)
+    call = Call(modern(FORMS), "t", ARGUMENTS)
+    reply = await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once)
     parsed: dict[str, Any] = json.loads(join(object_of(reply)))
-    assert call.call_trace.rule == ""
     return parsed
 
 
@@ -70,13 +69,12 @@ async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bo
     asked = await asked_in_2026()
     answers = {} if answer is None else dict.fromkeys(asked["inputRequests"], answer)
     again = read_round(json.dumps(answers).encode(), asked["requestState"])
-    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
+    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
     if allowed:
-        assert await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once) == {"content": b"[]"}
+        assert await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once) == {"content": b"[]"}
         return
     with pytest.raises(FlowError, match=r"No\. The user was asked, and does not allow it\."):
-        await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_once)
-    assert call.call_trace.rule == "flow"
+        await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once)
 
 
 @pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null"])
@@ -89,30 +87,25 @@ def test_answers_that_cannot_be_read_are_no_yes(answers: bytes) -> None:
 async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
     asked = await asked_in_2026()
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
-    other = ToolCall(modern(FORMS), "t", b'{"x": 2}', again=again)
+    other = Call(modern(FORMS), "t", b'{"x": 2}', again=again)
     with pytest.raises(RefusedError):
-        await with_consent(other, UsedConsents(), may_ask=True, serve=refuse_once)
+        await ConsentStage(UsedConsents(), may_ask=True)(other, refuse_once)
 
-    async def refuse_another(consent: Consent) -> Reply:
-        assert consent.flow == "f10w"
+    async def refuse_another(call: Call) -> Reply:
+        assert call.granted_flow == "f10w"
         raise FlowError("Not this.", "0ther", "And this?")
 
-    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
-    reply = json.loads(join(object_of(await with_consent(call, UsedConsents(), may_ask=True, serve=refuse_another))))
+    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
+    reply = json.loads(join(object_of(await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_another))))
     assert "And this?" in json.dumps(reply["inputRequests"])
     with pytest.raises(FlowError):
-        await with_consent(call, UsedConsents(), may_ask=False, serve=refuse_another)
+        await ConsentStage(UsedConsents(), may_ask=False)(call, refuse_another)
 
 
 def test_what_was_allowed_goes_with_an_upstreams_questions_and_is_not_passed_on_to_it() -> None:
-    questions = InputRequired({"a": {"method": "roots/list"}}, {"state": "s"})
-    assert Consent().carried(questions) is questions
-    carried = Consent(flow="f10w").carried(questions).state
-    assert carried is not None
+    assert Consent().round_state == {}
+    carried = {"state": "s", **Consent(flow="f10w").round_state}
     assert {**carried, "flow_once": ""} == {"state": "s", "flow_allowed": "f10w", "flow_once": ""}
-    alone = Consent(flow="f10w").carried(InputRequired({}, None)).state
-    assert alone is not None
-    assert alone.keys() == {"flow_allowed", "flow_once"}
     assert read_consent(InputRound(b"{}", carried), UsedConsents()) == Consent(
         flow="f10w", again=InputRound(b"{}", {"state": "s"})
     )
@@ -124,11 +117,11 @@ def test_what_was_allowed_goes_with_an_upstreams_questions_and_is_not_passed_on_
 async def test_one_answer_lets_one_call_pass() -> None:
     asked, spent = await asked_in_2026(), UsedConsents()
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
-    call = ToolCall(modern(FORMS), "t", ARGUMENTS, again=again)
-    assert await with_consent(call, spent, may_ask=True, serve=refuse_once) == {"content": b"[]"}
-    asked_anew = await with_consent(call, spent, may_ask=True, serve=refuse_once)
+    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
+    assert await ConsentStage(spent, may_ask=True)(call, refuse_once) == {"content": b"[]"}
+    asked_anew = await ConsentStage(spent, may_ask=True)(call, refuse_once)
     assert "inputRequests" in asked_anew
-    round_ = InputRound(b"{}", Consent(flow="f10w").carried(InputRequired({}, {"state": "s"})).state or {})
+    round_ = InputRound(b"{}", {"state": "s", **Consent(flow="f10w").round_state})
     assert read_consent(round_, spent).flow == "f10w"
     assert read_consent(round_, spent) == Consent()
     assert read_consent(InputRound(b"{}", {"flow_allowed": "f10w"}), spent) == Consent()

@@ -1,6 +1,7 @@
 """Accounts of conversations: whose they are, how they begin anew, and that they are bounded and never overdrawn."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def kept(policy: ContextPolicy = POLICY, clock: Clock | None = None) -> ContextB
 
 def spend(conversations: ContextBudgets, conversation: Conversation | None, cost: int, namespace: str = "me") -> int:
     """Make a call that sends so much, if it may; what could be sent before it."""
-    with conversations.hold(namespace, conversation, 1000, lambda: 100) as hold:
+    with conversations.reserve(namespace, conversation, 1000, lambda: 100) as hold:
         left = hold.left
         if hold.widen(cost):
             hold.settle(cost)
@@ -68,15 +69,15 @@ def test_a_conversation_is_what_the_harness_calls_it_else_its_connection(
      {"reset": "yes"}, {"token": 5}],
 )  # fmt: skip
 def test_what_names_no_conversation_is_answered_with_what_is_wanted(said: Any) -> None:
-    with pytest.raises(ToolError, match="wants an id of up to 200 characters, or an object with any of"):
+    with pytest.raises(ToolError, match="must be an id of up to 200 characters, or an object with any of"):
         read_conversation({CONVERSATION: said}, "s-1")
 
 
 def test_without_a_window_or_a_conversation_anything_may_be_sent() -> None:
     for conversations, conversation in ((kept(ContextPolicy()), CHAT), (kept(), None)):
-        with conversations.hold("me", conversation, 10, lambda: 100) as hold:
+        with conversations.reserve("me", conversation, 10, lambda: 100) as hold:
             assert hold.tokens is None
-            assert not hold.is_spent
+            assert not hold.is_exhausted
             assert hold.widen(10**9)
             hold.settle(10**9)
 
@@ -109,14 +110,14 @@ def test_a_harness_says_what_is_in_a_conversation_now_or_that_it_begins_anew() -
 
 def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
     conversations = kept()
-    with pytest.raises(KeyError), conversations.hold("me", CHAT, 1000, lambda: 100):
+    with pytest.raises(KeyError), conversations.reserve("me", CHAT, 1000, lambda: 100):
         raise KeyError
     assert spend(conversations, CHAT, 0) == 7900
 
 
 def test_a_call_under_way_keeps_its_share_when_the_conversation_begins_anew() -> None:
     conversations = kept()
-    with conversations.hold("me", CHAT, 1000, lambda: 100) as hold:
+    with conversations.reserve("me", CHAT, 1000, lambda: 100) as hold:
         assert spend(conversations, Conversation(CHAT.key, 0, begins_anew=True), 0) == 7000
         hold.settle(400)
     assert spend(conversations, CHAT, 0) == 7600
@@ -125,15 +126,15 @@ def test_a_call_under_way_keeps_its_share_when_the_conversation_begins_anew() ->
 def test_another_window_holds_for_conversations_that_go_on() -> None:
     conversations = kept()
     spend(conversations, CHAT, 900)
-    conversations.policy = ContextPolicy(2000, 0.25)
+    conversations = replace(conversations, policy=ContextPolicy(2000, 0.25))
     assert spend(conversations, CHAT, 0) == 500
 
 
 def test_a_call_without_room_for_a_path_is_not_to_be_made() -> None:
     conversations = kept()
     for tokens, spent in ((8000 - MIN_CALL_TOKENS, False), (8000 - MIN_CALL_TOKENS + 1, True), (8000, True)):
-        with conversations.hold("me", Conversation(CHAT.key, tokens, begins_anew=True), 1000, lambda: 100) as hold:
-            assert hold.is_spent is spent
+        with conversations.reserve("me", Conversation(CHAT.key, tokens, begins_anew=True), 1000, lambda: 100) as hold:
+            assert hold.is_exhausted is spent
 
 
 def test_an_operator_hears_of_a_window_that_the_definitions_fill(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +182,7 @@ def test_whatever_is_called_at_once_and_however_large_no_conversation_is_sent_mo
     for step, name, cost, which in calls:
         if step == "begin":
             stack = ExitStack()
-            held = conversations.hold("me", Conversation(("harness", name)), cost, lambda: 100)
+            held = conversations.reserve("me", Conversation(("harness", name)), cost, lambda: 100)
             under_way.append((name, stack.enter_context(held), stack))
         elif under_way:
             of, hold, stack = under_way.pop(which % len(under_way))

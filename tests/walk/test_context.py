@@ -142,7 +142,7 @@ async def test_each_conversation_has_a_window_of_its_own_and_is_between_the_harn
         full.told = {"reset": True}
         assert await full.say(text) == text
         full.told = {"tokens": "many"}
-        assert "`tokens` (how many are in it now)" in await full.say(text)
+        assert "`tokens` (the number that it holds now)" in await full.say(text)
         meta: Any = {CONVERSATION: "c-1", "example.com/other": 7}
         heard = await client.call_tool("hear_mirrored", {"x": "1"}, meta=meta)
         assert isinstance(heard.content[0], TextContent)

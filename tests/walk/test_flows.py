@@ -30,7 +30,6 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import Reply, read_reply
-from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Descriptor, Provenance
 
@@ -58,8 +57,9 @@ class Desk:
     folder: Path
 
     async def reply(self, tool: str, **arguments: Any) -> Reply:
-        call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-        return read_reply(await asyncio.wait_for(self.application.gateway.call_tool(call), BOUND))
+        gateway = self.application.gateway
+        call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+        return read_reply(await asyncio.wait_for(gateway.call_tool(call), BOUND))
 
     async def text(self, tool: str, **arguments: Any) -> str:
         reply = await self.reply(tool, **arguments)
@@ -306,8 +306,9 @@ async def test_no_result_that_the_model_may_not_see_is_shown_in_any_part(desk: A
     mirror = {"expose_originals": True, "resource_links": True, "notice": "paper"}
     async with desk(STRICT, flows=HIDING, mirror=mirror) as user:
         for result in HIDDEN:
-            call = ToolCall(NullChannel(Caller(LOCAL)), tool, json.dumps({"result": json.dumps(result)}).encode())
-            reply = await user.application.gateway.call_tool(call)
+            gateway, arguments = user.application.gateway, {"result": json.dumps(result)}
+            call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
+            reply = await gateway.call_tool(call)
             shown = b"".join(b"".join(part) if isinstance(part, tuple) else bytes(part) for part in reply.values())
             assert b"c4nary" not in shown
             assert b"YzRuYXJ5" not in shown
@@ -332,12 +333,12 @@ async def test_where_nothing_is_stored_what_the_model_may_not_see_is_not_called_
         await application.upstreams.settle(BOUND)
         user = Desk(application, tmp_path)
         said = json.dumps({"content": [{"type": "text", "text": SECRET}]})
-        assert "nothing is stored" in await user.refused("crm_say", result=said)
+        assert "the gateway stores nothing" in await user.refused("crm_say", result=said)
         assert user.calls("crm") == 0
         raised = json.dumps(
             {"content": [{"type": "text", "text": SECRET}], "_meta": {"ifc": {"confidentiality": "private"}}}
         )
-        assert "nothing is stored" in await user.refused("web_say", result=raised)
+        assert "the gateway stores nothing" in await user.refused("web_say", result=raised)
         assert SECRET in await user.text("web_say", result=said)
 
 

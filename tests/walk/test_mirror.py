@@ -206,7 +206,7 @@ async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
         assert len(anew.text) == lengths[0]
         wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
         assert wrong.is_error
-        assert "wants an id of up to" in wrong.text
+        assert "must be an id of up to" in wrong.text
 
 
 async def test_functions_that_are_not_async_do_not_hold_up_the_others() -> None:
@@ -397,9 +397,9 @@ async def test_functions_stay_where_the_configuration_changes() -> None:
     config = Config(store=StorePolicy(kind="memory"))
     async with open_application(config, functions=functions) as application:
         await application.upstreams.settle(BOUND)
-        assert list(application.gateway.catalog.entries) == ["find_mirrored"]
+        assert list(application.gateway.state.catalog.entries) == ["find_mirrored"]
         application.reload(replace(config, mirror=MirrorPolicy(suffix="_twin")), Pins(mode="block"))
-        assert list(application.gateway.catalog.entries) == ["find_twin"]
+        assert list(application.gateway.state.catalog.entries) == ["find_twin"]
 
 
 async def test_each_namespace_has_its_own_memory() -> None:

@@ -15,7 +15,7 @@ from mcp_mirror.cli.run import exit_with_error, load, print_note, run_until_sign
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.gateway.calls import ToolCall
+from mcp_mirror.gateway.call import Call
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.types import Buffer, Segments
@@ -50,14 +50,14 @@ def call(
     """
     loaded = load(config, verbose)
     given = dict(_split_argument(text) for text in arg or ())
-    done: list[tuple[ToolCall, Reply]] = []
+    done: list[tuple[Call, Reply]] = []
 
     async def run() -> None:
         async with open_application(loaded) as application:
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _wait_for_tool(application, tool)
             arguments = read_arguments(given, _schema_of(application, tool))
-            request = ToolCall(NullChannel(Caller(LOCAL)), tool, arguments)
+            request = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, arguments)
             done.append((request, await application.gateway.call_tool(request)))
 
     run_until_signal(run())
@@ -65,7 +65,7 @@ def call(
     result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
         print(block["text"] if block.get("type") == "text" else json.dumps(block))
-    if request.call_trace.path and loaded.store.kind in (None, "memory"):
+    if request.trace.path and loaded.store.kind in (None, "memory"):
         print_note(_VALUE_LOST)
     raise typer.Exit(1 if result.get("isError") else 0)
 
@@ -104,10 +104,10 @@ def _split_argument(text: str) -> tuple[str, str]:
 
 
 def _schema_of(application: Application, tool: str) -> Schema:
-    if own := application.gateway.own_tools.get(tool):
+    if own := application.gateway.state.own_tools.get(tool):
         schema: Schema = own.advert["inputSchema"]
         return schema
-    entry = application.gateway.catalog.entries.get(tool)
+    entry = application.gateway.state.catalog.entries.get(tool)
     return entry.schema if entry else {}
 
 
@@ -116,9 +116,9 @@ async def _wait_for_tool(application: Application, tool: str) -> None:
 
     async def wait(upstream: Upstream) -> None:
         await upstream.settled.wait()
-        if tool in application.gateway.catalog.entries:
+        if tool in application.gateway.state.catalog.entries:
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for upstream in application.upstreams if tool not in application.gateway.own_tools else ():
+        for upstream in application.upstreams if tool not in application.gateway.state.own_tools else ():
             tasks.start_soon(wait, upstream)

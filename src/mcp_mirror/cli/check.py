@@ -102,8 +102,8 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
 
 def report(application: Application) -> list[str]:
     """Print the table of upstreams and twins, and return the problems."""
-    catalog = application.gateway.catalog
-    expect = expected_estimator(application.gateway.mirror.provider)
+    catalog = application.gateway.state.catalog
+    expect = expected_estimator(application.gateway.state.config.mirror.provider)
     table = Table(box=box.SIMPLE)
     for name in ("upstream", "tool"):
         table.add_column(name, overflow="fold")  # people copy whole names
@@ -120,7 +120,7 @@ def report(application: Application) -> list[str]:
         table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{cost:,}", f"{direct:,}", *scopes)
     for finding in catalog.quarantined.values():
         table.add_row(finding.change.upstream, _printable(str(finding.change.tool)), "(quarantined)", "", "")
-    for own in application.gateway.own_tools.values():
+    for own in application.gateway.state.own_tools.values():
         cost = _cost(own.advert, expect)
         own_cost += cost
         table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
@@ -136,7 +136,7 @@ def report(application: Application) -> list[str]:
 
 def _direct_costs(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
     """By upstream and tool, the tokens of each served definition as its server sends it."""
-    served = {(entry.upstream, entry.tool) for entry in application.gateway.catalog.entries.values()}
+    served = {(entry.upstream, entry.tool) for entry in application.gateway.state.catalog.entries.values()}
     return {
         key: _cost(tool, expect)
         for upstream in application.upstreams

@@ -38,13 +38,12 @@ class Reloading:
         """Read the file again and go on with what it says."""
         try:
             config = load_config(self.path, self.environ)
-            pins = read_pins(config.lock)
+            later = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
             self.say(f"mcp-mirror: the configuration is not taken, the old one goes on. {error}")
             return
         for warning in config.warnings:
             self.say(f"mcp-mirror: {warning}")
-        later = self.application.reload(config, pins)
         self.taken(config)
         rest = f" A change of {' and '.join(later)} takes effect at the next start." if later else ""
         self.say(f"mcp-mirror: the configuration is taken.{rest}")

@@ -266,7 +266,10 @@ def _is_within(read: _Result, budget: int, estimate: Estimate) -> bool:
 
 
 def _fits(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
-    if sum(map(len, parts)) > budget * _TOKEN_BYTES:
+    size = sum(map(len, parts))
+    if size <= budget:  # a token has at least one byte
+        return True
+    if size > budget * _TOKEN_BYTES:
         return False
     return sum(_tokens_of(part, estimate) for part in parts) <= budget
 

@@ -5,6 +5,7 @@ The step is the same for a result in memory and for a whole frame in a file, whi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
 from mcp_mirror.settings.limits import MAX_DEPTH
-from mcp_mirror.settings.policies import CaptureMode, NoticeStyle, TokenProvider
+from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Draft
 
@@ -22,9 +23,19 @@ MAX_INDEXED_KEYS: Final = 10_000
 """Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
 
 
+class Visibility(Enum):
+    """What the model may see of a result, and of its upstream's other words."""
+
+    FULL = "full"
+    METADATA = "metadata"
+    """Type, size and keys by position: a value that went into the call may not be previewed."""
+    PATH_ONLY = "path only"
+    """The memory path: the flow policy hides the result, or its conversation has no room for more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessingOptions:
-    """How one call's result is to be read."""
+    """How one call's result is processed."""
 
     rules: CaptureRules
     style: NoticeStyle
@@ -40,8 +51,8 @@ class ProcessingOptions:
     """Whose tokens the budgets are."""
     max_depth: int = MAX_DEPTH
     """Levels of nesting that the message may have."""
-    is_veiled: bool = False
-    """The upstream's words are hidden."""
+    visibility: Visibility = Visibility.FULL
+    """What the model may see of the result."""
     is_upper_bound: bool = False
     """The budgets are bounds of what a conversation has room for, and not what a model is expected to read."""
 
@@ -50,20 +61,14 @@ class ProcessingOptions:
         """Tokens of a text, as the budgets mean them."""
         return (upper_estimator if self.is_upper_bound else expected_estimator)(self.provider)
 
-    def unshown(self) -> "ProcessingOptions":
-        """The same for a result of which the model may be shown nothing."""
+    def without_preview(self) -> "ProcessingOptions":
+        """Return options for a result whose stored value may not be previewed."""
         return replace(self, rules=replace(self.rules, preview=False))
 
-    def hidden(self) -> "ProcessingOptions":
-        """The same for a result that the model may not see: it is stored, and its path alone is told."""
+    def path_only(self) -> "ProcessingOptions":
+        """Return options for a result that is stored whatever the mode, and of which the model sees the path."""
         rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
-        return replace(self, rules=rules, style="opaque")
-
-    def tightened(self) -> "ProcessingOptions":
-        """The same for a result of which nothing may be shown: its path alone, unless it must not be stored."""
-        mode: CaptureMode = "never" if self.rules.mode == "never" else "always"
-        rules = replace(self.rules, mode=mode, inline_budget=0, error_budget=0, passes=False)
-        return replace(self, rules=rules, style="opaque")
+        return replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,10 @@ class ProcessedResult:
     @property
     def ifc(self) -> object:
         """What `_meta.ifc` of the result says of its labels, as JSON read; None where it says nothing."""
-        return read_ifc(self.members.get("_meta") or _ENVELOPE.decode(self.captured.envelope).meta)
+        meta = self.members.get("_meta")
+        if not meta and self.captured.envelope == b"{}":
+            return None
+        return read_ifc(meta or _ENVELOPE.decode(self.captured.envelope).meta)
 
 
 class _Envelope(msgspec.Struct):

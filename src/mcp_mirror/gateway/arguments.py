@@ -1,4 +1,4 @@
-"""The arguments of a call on their way to its tool: values put in, checked, and what of them goes into headers."""
+"""Prepares the arguments of a call for its tool: replaces pointers, validates, and picks the headers' arguments."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,78 +15,76 @@ from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.types import Buffer, JsonToken, Segments
 
-_CHECKED_BYTES: Final = 1 << 18
+_VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
-_AT_ONCE_BYTES: Final = 1 << 17
-"""Values up to this size are put in without leaving the event loop."""
-
+_INLINE_BYTES: Final = 1 << 17
+"""Values up to this size are substituted on the event loop, larger ones in a thread."""
 
 Found = Pointer | EscapedPath | TypedText
-
-
+"""A string of the arguments that is replaced."""
 Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
-"""Returns what is wrong with a tool's arguments, JSON text; None if nothing is, or the upstream is to validate."""
+"""Returns what is wrong with a tool's arguments, JSON text; None if nothing is, or if the upstream validates them."""
 
 
-async def fitted(  # one call's
+async def fit_arguments(  # one call's
     entry: CatalogEntry,
     arguments: Buffer,
     found: tuple[Pointer | EscapedPath, ...],
     values: Mapping[Pointer, Resolved],
     validate: Validate,
     *,
-    tells: bool,
+    may_quote: bool,
 ) -> Segments:
-    """The values in the pointers' places, held against the tool's own schema, so that the model hears what is wrong.
+    """Replace pointers by their values and validate the result against the tool's own schema.
 
-    Arguments that fit with each text read as what it spells, where no text is wanted, go so.
+    If the arguments are not valid, texts are also read as the JSON that they spell, where no text is expected.
 
     Args:
         entry: The tool.
         arguments: A JSON object, as the client sent it.
-        found: What stands in it for something else.
-        values: What pointers stand for.
+        found: The strings that are replaced.
+        values: The values of pointers.
         validate: Validates arguments.
-        tells: An error may say what is in the values.
+        may_quote: An error may quote the values.
 
     Raises:
-        ToolError: They do not fit.
+        ToolError: The arguments do not fit.
     """
-    sent = await _substituted(entry, arguments, found, values)
-    if (wrong := await _wrong_in(entry, sent, validate)) is None:
+    sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
+    if (wrong := await _find_fault(entry, sent, validate)) is None:
         return sent
     spelled = find_typed_texts(arguments, found, types_at(entry.schema))
     if spelled:
-        read = tuple(sorted((*found, *spelled), key=lambda item: item.span.start))
-        changed = await _substituted(entry, arguments, read, values)
-        if await _wrong_in(entry, changed, validate) is None:
+        replaced = tuple(sorted((*found, *spelled), key=lambda item: item.span.start))
+        changed = await _substitute(entry, arguments, replaced, values)
+        if await _find_fault(entry, changed, validate) is None:
             return changed
-    if not tells:
+    if not may_quote:
         wrong = "a value behind a memory path is not as the tool's schema wants it"
     raise ToolError(f"The arguments do not fit tool {entry.name!r}: {wrong}. Correct them and call again.")
 
 
-async def _substituted(
+async def _substitute(
     entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
-    """The values in the pointers' places; large ones may have to be written in another form, which takes a while."""
+    """Replace pointers by their values; large values may need another form, which takes time."""
 
-    def put_in() -> Segments:
+    def replace_all() -> Segments:
         return substitute_pointers(arguments, found, values, types_at(entry.schema))
 
-    large = any(len(value.blob) > _AT_ONCE_BYTES for value in values.values())
-    return await anyio.to_thread.run_sync(put_in) if large else put_in()
+    is_large = any(len(value.blob) > _INLINE_BYTES for value in values.values())
+    return await anyio.to_thread.run_sync(replace_all) if is_large else replace_all()
 
 
-async def _wrong_in(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
-    """What does not fit; None where nothing is wrong, or the upstream is to judge."""
-    if sum(len(segment) for segment in arguments) > _CHECKED_BYTES:
+async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
+    """Return what is wrong; None if nothing is, or if the arguments are left to the upstream."""
+    if sum(map(len, arguments)) > _VALIDATED_BYTES:
         return None
     return await validate(entry, bytes(join(arguments)))
 
 
 def header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
-    """The arguments that are mirrored into HTTP headers, parsed, each in its place."""
+    """Return the arguments that are mirrored into HTTP headers, parsed, each in its place."""
     picked: dict[str, Any] = {}
     text = join(arguments) if entry.headers else b""
     for location in entry.headers:

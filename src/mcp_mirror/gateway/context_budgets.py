@@ -1,7 +1,7 @@
-"""Keeps the accounts of conversations: who may send how much, from the moment that a call begins.
+"""Token accounts of conversations: how much each call may send, from its start on.
 
-By namespace and, within it, by what the harness calls the conversation, else by the connection. They are this
-process's own and go with it. How much is too much, and what is sent instead, is decided elsewhere.
+Accounts are kept by namespace and by the harness's conversation id, or by the connection if there is no id. They live
+in this process only.
 """
 
 import logging
@@ -20,58 +20,60 @@ _logger = logging.getLogger(__name__)
 CONVERSATION: Final = "mcp-mirror/conversation"
 """The member of a call's `_meta` that names the conversation: its id, or an object with `id`, `tokens`, `reset`."""
 
-_MOST: Final = 4096
-"""Conversations of one namespace; one more, and what was used longest ago is forgotten."""
-_IDLE: Final = 86_400.0
-"""Seconds after which a conversation that nobody uses is forgotten."""
-_LONGEST: Final = 200
+_MAX_CONVERSATIONS: Final = 4096
+"""Conversations of one namespace. Above this number the least recently used ones are dropped."""
+_IDLE_SECONDS: Final = 86_400.0
+"""Seconds after which an unused conversation is dropped."""
+_MAX_ID: Final = 200
 """Characters of an id."""
-_WANTED: Final = (
-    f"`{CONVERSATION}` in `_meta` wants an id of up to {_LONGEST} characters, or an object with any of `id`, `reset` "
-    "(true: it begins anew) and `tokens` (how many are in it now)."
+_EXPECTED: Final = (
+    f"`{CONVERSATION}` in `_meta` must be an id of up to {_MAX_ID} characters, or an object with any of `id`, `reset` "
+    "(true: the conversation starts again) and `tokens` (the number that it holds now)."
 )
 
 Key = tuple[str, str]
-"""Who named it (the harness, or the connection), and how."""
+"""Whether the harness or the connection named the conversation, and the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Which conversation a call is of, and what its harness says of it."""
+    """The conversation of a call, and what its harness reports about it."""
 
     key: Key
     tokens: int | None = None
-    """What is in it at least, all told: of calls made at once none knows what the others bring. None: nobody says."""
+    """All tokens in the conversation, at least: concurrent calls do not know each other's. None: not reported."""
     begins_anew: bool = False
-    """Nothing is in it but `tokens`: it is another one under the old name, or was compacted."""
+    """The conversation holds only `tokens`: it was compacted, or another one has taken its id."""
 
     @property
     def going_on(self) -> "Conversation":
-        """The same without what was said of it once."""
+        """The same conversation without its report, which counts once."""
         return Conversation(self.key)
 
 
 def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conversation | None:
-    """Which conversation a call says it is of; None where neither it nor its connection tells.
+    """Return the conversation of a call; None if neither the call nor its connection names one.
 
     Args:
-        meta: The call's.
-        connection: A name for the connection, where it is one client's own.
+        meta: The call's `_meta`.
+        connection: A name of the connection, if it belongs to one client.
 
     Raises:
-        ToolError: What it says is not of the form.
+        ToolError: The member has another form.
     """
-    said = meta.get(CONVERSATION)
-    told = {"id": said} if isinstance(said, str) else {} if said is None else said
-    if not isinstance(told, Mapping) or not told.keys() <= {"id", "tokens", "reset"}:
-        raise ToolError(_WANTED)
-    name: Any = told.get("id")
-    tokens: Any = told.get("tokens")
-    reset: Any = told.get("reset", False)
-    is_named = name is None or (isinstance(name, str) and 0 < len(name) <= _LONGEST)
+    given = meta.get(CONVERSATION)
+    if given is None:
+        return None if connection is None else Conversation(("connection", connection))
+    members = {"id": given} if isinstance(given, str) else given
+    if not isinstance(members, Mapping) or not members.keys() <= {"id", "tokens", "reset"}:
+        raise ToolError(_EXPECTED)
+    name: Any = members.get("id")
+    tokens: Any = members.get("tokens")
+    reset: Any = members.get("reset", False)
+    is_named = name is None or (isinstance(name, str) and 0 < len(name) <= _MAX_ID)
     is_count = tokens is None or (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0)
     if not (is_named and is_count and isinstance(reset, bool)):
-        raise ToolError(_WANTED)
+        raise ToolError(_EXPECTED)
     if name is None and connection is None:
         return None
     key = ("connection", connection or "") if name is None else ("harness", str(name))
@@ -85,112 +87,111 @@ class _LedgerEntry:
     """Seconds, by the clock."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reservation:
-    """What one call may send; and what it sends in place of."""
+    """Tokens that one call may send."""
 
     tokens: int | None = None
-    """None: as much as it will."""
-    stands_for: int = 0
-    """Tokens that the result would have cost that is stored instead of shown."""
-    sent: int = 0
-    """Tokens of the answer that was sent."""
-    _book: _LedgerEntry | None = field(default=None, repr=False)
+    """None: no limit."""
+    _entry: _LedgerEntry | None = field(default=None, repr=False)
 
     @property
-    def is_spent(self) -> bool:
-        """Whether there is no room to tell what a call came to: then it is not made."""
+    def is_exhausted(self) -> bool:
+        """Whether the reservation has no room for any reply, so that nothing may be called."""
         return self.tokens is not None and self.tokens < MIN_CALL_TOKENS
 
     @property
     def left(self) -> int:
-        """Tokens that could be sent at most."""
-        return (self.tokens or 0) + (self._book.account.room if self._book else 0)
+        """Tokens that the call could send at most."""
+        return (self.tokens or 0) + (self._entry.account.room if self._entry else 0)
 
     def admits(self, cost: int) -> bool:
-        """Whether so much may be sent."""
+        """Whether the call may send this many tokens."""
         return self.tokens is None or cost <= self.tokens
 
     def widen(self, cost: int) -> bool:
-        """Hold as much, if there is room; whether so much may be sent."""
-        if self._book is not None and self.tokens is not None and self.tokens < cost <= self.left:
-            self._book.account = self._book.account.reserve(cost - self.tokens)
+        """Reserve this many tokens if the account has room; return whether the call may send them."""
+        if self._entry is not None and self.tokens is not None and self.tokens < cost <= self.left:
+            self._entry.account = self._entry.account.reserve(cost - self.tokens)
             self.tokens = cost
         return self.admits(cost)
 
     def settle(self, cost: int) -> None:
-        """It is sent, and no more is held."""
-        assert self.admits(cost)  # noqa: S101  # the rule that all of this is for
-        if self._book is not None:
-            self._book.account = self._book.account.settle(self.tokens or 0, cost)
-            self._book, self.tokens = None, 0
+        """Count what was sent and release the rest."""
+        assert self.admits(cost)  # noqa: S101  # the invariant of this module
+        if self._entry is not None:
+            self._entry.account = self._entry.account.settle(self.tokens or 0, cost)
+            self._entry, self.tokens = None, 0
 
 
-@dataclass(slots=True)
+UNLIMITED: Final = Reservation()
+"""The reservation of calls without a budget. It never changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContextBudgets:
-    """All accounts."""
+    """The accounts of all conversations. Copies with another policy share them."""
 
     policy: ContextPolicy
-    """May be exchanged at any time."""
     clock: Callable[[], float]
-    """Seconds that only grow."""
-    _books: dict[str, OrderedDict[Key, _LedgerEntry]] = field(default_factory=dict)
+    """Seconds, monotonic."""
+    _accounts: dict[str, OrderedDict[Key, _LedgerEntry]] = field(default_factory=dict)
 
     @contextmanager
-    def hold(
+    def reserve(
         self, namespace: str, conversation: Conversation | None, wanted: int, definitions: Callable[[], int]
     ) -> Iterator[Reservation]:
-        """What a call may send, held until it has sent it or has ended.
+        """Reserve tokens for a call until it settles or ends.
 
         Args:
-            namespace: Whose conversation it is.
-            conversation: Which; None: nothing tells.
-            wanted: Tokens that it may need.
-            definitions: Tells the tokens of what `tools/list` lists, which every conversation begins with.
+            namespace: The namespace of the conversation.
+            conversation: The conversation; None if it is unknown.
+            wanted: Tokens that the call may need.
+            definitions: Returns the tokens of the tool definitions, with which every conversation begins.
         """
         capacity = capacity_of(self.policy)
         if capacity is None or conversation is None:
-            yield Reservation()
+            yield UNLIMITED
             return
-        book = self._open(namespace, conversation, capacity, definitions)
-        tokens = book.account.share(wanted)
-        book.account = book.account.reserve(tokens)
-        hold = Reservation(tokens, _book=book)
+        entry = self._open(namespace, conversation, capacity, definitions)
+        tokens = entry.account.share(wanted)
+        entry.account = entry.account.reserve(tokens)
+        reservation = Reservation(tokens, _entry=entry)
         try:
-            yield hold
+            yield reservation
         finally:
-            hold.settle(0)
+            reservation.settle(0)
 
     def _open(
         self, namespace: str, conversation: Conversation, capacity: int, definitions: Callable[[], int]
     ) -> _LedgerEntry:
-        """The account as the call finds it, after what its harness says of it."""
+        """Return the account, updated by the harness's report."""
         now = self.clock()
-        self._forget(now)
-        books = self._books.setdefault(namespace, OrderedDict())
-        book = books.get(conversation.key)
-        if book is None:
-            book = books[conversation.key] = _LedgerEntry(_begun(capacity, definitions()), now)
+        self._drop_idle(now)
+        accounts = self._accounts.setdefault(namespace, OrderedDict())
+        entry = accounts.get(conversation.key)
+        if entry is None:
+            entry = accounts[conversation.key] = _LedgerEntry(_new_account(capacity, definitions()), now)
         elif conversation.begins_anew:
             sent = definitions() if conversation.tokens is None else conversation.tokens
-            book.account = replace(book.account, sent=sent)
-        sent = max(book.account.sent, conversation.tokens or 0)
-        book.account, book.used = replace(book.account, sent=sent, capacity=capacity), now
-        books.move_to_end(conversation.key)
-        while len(books) > _MOST:
-            books.popitem(last=False)
-        return book
+            entry.account = replace(entry.account, sent=sent)
+        sent = max(entry.account.sent, conversation.tokens or 0)
+        entry.account, entry.used = replace(entry.account, sent=sent, capacity=capacity), now
+        accounts.move_to_end(conversation.key)
+        while len(accounts) > _MAX_CONVERSATIONS:
+            accounts.popitem(last=False)
+        return entry
 
-    def _forget(self, now: float) -> None:
-        """What nobody has used for long; each namespace's stand in the order of their last use."""
-        for namespace, books in tuple(self._books.items()):
-            while books and next(iter(books.values())).used < now - _IDLE:
-                books.popitem(last=False)
-            if not books:
-                del self._books[namespace]
+    def _drop_idle(self, now: float) -> None:
+        """Drop unused accounts; each namespace's are in the order of their last use."""
+        for namespace, accounts in tuple(self._accounts.items()):
+            while accounts and next(iter(accounts.values())).used < now - _IDLE_SECONDS:
+                accounts.popitem(last=False)
+            if not accounts:
+                del self._accounts[namespace]
 
 
-def _begun(capacity: int, definitions: int) -> TokenAccount:
+def _new_account(capacity: int, definitions: int) -> TokenAccount:
     if definitions + MIN_CALL_TOKENS > capacity:
         _logger.warning(
             "The definitions of the tools alone take %d tokens, and `context` leaves %d: no tool can be called.",

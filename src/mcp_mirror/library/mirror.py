@@ -27,11 +27,10 @@ from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.functions.results import media_of, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
-from mcp_mirror.gateway.calls import ToolCall
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.memory.tools.lookup import CONTENTS, find
 from mcp_mirror.memory.tools.save import NewValue, store
-from mcp_mirror.memory.tools.tool import Arguments, Call
+from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
@@ -181,7 +180,9 @@ class Mirror:
 
         async def put_in(application: Application) -> str:
             made = await anyio.to_thread.run_sync(_made_of, value)
-            return (await store(Call(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)).path
+            return (
+                await store(ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)
+            ).path
 
         return await self._within(put_in)
 
@@ -254,11 +255,11 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or there is no such format.
         """
-        gateway = self._application.gateway
-        own = [tool.advert for tool in gateway.own_tools.values()]
+        state = self._application.gateway.state
+        own = [tool.advert for tool in state.own_tools.values()]
         return [
             format_definition(advert, format)
-            for advert in (*(one.advert for one in gateway.catalog.entries.values()), *own)
+            for advert in (*(one.advert for one in state.catalog.entries.values()), *own)
         ]
 
     @property
@@ -362,9 +363,9 @@ async def _call(
 ) -> Reply:
     try:
         given, conversation = _read_arguments(arguments), read_conversation(told, None)
-        call = ToolCall(NullChannel(Caller(namespace)), name, given, conversation=conversation)
-        members = await application.gateway.call_tool(call)
-        return read_reply(members, call.call_trace.path, call.call_trace.envelope)
+        gateway = application.gateway
+        call = gateway.new_call(NullChannel(Caller(namespace)), name, given, conversation=conversation)
+        return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

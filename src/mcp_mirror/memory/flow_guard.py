@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
-from mcp_mirror.errors import FlowError
+from mcp_mirror.errors import FlowError, RefusalReason
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.security.flows import Flows, Refusal, told, written
@@ -38,8 +38,8 @@ class FlowGuard:
     tool: str
     """As clients call it."""
     audit: Audit = SILENT
-    call_trace: CallTrace = field(default_factory=CallTrace)
-    """Told what the call is refused for."""
+    trace: CallTrace = field(default_factory=CallTrace)
+    """Receives the reason of a refusal."""
     consent: str | None = None
     """The one flow that the user lets pass this time."""
 
@@ -129,7 +129,7 @@ class ArgumentLoader:
                     str(found_value.path), found_value.blob, found_value.kind, found_value.preview
                 )
             elif pointer.is_known:
-                self.guard.call_trace.rule = "unknown path"
+                self.guard.trace.reason = RefusalReason.UNKNOWN_PATH
                 raise await unknown_path(self.store, self.guard.namespace, pointer.text)
         return values
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
+from mcp_mirror.errors import RefusalReason
 from mcp_mirror.security.path_hash import PathHasher
 
 Event = Literal["call", "flow", "refusal", "read"]
@@ -102,19 +103,24 @@ SILENT: Final = Audit()
 
 @dataclass(slots=True)
 class CallTrace:
-    """What one call has come to so far."""
+    """Facts about one call, collected on its way."""
 
+    upstream: str = ""
+    """The upstream that was called."""
     path: str | None = None
-    """Of what was stored."""
+    """The memory path of the stored value."""
     envelope: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
-    rule: str = ""
-    """What it was refused for, in a word or two of ours."""
-    sent: int = 0
-    """Tokens of the answer."""
+    """The flow labels of the result."""
+    reason: RefusalReason | None = None
+    """Why the call was refused; None if it was not."""
+    stands_for: int = 0
+    """Tokens of the stored result that a path or a preview replaces."""
+    sent: int | None = None
+    """Tokens of the reply; None if they were not counted yet."""
     kept_out: int = 0
-    """Tokens that the model did not have to read, since a path stands for the value."""
+    """Tokens that the model did not have to read, because a path replaces the value."""
 
 
 def line_of(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

@@ -52,11 +52,24 @@ class Flows:
     upstreams: Mapping[str, PlacePolicy] = field(default_factory=dict)
     is_isolated: bool = False
     """Several principals use the gateway: each place that is in no zone is one of its own."""
+    lowest: Labels = field(init=False, compare=False, repr=False)
+    """The labels of something without a source."""
+    can_hide: bool = field(init=False, compare=False, repr=False)
+    """Whether the policy can hide any value from the model."""
+    can_refuse: bool = field(init=False, compare=False, repr=False)
+    """Whether the policy can refuse any flow."""
+    _labels: dict[str, Labels] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """The labels of results of calls without input values, by upstream."""
 
-    @property
-    def lowest(self) -> Labels:
-        """Of what nobody has written."""
-        return Labels(frozenset(), "trusted", self.policy.levels[0])
+    def __post_init__(self) -> None:
+        """Evaluate once what every call needs."""
+        policy = self.policy
+        can_hide = bool(policy.deny) or policy.model.accepts != _PLAIN.accepts
+        accepts = any(place.accepts != _PLAIN.accepts for place in (policy.files, *self.upstreams.values()))
+        has_zones = policy.default == "deny" and (self.is_isolated or self._has_zones)
+        object.__setattr__(self, "lowest", Labels(frozenset(), "trusted", policy.levels[0]))
+        object.__setattr__(self, "can_hide", can_hide)
+        object.__setattr__(self, "can_refuse", can_hide or accepts or has_zones)
 
     def join(self, *labels: Labels) -> Labels:
         """What a value is that was made of others; of none, the lowest."""
@@ -120,6 +133,10 @@ class Flows:
             given: The join of the values that the call was given.
             ifc: What `_meta.ifc` of the result says, as JSON read; None where it says nothing.
         """
+        if ifc is None and not given.sources:
+            if upstream not in self._labels:
+                self._labels[upstream] = self.join(self.labels_from(upstream), self.lowest)
+            return self._labels[upstream]
         own, lowers = self.labels_from(upstream), self.place(upstream).may_lower
         if ifc is None:
             return self.join(own, given)
@@ -130,11 +147,13 @@ class Flows:
 
     def refusal(self, labels: Labels, to: str) -> Refusal | None:
         """Why a value may not go to a place; None where it may."""
+        if not (self.can_hide if to == MODEL else self.can_refuse):
+            return None
         return next((found for check in _CHECKS if (found := check(self, labels, to))), None)
 
     def may_show(self, labels: Labels) -> bool:
         """Whether the model may see a value."""
-        return self.refusal(labels, MODEL) is None
+        return not self.can_hide or self.refusal(labels, MODEL) is None
 
     def _said(self, ifc: object, before: Labels) -> Labels:
         """Labels with what `_meta.ifc` says in place of what they were; what it says unreadably is the worst.

@@ -1,4 +1,4 @@
-"""Follows what upstreams announce: which tools there are now, which of them are not as pinned, and who is told."""
+"""Follows changes of upstreams: rebuilds catalogs, logs deviations from pins, and notifies clients."""
 
 import logging
 from collections import deque
@@ -12,31 +12,32 @@ import anyio.lowlevel
 
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
+from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.gateway.contents import LABELS
+from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.payload.floods import Steps, finish, take_sliced
 from mcp_mirror.security.pins import Finding
-from mcp_mirror.server.announcements import ListChange
-from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
 
-_SPREAD_PAUSE: Final = 1.0
-"""Seconds between two announcements to clients, however often something changes."""
-_AT_ONCE: Final = 500
-"""Tools up to which catalogs are made at once: 10 ms."""
-_HELD: Final = 100_000
-"""Names for which it is remembered whose they were."""
-_TOLD: Final = 10
-"""Findings that the log is told of at once."""
+_PAUSE: Final = 1.0
+"""Seconds between two rounds of notifications to clients, however often something changes."""
+_INLINE_TOOLS: Final = 500
+"""Catalogs of up to this many tools are rebuilt at once, which takes 10 ms; larger ones in slices."""
+_MAX_RESERVED: Final = 100_000
+"""Names whose owners are remembered."""
+_MAX_LOGGED: Final = 10
+"""Findings that one rebuild logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CatalogRebuild:
-    """Catalogs that are to be made."""
+    """Catalogs that must be rebuilt."""
 
     owners: tuple[str | None, ...]
     upstream: str | None
@@ -45,212 +46,229 @@ class _CatalogRebuild:
 
 @dataclass(frozen=True, slots=True)
 class _RebuiltCatalog:
-    """A catalog that was made, and in what it differs from those that are served."""
+    """A rebuilt catalog, and its differences from those that are served."""
 
     catalog: Catalog
-    told: list[str]
-    """What is not as it was pinned, a sentence each."""
+    deviations: list[str]
+    """Deviations from the pins, one sentence each."""
     is_changed: bool
-    """Clients of the party see a difference."""
+    """The owner's clients see a difference."""
     is_common: bool
-    """It shows what everybody's catalog shows."""
+    """The catalog equals the one that all clients share."""
 
 
 class ChangeNotifier:
-    """A new catalog at once when a list changes, and word of it to clients."""
+    """Serves a new catalog as soon as a list changes, and notifies clients."""
 
-    def __init__(self) -> None:
-        self._handlers: Handlers | None = None
-        self.config = Config()
+    def __init__(
+        self,
+        runtime: Runtime,
+        upstreams: UpstreamRegistry,
+        subscriptions: Subscriptions,
+        announcements: Announcements,
+    ) -> None:
+        """Follow the upstreams of a gateway.
+
+        Args:
+            runtime: The state that a rebuilt catalog replaces.
+            upstreams: All upstreams.
+            subscriptions: The clients' resource subscriptions.
+            announcements: Sends notifications to clients.
+        """
+        self._runtime = runtime
+        self._upstreams = upstreams
+        self._subscriptions = subscriptions
+        self.announcements = announcements
         self._pending: dict[ListChange, None] = {}
-        self._remakings: deque[_CatalogRebuild] = deque()
+        self._rebuilds: deque[_CatalogRebuild] = deque()
         self._is_stale = anyio.Event()
         self._generation = 0
-        """Counts the catalogs that were made at once."""
+        """Counts the catalogs that were rebuilt at once."""
         self._wake = anyio.Event()
-        self._held: dict[str, Origin] = {}
-        self._told: dict[str | None, frozenset[str]] = {}
-        """What the log was told, by party: once, not with every listing."""
+        self._reserved: dict[str, Origin] = {}
+        """The owner of each tool name; a name stays with its owner."""
+        self._logged: dict[str | None, frozenset[str]] = {}
+        """Deviations that were logged, by owner: each is logged once, not with every listing."""
 
     @property
-    def handlers(self) -> Handlers:
-        """Who is told; known before anything is started."""
-        assert self._handlers is not None  # noqa: S101  # `reach` comes first
-        return self._handlers
+    def _state(self) -> RuntimeState:
+        return self._runtime.state
 
-    def reach(self, handlers: Handlers, config: Config) -> None:
-        """Who is told, and by which rules catalogs are made."""
-        gone = {one.name for one in self.config.upstreams} - {one.name for one in config.upstreams}
-        self._held = {name: origin for name, origin in self._held.items() if origin[0] not in gone}
-        self._handlers, self.config = handlers, config
+    def release_names(self, removed: frozenset[str]) -> None:
+        """Free the tool names of upstreams that were removed from the configuration."""
+        self._reserved = {name: origin for name, origin in self._reserved.items() if origin[0] not in removed}
 
     def changed(self, kind: str, owner: str | None, upstream: str | None = None) -> anyio.Event | None:
-        """On a party's connection, or on everybody's, a list has changed: an upstream's, or the configuration.
+        """Handle a changed list, on an owner's connection or for all clients.
+
+        Args:
+            kind: `tools`, `resources` or `prompts`.
+            owner: The owner of the connection; None for the shared one.
+            upstream: The upstream; None if the configuration changed.
 
         Returns:
-            An event that is set once the catalogs show it; None if they do already. Catalogs of many tools are made in
-            slices, so that calls are answered meanwhile.
+            An event that is set when the catalogs are rebuilt; None if they are. Catalogs of many tools are rebuilt in
+            slices, so that calls are answered in between.
         """
         if kind == "tools":
-            return self._remake((owner, *(tuple(self.handlers.gateway.catalogs) if owner is None else ())), upstream)
-        self._tell(ListChange(kind, owner, required=self._required(upstream)))
+            return self._rebuild((owner, *(tuple(self._state.catalogs) if owner is None else ())), upstream)
+        self._enqueue(ListChange(kind, owner, required=self._required_scopes(upstream)))
         return None
 
-    def _remake(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
-        gateway = self.handlers.gateway
-        listings = [one.listing_for(owner) for one in gateway.upstreams for owner in owners]
+    def _rebuild(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
+        listings = [one.listing_for(owner) for one in self._upstreams for owner in owners]
         tools = sum(len(listing.tools) for listing in listings if listing)
-        if tools > _AT_ONCE and upstream != FUNCTIONS:
-            remaking = _CatalogRebuild(owners, upstream)
-            self._remakings.append(remaking)
+        if tools > _INLINE_TOOLS and upstream != FUNCTIONS:
+            rebuild = _CatalogRebuild(owners, upstream)
+            self._rebuilds.append(rebuild)
             self._is_stale.set()
-            return remaking.is_done
+            return rebuild.is_done
         self._generation += 1
-        self._put(owners, upstream, finish(self._compared(owners)))
+        self._serve(owners, upstream, finish(self._compare(owners)))
         return None
 
     async def follow(self) -> None:
-        """Make the catalogs of many tools, those that changed first at first."""
+        """Rebuild the catalogs of many tools, in the order of their changes, until cancelled."""
         while True:
             await self._is_stale.wait()
             self._is_stale = anyio.Event()
-            while self._remakings:
-                remaking = self._remakings.popleft()
+            while self._rebuilds:
+                rebuild = self._rebuilds.popleft()
                 generation = self._generation - 1
-                while generation != self._generation:  # others may have been made meanwhile, of newer listings
+                while generation != self._generation:  # newer listings may have been rebuilt in between
                     generation = self._generation
-                    made = await take_sliced(self._compared(remaking.owners))
-                self._put(remaking.owners, remaking.upstream, made)
-                remaking.is_done.set()
+                    rebuilt = await take_sliced(self._compare(rebuild.owners))
+                self._serve(rebuild.owners, rebuild.upstream, rebuilt)
+                rebuild.is_done.set()
 
-    def _put(self, owners: tuple[str | None, ...], upstream: str | None, made: list[_RebuiltCatalog]) -> None:
-        """Serve other catalogs, and tell clients if they see a difference."""
-        for owner, one in zip(owners, made, strict=True):
-            self._serve(owner, one)
-        if any(one.is_changed for one in made):
-            self._tell(ListChange("tools", owners[0], required=self._required(upstream)))
+    def _serve(self, owners: tuple[str | None, ...], upstream: str | None, rebuilt: list[_RebuiltCatalog]) -> None:
+        """Serve other catalogs, and notify clients if they see a difference."""
+        for owner, one in zip(owners, rebuilt, strict=True):
+            self._record_findings(owner, one)
+            self._swap(owner, one)
+        if any(one.is_changed for one in rebuilt):
+            self._enqueue(ListChange("tools", owners[0], required=self._required_scopes(upstream)))
 
-    def _required(self, upstream: str | None) -> tuple[str, ...]:
-        found = (one.policy for one in self.handlers.gateway.upstreams if one.policy.name == upstream)
+    def _swap(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
+        """Replace the state by one with this catalog."""
+        state = self._state
+        before = state.catalogs.get(owner or "", state.catalog)
+        # Values of tools that are gone can still be read, so their labels stay.
+        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS)
+        if owner is None:
+            self._runtime.state = replace(state, catalog=catalog)
+            return
+        others = {name: one for name, one in state.catalogs.items() if name != owner}
+        catalogs = others if rebuilt.is_common else {**others, owner: catalog}
+        if rebuilt.is_common and len(others) == len(state.catalogs):
+            return
+        self._runtime.state = replace(state, catalogs=catalogs)
+
+    def _required_scopes(self, upstream: str | None) -> tuple[str, ...]:
+        found = (one.policy for one in self._upstreams if one.policy.name == upstream)
         return next((policy.required_scopes for policy in found), ())
 
-    def _tell(self, change: ListChange) -> None:
+    def _enqueue(self, change: ListChange) -> None:
         self._pending[change] = None
         self._wake.set()
 
     def pins_changed(self) -> None:
-        """Tools are held to other pins: so are those that a party sees on its own connection alone."""
-        links = (link for upstream in self.handlers.gateway.upstreams for link in upstream.connections)
-        for name in dict.fromkeys(link.owner.name for link in links):
+        """Rebuild all catalogs for other pins, also those of single owners."""
+        connections = (one for upstream in self._upstreams for one in upstream.connections)
+        for name in dict.fromkeys(one.owner.name for one in connections):
             if name is not None:
-                self._remake((name,))
+                self._rebuild((name,))
 
-    def own_changed(self) -> None:
-        """We have other tools of our own."""
-        self._tell(ListChange("tools"))
+    def own_tools_changed(self) -> None:
+        """Notify clients that the gateway has other tools of its own."""
+        self._enqueue(ListChange("tools"))
 
     def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """A resource was updated."""
-        self.handlers.subscriptions.updated(upstream, owner, uri, params)
-
-    def may_show(self, upstream: str) -> bool:
-        """See `Gateway.may_show`."""
-        return self.handlers.gateway.may_show(upstream)
+        """Notify subscribers that a resource was updated."""
+        self._subscriptions.updated(upstream, owner, uri, params)
 
     def kept(self, namespace: str) -> None:
-        """A value was stored: it is a resource of ours, which nobody but its owner is to hear of."""
-        self._tell(ListChange("resources", namespace=namespace))
+        """Notify the owner of a new value, which is a resource that only the owner may see."""
+        self._enqueue(ListChange("resources", namespace=namespace))
 
-    def _made(self, owner: str | None) -> Steps[Catalog]:
-        """Put a catalog together, in steps."""
-        gateway, config = self.handlers.gateway, self.config
-        said = ((one.policy, one.listing_for(owner)) for one in gateway.upstreams)
-        listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in said)
+    def _build(self, owner: str | None) -> Steps[Catalog]:
+        """Build a catalog, in steps."""
+        config, pins = self._state.config, self._state.pins
+        policies = ((one.policy, one.listing_for(owner)) for one in self._upstreams)
+        listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
         rules = CatalogRules(
             config.mirror,
             () if config.is_transparent else TOOLS,
             transparent=config.is_transparent,
-            pins=gateway.pins,
-            held=self._held,
+            pins=pins,
+            held=self._reserved,
         )
         catalog = yield from build_catalog(listed, rules)
-        return replace(catalog, findings=(*catalog.findings, *self._instructions()))
+        return replace(catalog, findings=(*catalog.findings, *self._judge_instructions()))
 
-    def _compared(self, owners: tuple[str | None, ...]) -> Steps[list[_RebuiltCatalog]]:
-        """Put catalogs together, and compare them with those that are served, in steps."""
-        gateway, common, made = self.handlers.gateway, self.handlers.gateway.catalog, list[_RebuiltCatalog]()
+    def _compare(self, owners: tuple[str | None, ...]) -> Steps[list[_RebuiltCatalog]]:
+        """Build catalogs and compare them with those that are served, in steps."""
+        common, rebuilt = self._state.catalog, list[_RebuiltCatalog]()
         for owner in owners:
-            catalog = yield from self._made(owner)
-            is_changed = yield from _differ(catalog, gateway.catalogs.get(owner or "", gateway.catalog))
+            catalog = yield from self._build(owner)
+            is_changed = yield from _differ(catalog, self._state.catalogs.get(owner or "", self._state.catalog))
             if owner is None:
                 common = catalog
             is_common = owner is None or not (yield from _differ(catalog, common))
-            told = []
+            deviations = []
             for finding in catalog.findings:
                 yield
-                told.append(finding.sentence)
+                deviations.append(finding.sentence)
             is_common = is_common and catalog.quarantined.keys() == common.quarantined.keys()
-            made.append(_RebuiltCatalog(catalog, told, is_changed=is_changed, is_common=is_common))
-        return made
+            rebuilt.append(_RebuiltCatalog(catalog, deviations, is_changed=is_changed, is_common=is_common))
+        return rebuilt
 
-    def _serve(self, owner: str | None, made: _RebuiltCatalog) -> None:
-        """Serve a catalog."""
-        gateway = self.handlers.gateway
-        self._note(owner, made)
-        before = gateway.catalogs.get(owner or "", gateway.catalog)
-        # What a tool that has gone once stored is still ours to find, or to miss.
-        catalog = replace(made.catalog, labels=made.catalog.labels | before.labels | LABELS | OWN_LABELS)
-        if owner is None:
-            gateway.catalog = catalog
-        elif made.is_common:
-            gateway.catalogs.pop(owner, None)
-        else:
-            gateway.catalogs[owner] = catalog
-
-    def _instructions(self) -> list[Finding]:
-        """What upstreams say of themselves otherwise than it was pinned."""
-        pins, upstreams = self.handlers.gateway.pins, self.handlers.gateway.upstreams
-        found = [pins.judge_instructions(one.policy, one.listing.instructions) for one in upstreams if one.listing]
+    def _judge_instructions(self) -> list[Finding]:
+        """Return the upstreams whose instructions differ from the pinned ones."""
+        judge = self._state.pins.judge_instructions
+        found = [judge(one.policy, one.listing.instructions) for one in self._upstreams if one.listing]
         return [finding for finding in found if finding]
 
-    def _note(self, owner: str | None, made: _RebuiltCatalog) -> None:
-        """Remember whose each name is, and tell the log what is not as it was pinned."""
-        origins = made.catalog.origins
-        self._held |= origins
-        if len(self._held) > _HELD:  # what is listed no more goes first, or upstreams could make others' names free
-            idle = (name for name in tuple(self._held) if name not in origins)
-            for name in islice(idle, len(self._held) - _HELD):
-                del self._held[name]
-        known = self._told.get(None, frozenset()) | self._told.get(owner, frozenset())
-        told = made.told
-        self._told.pop(owner, None)
-        self._told |= {owner: frozenset(told)} if told else {}
-        new = [sentence for sentence in told if sentence not in known]
-        for sentence in new[:_TOLD]:
+    def _record_findings(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
+        """Reserve the names of a catalog for their owners, and log its new deviations from the pins."""
+        origins = rebuilt.catalog.origins
+        self._reserved |= origins
+        if len(self._reserved) > _MAX_RESERVED:  # unlisted names go first, or upstreams could free others' names
+            idle = (name for name in tuple(self._reserved) if name not in origins)
+            for name in islice(idle, len(self._reserved) - _MAX_RESERVED):
+                del self._reserved[name]
+        known = self._logged.get(None, frozenset()) | self._logged.get(owner, frozenset())
+        self._logged.pop(owner, None)
+        self._logged |= {owner: frozenset(rebuilt.deviations)} if rebuilt.deviations else {}
+        new = [sentence for sentence in rebuilt.deviations if sentence not in known]
+        for sentence in new[:_MAX_LOGGED]:
             _logger.warning("%s", sentence)
-        if len(new) > _TOLD:
-            _logger.warning("And %d more. `mcp-mirror check` names them.", len(new) - _TOLD)
+        if len(new) > _MAX_LOGGED:
+            _logger.warning("And %d more. `mcp-mirror check` names them.", len(new) - _MAX_LOGGED)
 
     def ended(self, session: str) -> None:
-        """A client has gone: so does what was its alone."""
-        self.handlers.gateway.upstreams.end_session(session)
-        self.handlers.gateway.catalogs.pop(session, None)
-        self._told.pop(session, None)
-        self.handlers.subscriptions.forget_session(session)
+        """Drop what belonged to a session that has ended."""
+        self._upstreams.end_session(session)
+        state = self._state
+        if session in state.catalogs:
+            catalogs = {owner: catalog for owner, catalog in state.catalogs.items() if owner != session}
+            self._runtime.state = replace(state, catalogs=catalogs)
+        self._logged.pop(session, None)
+        self._subscriptions.forget_session(session)
 
-    async def spread(self) -> None:
-        """Tell clients, however many changes there were meanwhile, once."""
+    async def run(self) -> None:
+        """Notify clients of changes, once for all changes of a pause, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             pending, self._pending = self._pending, {}
             for change in pending:
-                await self.handlers.announcements.announce(change)
-            await anyio.sleep(_SPREAD_PAUSE)
+                await self.announcements.announce(change)
+            await anyio.sleep(_PAUSE)
 
 
 def _differ(one: Catalog, other: Catalog) -> Steps[bool]:
-    """Whether clients see a difference, in steps of one tool."""
+    """Return whether clients see a difference, in steps of one tool."""
     if one.entries.keys() != other.entries.keys():
         return True
     for name, entry in one.entries.items():

@@ -21,9 +21,7 @@ from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, Kind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, error_reply
 from mcp_mirror.core.schema import Schema
-from mcp_mirror.errors import BusyError, MirrorError, RefusedError, StoreError, ToolError
-from mcp_mirror.gateway.calls import ToolCall
-from mcp_mirror.gateway.contents import ContentCapture
+from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
@@ -52,8 +50,9 @@ _PIECE: Final = 1 << 18
 _LARGEST_META: Final = 1 << 16
 """Bytes of a result's `_meta` that clients get."""
 
-_UNCOUNTED: Final = frozenset({"subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
-"""Requests that last, which have a bound of their own; and those that make less to do."""
+_UNLIMITED: Final = frozenset({"tools/call", "subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
+"""Requests whose handlers are not limited here: the call pipeline limits tool calls, streams have a limit of their
+own, and the others reduce work."""
 _STATUS: Final = {
     "uri": STATUS_URI,
     "name": "upstreams",
@@ -69,7 +68,6 @@ class Handlers:
 
     gateway: Gateway
     relay: Relay
-    contents: ContentCapture
     subscriptions: Subscriptions
     announcements: Announcements
     sessions: Sessions
@@ -106,7 +104,7 @@ class Handlers:
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
-        await upstreams.settle_listings(self.gateway.mirror.startup_wait, caller)
+        await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
         catalog = self.gateway.catalog_for(caller)
         hints = [hint for one in upstreams.visible_to(caller) if one.listing for hint in one.listing.hints]
         ttl, scope = join_cache_hints(hints)
@@ -115,7 +113,7 @@ class Handlers:
         return self.pending_payloads.stub(stub, {"tools": tools})
 
     def _own_tools(self) -> list[dict[str, Any]]:
-        return [tool.advert for tool in self.gateway.own_tools.values()]
+        return [tool.advert for tool in self.gateway.state.own_tools.values()]
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = meta_of(context), self.exchange_of(context)
@@ -124,13 +122,20 @@ class Handlers:
             conversation = read_conversation(meta, _connection_of(context, channel))
         except ToolError as error:
             return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta)
-        arguments = given.get("arguments", b"{}")
-        if schema := self.gateway.catalog_for(channel.caller).header_schema(params.name):
-            _check_headers(schema, arguments, context)
         again = read_round(given.get("inputResponses"), params.request_state)
         if again and conversation:
             conversation = conversation.going_on
-        call = ToolCall(channel, params.name, arguments, passed_on(context), again, conversation)
+        call = self.gateway.new_call(
+            channel,
+            params.name,
+            given.get("arguments", b"{}"),
+            meta=passed_on(context),
+            again=again,
+            conversation=conversation,
+            is_limited=True,
+        )
+        if schema := call.catalog.header_schema(call.name):
+            _check_headers(schema, call.arguments, context)
         return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
@@ -140,13 +145,13 @@ class Handlers:
         members: dict[str, Buffer | Segments] = {}
         listed = None if cursor else await self.relay.list_all("resources", channel)
         items: list[Segments] = list(listed.items) if listed else []
-        if not self.gateway.is_transparent:
+        if not self.gateway.state.config.is_transparent:
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
             stored, more = await self._list_stored(channel.caller.namespace, cursor)
             items += [(one,) for one in stored]
             members |= {"nextCursor": msgspec.json.encode(more)} if more else {}
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
-        if not self.gateway.is_transparent:  # the caller's own values are among them
+        if not self.gateway.state.config.is_transparent:  # the caller's own values are among them
             hints = {"ttlMs": 0, "cacheScope": "private"}
         return self.pending_payloads.stub({"resources": [], **hints}, {**members, "resources": array_of(items)})
 
@@ -162,7 +167,7 @@ class Handlers:
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
         await self._settled(context)
-        own = [] if self.gateway.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
+        own = [] if self.gateway.state.config.is_transparent else [(msgspec.json.encode(TEMPLATE),)]
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
@@ -172,7 +177,9 @@ class Handlers:
         return await self._list("prompts", context, [])
 
     async def _settled(self, context: Context) -> None:
-        await self.gateway.upstreams.settle(self.gateway.mirror.startup_wait, self.sessions.caller_of(context))
+        await self.gateway.upstreams.settle(
+            self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
+        )
 
     async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         listed = await self.relay.list_all(kind, self.exchange_of(context))
@@ -203,7 +210,9 @@ class Handlers:
         else:
             relayed = await self.relay.read_resource(uri, asking)
             self._audited(asking, "resources/read", relayed.place.upstream)
-            reply = await self.contents.resource(relayed.members, asking.channel.caller.namespace, relayed.place)
+            reply = await self.gateway.state.contents.resource(
+                relayed.members, asking.channel.caller.namespace, relayed.place
+            )
         return self._stub({"contents": []}, reply, meta_of(context))
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
@@ -211,7 +220,9 @@ class Handlers:
         await self._settled(context)
         relayed = await self.relay.get_prompt(params.name, asking)
         self._audited(asking, "prompts/get", relayed.place.upstream)
-        reply = await self.contents.prompt(relayed.members, asking.channel.caller.namespace, relayed.place)
+        reply = await self.gateway.state.contents.prompt(
+            relayed.members, asking.channel.caller.namespace, relayed.place
+        )
         return self._stub({"messages": []}, reply, meta_of(context))
 
     def _audited(self, asking: RelayRequest, method: str, upstream: str) -> None:
@@ -278,14 +289,12 @@ class Handlers:
         async def answer(context: Context, params: Any) -> Any:
             try:
                 who = self.sessions.namespace_of(context)
-                if method in _UNCOUNTED:
+                if method in _UNLIMITED:
                     return await handler(context, params)
                 async with self.admission.admitted(who, who, "This client"):
                     return await handler(context, params)
             except BusyError as error:
-                self.gateway.audit.write(AuditRecord("refusal", who, method, "busy"))
-                if method == "tools/call":  # models read these, and not those of JSON-RPC
-                    return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta_of(context))
+                self.gateway.audit.write(AuditRecord("refusal", who, method, RefusalReason.BUSY))
                 raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after}) from None
             except MirrorError as error:
                 _raise(error)

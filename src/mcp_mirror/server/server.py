@@ -139,7 +139,7 @@ class MirrorServer:
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
-        await gateway.upstreams.settle_listings(min(_GREETING_WAIT, gateway.mirror.startup_wait), caller)
+        await gateway.upstreams.settle_listings(min(_GREETING_WAIT, gateway.state.config.mirror.startup_wait), caller)
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK hands on what it has serialised
         greeting = {**result, "capabilities": self._capabilities(caller)}
@@ -147,7 +147,7 @@ class MirrorServer:
 
     def _capabilities(self, caller: Caller) -> Mapping[str, Any]:
         """What we, and the upstreams that a caller may see, can do together."""
-        relay, transparent = self.handlers.relay, self.handlers.gateway.is_transparent
+        relay, transparent = self.handlers.relay, self.handlers.gateway.state.config.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
         if not transparent or relay.may_offer("resources", caller):
             subscribe = relay.may_offer("resources", caller, "subscribe")
@@ -171,10 +171,14 @@ class MirrorServer:
     def instructions(self, caller: Caller) -> str:
         """Ours, and what each upstream that a caller may see says of itself, bounded."""
         gateway = self.handlers.gateway
-        which = f"whose name ends with {gateway.mirror.suffix}" if gateway.mirror.suffix else "here"
-        tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.own_tools]
-        own = "" if gateway.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        told = (_introduce(one, gateway.pins) for one in gateway.upstreams.visible_to(caller))
+        which = (
+            f"whose name ends with {gateway.state.config.mirror.suffix}"
+            if gateway.state.config.mirror.suffix
+            else "here"
+        )
+        tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.state.own_tools]
+        own = "" if gateway.state.config.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
+        told = (_introduce(one, gateway.state.pins) for one in gateway.upstreams.visible_to(caller))
         parts = [self._policy.instructions or "", own, *told]
         return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
 

@@ -11,7 +11,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_given
 from mcp_mirror.memory.tools.read import ask
 from mcp_mirror.memory.tools.save import NewValue, keep
-from mcp_mirror.memory.tools.tool import Arguments, Call, Content, text_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
 from mcp_mirror.query.select import explain_text, json_held_by, select
 from mcp_mirror.security.sanitize import as_json_string
@@ -49,7 +49,7 @@ class Select:
         return ToolError(f"{error} {reason}") if reason else error
 
 
-async def query(call: Call) -> Content:
+async def query(call: ToolInput) -> Content:
     """What an expression finds: shown if it is small, else stored."""
     memory = call.memory
     found_value = await find_given(call)
@@ -75,7 +75,7 @@ _SHOWN: Final = 1 << 20
 """Bytes past which nothing is shown, whatever it would cost."""
 
 
-async def edit(call: Call) -> Content:
+async def edit(call: ToolInput) -> Content:
     """A new value from an old one."""
     change = _change(call.given)
     found_value = await find_given(call)
@@ -107,7 +107,7 @@ def _change(given: Arguments) -> Query[Pieces]:
     return Replace(given.text("old_text"), given.text("new_text"), given.flag("all"))
 
 
-async def put(call: Call) -> Content:
+async def put(call: ToolInput) -> Content:
     """Store what the model says."""
     value = call.given.json("value")
     return await keep(call, NewValue((value,), is_shown=False, is_said=value[:1] == b'"', size=len(value)))

@@ -15,7 +15,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_given
 from mcp_mirror.memory.tools.roots import Roots
 from mcp_mirror.memory.tools.save import NewValue, keep
-from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
 from mcp_mirror.query.texts import is_text, pieces_of
@@ -28,12 +28,12 @@ _QUANTUM: Final = 4
 """Characters of base64 that stand for whole bytes."""
 
 
-async def import_file(call: Call) -> Content:
+async def import_file(call: ToolInput) -> Content:
     """A file's text, or its bytes as base64, as a value."""
     return await keep(call, NewValue(_literal(call), source=FILES, is_shown=False, is_said=True))
 
 
-def _literal(call: Call) -> Iterator[Buffer]:
+def _literal(call: ToolInput) -> Iterator[Buffer]:
     """The file as a JSON string."""
     name, most = call.given.text("file"), call.memory.limits.max_message_bytes
     with Roots(call.memory.tools.roots).reading(name) as file:
@@ -75,7 +75,7 @@ def _pieces(file: int) -> Iterator[bytes]:
             yield piece
 
 
-async def export_file(call: Call) -> Content:
+async def export_file(call: ToolInput) -> Content:
     """A value in a file: a text as it is, a binary value as its bytes, anything else as its JSON."""
     found_value = await find_given(call, FILES)
     name, overwrite = call.given.text("file"), call.given.flag("overwrite")

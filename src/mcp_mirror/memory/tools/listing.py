@@ -6,7 +6,7 @@ from typing import Final
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
-from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
 from mcp_mirror.memory.value_lookup import unknown_path
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
@@ -21,7 +21,7 @@ _FOOTER: Final = 300
 """Characters kept for what is said below the lines."""
 
 
-async def list_values(call: Call) -> Content:
+async def list_values(call: ToolInput) -> Content:
     """The caller's own values, the newest first, a page at a time."""
     tool = call.given.text("tool")
     page = await _page(call, tool_label(tool) if tool else "")
@@ -38,7 +38,7 @@ async def list_values(call: Call) -> Content:
     return text_content("\n".join((*lines, *more, traffic)))
 
 
-async def _page(call: Call, label: str) -> tuple[Descriptor, ...]:
+async def _page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
     """A page, and the first value behind it where there is one."""
     path = read_path(call.given.text("after")) if call.given.has("after") else None
     if path is None and call.given.has("after"):
@@ -60,7 +60,7 @@ def _fitting(lines: list[str], budget: Budget) -> list[str]:
     return lines
 
 
-async def _nothing(call: Call, tool: str, told: StoreStats) -> str:
+async def _nothing(call: ToolInput, tool: str, told: StoreStats) -> str:
     if not told.values:
         return "Nothing is stored yet."
     labels = [as_json_string(one, _NAME) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]]
@@ -72,7 +72,7 @@ def _line(one: Descriptor) -> str:
     return f'"{one.base}" {one.kind}, {human_bytes(one.size)}, {stored}'
 
 
-async def forget(call: Call) -> Content:
+async def forget(call: ToolInput) -> Content:
     """Delete a value."""
     text = call.given.text(PATH)
     path = read_path(text)

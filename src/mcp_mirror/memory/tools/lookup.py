@@ -6,7 +6,7 @@ import msgspec
 
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.tool import Call, Content, Memory
+from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, bases_in_notice, parse_path, strip_wrapping
@@ -34,7 +34,7 @@ _LISTED_BYTES: Final = 1 << 20
 """Largest object whose keys are listed where it is too large to be answered."""
 
 
-async def retrieve(call: Call) -> Content:
+async def retrieve(call: ToolInput) -> Content:
     """The value itself."""
     found_value = await bring_back(call.memory, call.namespace, call.given.text(PATH), call.tool)
     if found_value.kind == "binary" and len(found_value.blob) <= _MEDIA_BYTES:
@@ -77,7 +77,7 @@ def text_of(found_value: FoundValue) -> Buffer:
     return found_value.blob if found_value.kind == "text" else msgspec.json.encode(str(found_value.blob, "utf-8"))
 
 
-async def find_given(call: Call, to: str = MODEL) -> FoundValue:
+async def find_given(call: ToolInput, to: str = MODEL) -> FoundValue:
     """The value that a call names.
 
     Raises:

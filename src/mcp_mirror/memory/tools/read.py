@@ -6,7 +6,7 @@ from typing import Final, TypeVar, cast
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_given
-from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.shape import Shape
@@ -27,7 +27,7 @@ _HITS: Final = 30
 _MOST_HITS: Final = 1000
 
 
-async def describe(call: Call) -> Content:
+async def describe(call: ToolInput) -> Content:
     """What a value is, and where it came from."""
     found_value = await find_given(call)
     memory = call.memory
@@ -55,7 +55,7 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-async def read(call: Call) -> Content:
+async def read(call: ToolInput) -> Content:
     """A window on a value."""
     given = call.given
     limit = given.number("limit") if given.has("limit") else None
@@ -68,7 +68,7 @@ async def read(call: Call) -> Content:
     return text_content(await ask(call, await find_given(call), window))
 
 
-async def grep(call: Call) -> Content:
+async def grep(call: ToolInput) -> Content:
     """Where in a value a pattern matches."""
     given = call.given
     found_value = await find_given(call)
@@ -83,7 +83,7 @@ async def grep(call: Call) -> Content:
     return text_content(await ask(call, found_value, search))
 
 
-async def ask(call: Call, found_value: FoundValue, query: Query[Answer]) -> Answer:
+async def ask(call: ToolInput, found_value: FoundValue, query: Query[Answer]) -> Answer:
     """Look into a value, wherever that is best done."""
     memory = call.memory
     return await memory.queries.run(found_value.blob, found_value.file, query, memory.tools.timeout, call.namespace)

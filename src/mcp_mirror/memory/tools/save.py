@@ -11,7 +11,7 @@ import anyio.to_thread
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.memory.tools.tool import Call, Content, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.framing import Overlong
@@ -58,7 +58,7 @@ class SavedValue(NamedTuple):
     notice: str
 
 
-async def keep(call: Call, made: NewValue) -> Content:
+async def keep(call: ToolInput, made: NewValue) -> Content:
     """Store a value; gives the notice.
 
     Raises:
@@ -67,7 +67,7 @@ async def keep(call: Call, made: NewValue) -> Content:
     return text_content((await store(call, made)).notice)
 
 
-async def store(call: Call, made: NewValue) -> SavedValue:
+async def store(call: ToolInput, made: NewValue) -> SavedValue:
     """Store a value.
 
     Raises:
@@ -81,7 +81,7 @@ async def store(call: Call, made: NewValue) -> SavedValue:
     labels = _labels(call, made)
     order = _order(call, made)
     if not memory.flows.may_show(labels):
-        order = order.hidden()
+        order = order.path_only()
     with discard_after(frame):
         try:
             digest = await _digest(call, frame, order)
@@ -92,17 +92,17 @@ async def store(call: Call, made: NewValue) -> SavedValue:
         arguments = hashlib.sha256(call.given.raw).hexdigest()
         provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
         await memory.writer.keep(call.namespace, provenance, order, digest.captured, written(labels))
-        memory.call_trace.path = order.base
+        memory.trace.path = order.base
     return SavedValue(order.base, digest.notice)
 
 
-def _labels(call: Call, made: NewValue) -> Labels:
+def _labels(call: ToolInput, made: NewValue) -> Labels:
     flows = call.memory.flows
     known = [flows.labels_of(one.known) for one in made.of if one.known]
     return flows.join(flows.labels_from(made.source), *known)
 
 
-def _order(call: Call, made: NewValue) -> ProcessingOptions:
+def _order(call: ToolInput, made: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
     inline_budget = mirror.inline_budget if made.is_shown else 0
     rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=made.preview)
@@ -118,7 +118,7 @@ def _order(call: Call, made: NewValue) -> ProcessingOptions:
     )
 
 
-def _frame(call: Call, made: NewValue) -> Frame:
+def _frame(call: ToolInput, made: NewValue) -> Frame:
     """The value as the response of an upstream that gave it: in memory, or past a size in a file."""
     collector = call.memory.spool.collector()
     before, behind = _CONTENT if made.is_content else _SAID if made.is_said else _STRUCTURED
@@ -135,7 +135,9 @@ _CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
 _SAID: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
 
 
-async def _digest(call: Call, frame: bytes | SpooledFrame, order: ProcessingOptions) -> ProcessedResult | RejectedFrame:
+async def _digest(
+    call: ToolInput, frame: bytes | SpooledFrame, order: ProcessingOptions
+) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, order)
     if len(frame) > _AT_ONCE:

@@ -47,8 +47,8 @@ class Memory:
     """What may flow where."""
     consent: str | None = None
     """The one flow that the user lets pass this time."""
-    call_trace: CallTrace = field(default_factory=CallTrace)
-    """What the call has come to: here the path of a value that a tool stores."""
+    trace: CallTrace = field(default_factory=CallTrace)
+    """Receives the path of a value that a tool stores."""
 
     @property
     def store(self) -> Store:
@@ -100,8 +100,8 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a tool of ours."""
+class ToolInput:
+    """The input of one of our own tools."""
 
     memory: Memory
     namespace: str
@@ -119,7 +119,7 @@ class MemoryTool:
     properties: Mapping[str, Mapping[str, Any]]
     """The schema of each argument."""
     required: tuple[str, ...]
-    run: Callable[[Call], Awaitable[Content]] = field(repr=False)
+    run: Callable[[ToolInput], Awaitable[Content]] = field(repr=False)
     hints: Mapping[str, bool] = field(default_factory=lambda: READS)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,7 +146,7 @@ class MemoryTool:
         Raises:
             ToolError: The arguments do not fit, or what they ask for cannot be done.
         """
-        return await self.run(Call(memory, namespace, self.name, self.read_arguments(arguments)))
+        return await self.run(ToolInput(memory, namespace, self.name, self.read_arguments(arguments)))
 
     def read_arguments(self, arguments: Buffer) -> Arguments:
         """The arguments of a call, checked.

@@ -1,0 +1,108 @@
+"""One tool call as the stages see it, the types of the pipeline, and the state of the gateway that answers it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_hex
+from typing import Any, Final
+
+from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.catalog import Catalog
+from mcp_mirror.core.replies import Reply
+from mcp_mirror.gateway.contents import ContentCapture
+from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
+from mcp_mirror.memory.tools.tool import MemoryTool
+from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.security.flows import Flows
+from mcp_mirror.security.pins import Pins
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.elicitation import InputRound
+
+_DEFAULTS: Final = Config()
+_NO_TOOLS: Final = Catalog({}, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call. It is built once; a stage that changes it passes a copy to the next stage."""
+
+    channel: ClientChannel
+    """Sends notifications and requests to the client."""
+    name: str
+    """The name of the tool, as the client wrote it."""
+    arguments: Buffer
+    """A JSON object."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Members of `_meta` for the upstream."""
+    again: InputRound | None = None
+    """The client's answers, if this call repeats one that required input."""
+    conversation: Conversation | None = None
+    """The conversation that the reply goes into, if it is known."""
+    is_limited: bool = False
+    """Whether the principal's rate and concurrency limits apply. They do not apply to the program's own calls."""
+    config: Config = _DEFAULTS
+    """The configuration at the start of the call."""
+    catalog: Catalog = _NO_TOOLS
+    """The caller's catalog at the start of the call."""
+    own_tools: Mapping[str, MemoryTool] = field(default_factory=dict)
+    """The gateway's own tools at the start of the call."""
+    reservation: Reservation = UNLIMITED
+    """Tokens that the reply may take."""
+    granted_flow: str | None = None
+    """The one flow that the user allowed for this call."""
+    round_state: Mapping[str, str] = field(default_factory=dict)
+    """State that the client returns with its answers, if the upstream requires input."""
+    id: str = field(default_factory=partial(token_hex, 8))
+    """The correlation id in the audit log."""
+    trace: CallTrace = field(default_factory=CallTrace, compare=False)
+    """Facts about the call for the audit log, the log and the usage counts."""
+
+    @property
+    def caller(self) -> Caller:
+        """The client that made the call."""
+        return self.channel.caller
+
+    @property
+    def namespace(self) -> str:
+        """The memory that the call uses."""
+        return self.channel.caller.namespace
+
+
+Next = Callable[[Call], Awaitable[Reply]]
+"""Answers a call: the rest of the pipeline."""
+Stage = Callable[[Call, Next], Awaitable[Reply]]
+"""One step of the pipeline: it answers a call itself or passes it to the next stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeState:
+    """Everything that a reload or a changed list replaces. The gateway swaps it as a whole."""
+
+    config: Config
+    pins: Pins
+    """The pinned tool definitions."""
+    flows: Flows
+    """The flow policy."""
+    own_tools: Mapping[str, MemoryTool]
+    """The gateway's own tools; empty if nothing is stored."""
+    contents: ContentCapture
+    """Captures resources and prompts."""
+    answer: Next
+    """The pipeline."""
+    catalog: Catalog
+    """The tools that clients see."""
+    catalogs: Mapping[str, Catalog] = field(default_factory=dict)
+    """Catalogs of owners whose connections list other tools; see `Caller.connection_key`."""
+
+    def catalog_for(self, caller: Caller) -> Catalog:
+        """Return the tools that this client sees."""
+        catalog = self.catalogs.get(caller.connection_key or "", self.catalog) if self.catalogs else self.catalog
+        return catalog if caller.scopes is None else catalog.visible_to(caller)
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The one reference to the current state."""
+
+    state: RuntimeState

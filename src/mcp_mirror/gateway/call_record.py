@@ -1,0 +1,53 @@
+"""The audit record and the outcome of one tool call."""
+
+from mcp_mirror.core.replies import Reply
+from mcp_mirror.errors import RefusalReason
+from mcp_mirror.gateway.call import Call
+from mcp_mirror.observability.audit import UNKNOWN, AuditRecord, CallTrace
+
+
+def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:
+    """Return the audit record of a call.
+
+    Args:
+        call: The call.
+        outcome: Its outcome, unless it was refused.
+        reason: The reason of the refusal; None if it was not refused.
+    """
+    is_known = call.trace.upstream or refusal_in(call) is not RefusalReason.UNKNOWN_TOOL
+    return AuditRecord(
+        event="refusal" if reason else "call",
+        principal=call.namespace,
+        tool=call.name if is_known else UNKNOWN,
+        outcome=reason or outcome,
+        path=call.trace.path,
+        labels=call.trace.labels,
+        upstream=call.trace.upstream or _upstream_of(call),
+        correlation=call.id,
+    )
+
+
+def outcome_of(reply: Reply, trace: CallTrace) -> str:
+    """Return the outcome of an answered call in one word."""
+    if "inputRequests" in reply:
+        return "asked"
+    if reply.get("isError", b"false") != b"false":
+        return "error"
+    return "stored" if trace.path else "ok"
+
+
+def _upstream_of(call: Call) -> str:
+    if entry := call.catalog.entries.get(call.name):
+        return entry.upstream
+    finding = call.catalog.quarantined.get(call.name)
+    return finding.change.upstream if finding else ""
+
+
+def refusal_in(call: Call) -> RefusalReason | None:
+    """Return why the caller's catalog has no tool of this name; None if it has one."""
+    catalog = call.catalog
+    if call.name in catalog.entries or call.name in call.own_tools:
+        return None
+    if call.name in catalog.quarantined:
+        return RefusalReason.QUARANTINED
+    return RefusalReason.INSUFFICIENT_SCOPE if call.name in catalog.hidden else RefusalReason.UNKNOWN_TOOL

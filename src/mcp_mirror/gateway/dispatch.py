@@ -1,0 +1,173 @@
+"""The innermost step of the pipeline: one of the gateway's own tools, or a twin and the upstream's tool behind it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from mcp_mirror.core.catalog import Catalog, CatalogEntry
+from mcp_mirror.core.replies import Reply, content_reply
+from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, explain_strings
+from mcp_mirror.core.result_processing import Visibility
+from mcp_mirror.errors import RefusedError, StoreError, ToolError
+from mcp_mirror.gateway.arguments import fit_arguments, header_arguments
+from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.input_required import asked_reply, checked
+from mcp_mirror.gateway.results import ResultProcessor, hide_errors, result_of_refusal
+from mcp_mirror.gateway.routing import Router
+from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
+from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
+from mcp_mirror.memory.tools.tool import MemoryTool
+from mcp_mirror.payload.spool import discard_after
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
+from mcp_mirror.upstreams.elicitation import InputRequired
+from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.transports.payloads import RawResponse
+
+_logger = logging.getLogger(__name__)
+
+_MAX_EXPLAINED: Final = 1 << 20
+"""Bytes of arguments that the log explains."""
+
+Values = Mapping[Pointer, Resolved]
+"""The stored values that pointers in the arguments name."""
+_NO_VALUES: Final[Values] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The stored values that go into a call."""
+
+    found: tuple[Pointer | EscapedPath, ...]
+    """Strings of the arguments that are replaced."""
+    values: Values
+    labels: Labels
+    """The joined flow labels of the values."""
+
+
+class Dispatcher:
+    """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
+
+    def __init__(self, services: Services, read_state: Callable[[], RuntimeState]) -> None:
+        self._services = services
+        self._read_state = read_state
+        self._router = Router(services.upstreams, read_state)
+        self._results = ResultProcessor(services, read_state)
+
+    async def __call__(self, call: Call) -> Reply:
+        """Answer a call.
+
+        Raises:
+            MirrorError: The call cannot be answered.
+        """
+        if call.again is not None:
+            checked(call.again, call.arguments)
+        if own := call.own_tools.get(call.name):
+            return await self._run_own_tool(call, own)
+        entry, catalog = await self._router.route(call)
+        try:
+            return await self._call_tool(call, entry, catalog)
+        except RefusedError as error:
+            if is_for_client(error) or not entry.mirrored:
+                raise
+            raise ToolError(str(error)) from None
+
+    async def _run_own_tool(self, call: Call, tool: MemoryTool) -> Reply:
+        scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace)
+        memory = open_memory(self._services, call.config, self._read_state().flows, scope)
+        return content_reply(await tool.call(memory, call.namespace, call.arguments))
+
+    async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
+        """Call an upstream's tool. Of an original beside its twin no pointers are resolved, and nothing is stored."""
+        inputs = await self._load_inputs(call, entry, catalog)
+        visibility = self._results.decide_visibility(call, entry, inputs.labels, inputs.values)
+        arguments = await self._fit(call, entry, inputs)
+        options = self._results.choose_options(call, entry, visibility, inputs.values)
+        with hide_errors(entry.tool, visibility):
+            try:
+                response = await self._request(call, entry, arguments, visibility)
+            except RefusedError as error:
+                response = result_of_refusal(error, entry, options)
+            if isinstance(response, InputRequired):
+                return _require_input(call, response)
+            with discard_after(response):
+                processed = await self._results.process(call, entry, response, options, inputs.labels)
+                try:
+                    await self._results.store(call, entry, options, processed, inputs.values)
+                except StoreError as error:
+                    return await self._results.reply_unstored(call, options, processed, error)
+        return await self._results.reply(call, options, processed)
+
+    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
+        """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
+        flows = self._read_state().flows
+        if not entry.mirrored:
+            return _Inputs((), _NO_VALUES, flows.lowest)
+        services = self._services
+        found = await services.scanner.find(call.arguments, catalog.labels, services.limits.traffic.max_pointers)
+        if _logger.isEnabledFor(logging.DEBUG):
+            self._log_strings(call, entry, catalog)
+        if not found:
+            return _Inputs((), _NO_VALUES, flows.lowest)
+        audit = services.audit.within(call.id)
+        guard = FlowGuard(flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
+        loader = ArgumentLoader(services.writer.store, services.scanner, guard)
+        known = await loader.look(found)
+        labels = guard.admit(known, entry.upstream)
+        return _Inputs(found, await loader.fetch(found, known), labels)
+
+    async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
+        """Replace the pointers by their values and validate the arguments."""
+        if not entry.mirrored:
+            return (call.arguments,)
+        validate = partial(self._services.schema_workers.validate, principal=call.namespace)
+        may_quote = not inputs.values or (
+            all(value.preview for value in inputs.values.values()) and self._read_state().flows.may_show(inputs.labels)
+        )
+        return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
+
+    async def _request(
+        self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility
+    ) -> RawResponse | InputRequired:
+        """Send the call to its upstream.
+
+        Raises:
+            UpstreamError: The upstream failed or refused the call.
+        """
+        upstream = self._services.upstreams[entry.upstream]
+        await upstream.settle_for(call.channel)  # a connection of the caller's own may list another definition
+        self._router.check(call)
+        request = UpstreamRequest(
+            method="tools/call",
+            params={"arguments": arguments},
+            shown={"name": entry.tool, "arguments": header_arguments(entry, arguments)},
+            meta=call.meta,
+            timeout=entry.timeout,
+            is_repeatable=entry.is_repeatable,
+        )
+        channel = filter_content(call.channel, may_show=visibility is Visibility.FULL) or call.channel
+        return await upstream.request(request, channel, call.again)
+
+    def _log_strings(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> None:
+        """Log which strings of the arguments are memory paths, and why; it names only arguments of the schema."""
+        if len(call.arguments) > _MAX_EXPLAINED:
+            _logger.debug("arguments of tool=%s are too large to explain", entry.name)
+            return
+        explained = explain_strings(call.arguments, catalog.labels)
+        for location, path, reason in explained:
+            is_declared = location and location[0] in entry.schema.get("properties", {})
+            name = location[0] if is_declared else "(unnamed)"
+            path_hash = self._services.path_hasher.of(path) if path else "-"
+            _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
+        if not explained:
+            _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+def _require_input(call: Call, required: InputRequired) -> Reply:
+    """Return the upstream's input requests, with the state that the client brings back."""
+    if call.round_state:
+        required = replace(required, state={**(required.state or {}), **call.round_state})
+    return asked_reply(required, call.arguments)

@@ -1,0 +1,281 @@
+"""An upstream's result on its way to the client: read, labelled, stored, and replaced by a notice where needed."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio.to_thread
+
+from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.replies import (
+    Reply,
+    build_path_reply,
+    build_reply,
+    count_hidden_tokens,
+    error_reply,
+    refusal_result,
+)
+from mcp_mirror.core.resolve import Pointer, Resolved
+from mcp_mirror.core.result_processing import (
+    ProcessedResult,
+    ProcessingOptions,
+    RejectedFrame,
+    Visibility,
+    process_result,
+)
+from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
+from mcp_mirror.gateway.call import Call, RuntimeState
+from mcp_mirror.gateway.reply_cost import cost_of_reply
+from mcp_mirror.gateway.services import Services, fit_to_reservation
+from mcp_mirror.paths import new_base
+from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.security.flows import written
+from mcp_mirror.settings.labels import Labels
+from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.types import Buffer, Provenance
+from mcp_mirror.upstreams.content_filter import hide_error_text, is_for_client
+from mcp_mirror.upstreams.transports.payloads import RawResponse
+
+_logger = logging.getLogger(__name__)
+
+_INLINE_BYTES: Final = 1 << 17
+"""Results up to this size are read on the event loop: the cost also depends on their keys."""
+_TOKEN_BYTES: Final = 64
+"""Bytes per token above which a result is over every budget."""
+_QUOTED_BYTES: Final = 1 << 10
+"""Bytes of the arguments that a notice may quote."""
+
+WITHHELD: Final = (
+    "The flow policy hides this tool's result from the model (`flows.model`), and the gateway stores nothing, so the "
+    "result has no path. Ask the user to change that rule, or to allow results to be stored (`mirror.capture`)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """A processed result."""
+
+    result: ProcessedResult
+    labels: Labels
+    is_hidden: bool
+    """The flow policy hides it from the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultProcessor:
+    """Processes and stores the results of upstreams."""
+
+    services: Services
+    read_state: Callable[[], RuntimeState]
+    """Returns the current state: a result is judged by the flow policy at the time of its arrival."""
+
+    def decide_visibility(
+        self, call: Call, entry: CatalogEntry, input_labels: Labels, values: Mapping[Pointer, Resolved]
+    ) -> Visibility:
+        """Decide before the call what the model may see of the result and of the upstream's words.
+
+        Labels in the result itself (`_meta.ifc`) may change this for the result.
+
+        Raises:
+            ToolError: The result is hidden, and it cannot be stored.
+        """
+        flows = self.read_state().flows
+        if flows.can_hide and not flows.may_show(flows.labels_of_result(entry.upstream, input_labels)):
+            if call.config.is_transparent:
+                raise ToolError(WITHHELD)
+            return Visibility.PATH_ONLY
+        if values and not all(value.preview for value in values.values()):
+            return Visibility.METADATA
+        return Visibility.FULL
+
+    def choose_options(
+        self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
+    ) -> ProcessingOptions:
+        """Return how the result of a call is processed."""
+        rules = entry.rules if entry.mirrored else replace(entry.rules, mode="never")
+        tokens = call.reservation.tokens
+        if tokens is not None:
+            inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
+            rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
+        if values and not all(value.preview for value in values.values()):
+            rules = replace(rules, preview=False)
+        return ProcessingOptions(
+            rules=rules,
+            style=fit_to_reservation(call.config.mirror, call.reservation).notice,
+            tool=entry.tool,
+            arguments=bytes(call.arguments[:_QUOTED_BYTES]),
+            base=new_base(entry.tool, self.services.new_id()),
+            companion_base=new_base(entry.tool, self.services.new_id()),
+            max_key_bytes=self.services.limits.max_key_bytes,
+            provider=call.config.mirror.provider,
+            max_depth=self.services.limits.max_depth,
+            visibility=visibility,
+            is_upper_bound=tokens is not None,
+        )
+
+    async def process(
+        self, call: Call, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions, input_labels: Labels
+    ) -> CallResult:
+        """Read a result. It is stored if the model may not see it, or if its conversation has no room for it.
+
+        Raises:
+            ToolError: The model may not see the result, and it cannot be stored.
+            UpstreamError: The response is not a tool result.
+        """
+        result = await self._read(entry, response, options)
+        flows = self.read_state().flows
+        labels = flows.labels_of_result(entry.upstream, input_labels, result.ifc)
+        if not flows.may_show(labels):
+            if call.config.is_transparent:
+                raise ToolError(WITHHELD)
+            return CallResult(await self._read(entry, response, options.path_only()), labels, is_hidden=True)
+        may_store = result.captured.value is None and options.rules.mode != "never"
+        if may_store and not await self._fits(call, result.members):
+            result = await self._read(entry, response, options.path_only())
+        return CallResult(result, labels, is_hidden=False)
+
+    async def store(
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        options: ProcessingOptions,
+        processed: CallResult,
+        values: Mapping[Pointer, Resolved],
+    ) -> None:
+        """Store what the processing captured, and note it in the call's trace.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        captured, trace = processed.result.captured, call.trace
+        trace.labels = written(processed.labels)
+        if captured.value is not None:
+            digest = hashlib.sha256(call.arguments).hexdigest()
+            paths = tuple(sorted({value.path for value in values.values()}))
+            provenance = Provenance(entry.upstream, entry.tool, digest, paths)
+            await self.services.writer.keep(call.namespace, provenance, options, captured, trace.labels)
+            trace.path = options.base
+        trace.envelope = captured.envelope
+
+    async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> Reply:
+        """Return the notice of a stored result, or its path if the notice does not fit, or the result as it came."""
+        result = processed.result
+        if result.captured.value is None and not processed.is_hidden:
+            return await self._pass_through(call, options.tool, result.members)
+        call.trace.stands_for = count_hidden_tokens(result.captured)
+        if processed.is_hidden:
+            return _hidden_reply(result, options.base)
+        reply = build_reply(result, options.base if call.config.mirror.resource_links else None)
+        return reply if await self._fits(call, reply) else build_path_reply(result, options.base)
+
+    async def reply_unstored(
+        self, call: Call, options: ProcessingOptions, processed: CallResult, error: StoreError
+    ) -> Reply:
+        """Return a result that could not be stored as it came, if the model may see it and it is not too large.
+
+        Raises:
+            StoreError: The result is hidden or too large.
+        """
+        members = processed.result.members
+        is_shown = members and not processed.is_hidden and _is_within_answer(members, call.config.mirror)
+        if not is_shown or not await self._reserve(call, members):
+            raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {error}")
+        _logger.warning("A result of %r is passed on, for it could not be stored. %s", options.tool, error)
+        return members
+
+    async def _read(self, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
+        """Read a result: a small one on the event loop, a large one in a thread, a spooled one in a worker process."""
+        try:
+            if isinstance(response, SpooledFrame):
+                result = await self.services.scanner.scan(response, options)
+            elif sum(map(len, response.values())) > _INLINE_BYTES:
+                result = await anyio.to_thread.run_sync(process_result, response, options, options.estimate)
+            else:
+                result = process_result(response, options, options.estimate)
+        except WireError as error:
+            raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
+        if isinstance(result, RejectedFrame):
+            hidden = options.visibility is not Visibility.FULL
+            upstream = self.services.upstreams[entry.upstream]
+            refusal = upstream.refusal(repr(entry.tool), result.code, result.message, hidden=hidden)
+            return await self._read(entry, result_of_refusal(refusal, entry, options), options)
+        return result
+
+    async def _fits(self, call: Call, reply: Reply) -> bool:
+        """Whether a reply is within the call's reservation."""
+        if call.reservation.tokens is None:
+            return True
+        return call.reservation.admits(await _cost(call, reply))
+
+    async def _reserve(self, call: Call, reply: Reply) -> bool:
+        """Reserve the tokens of a reply; False if the conversation has no room for them."""
+        if call.reservation.tokens is None:
+            return True
+        return call.reservation.widen(await _cost(call, reply))
+
+    async def _pass_through(self, call: Call, tool: str, members: Reply) -> Reply:
+        """Return a result that is not stored as it came, or an error if its conversation has no room for it."""
+        if await self._reserve(call, members):
+            return members
+        return error_reply(
+            f"Tool {tool!r} was called. Its result, about {await _cost(call, members):,} tokens, does not fit the "
+            f"{call.reservation.left:,} that are left in this conversation's context, and is not stored "
+            "(`capture: never`). Compact the conversation, or ask for less."
+        )
+
+
+def result_of_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
+    """Return an upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
+
+    Raises:
+        RefusedError: The error is for the client, or the model may not read it.
+    """
+    is_hidden = options.visibility is not Visibility.FULL or not options.rules.preview
+    if is_for_client(error) or not entry.mirrored or is_hidden:
+        raise error
+    return refusal_result(str(error))
+
+
+@contextmanager
+def hide_errors(tool: str, visibility: Visibility) -> Iterator[None]:
+    """Replace an upstream's errors, which may repeat a value that the model may not see.
+
+    Raises:
+        ToolError: In place of the upstream's error.
+    """
+    if visibility is Visibility.METADATA:
+        with hide_error_text(preview=False):
+            yield
+        return
+    try:
+        yield
+    except UpstreamError as error:
+        is_shown = visibility is Visibility.FULL or (isinstance(error, RefusedError) and is_for_client(error))
+        if is_shown:
+            raise
+        raise ToolError(
+            f"Tool {tool!r} failed. Why cannot be told: the labels of what its upstream was given or gives keep what "
+            "that says from the model (`flows.model`)."
+        ) from None
+
+
+def _hidden_reply(result: ProcessedResult, base: str) -> Reply:
+    """Return the path of a stored result; a result without content has none."""
+    if result.captured.value is not None:
+        return build_path_reply(result, base)
+    return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
+
+
+def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bool:
+    """Whether the model may see a whole result: it reads the content or the structured content."""
+    budget, estimate = mirror.answer_budget, upper_estimator(mirror.provider)
+    parts = [members.get(member, b"") for member in ("content", "structuredContent")]
+    return all(len(raw) <= budget * _TOKEN_BYTES and estimate(raw) <= budget for raw in parts)
+
+
+async def _cost(call: Call, reply: Reply) -> int:
+    return await cost_of_reply(reply, upper_estimator(call.config.mirror.provider))

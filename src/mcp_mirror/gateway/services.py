@@ -1,0 +1,83 @@
+"""The objects that calls are made with. They outlive every reload."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mcp_mirror.core.budgets import lower_budgets
+from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
+from mcp_mirror.memory.tools.tool import Memory
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import SILENT, Audit, CallTrace
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import Flows
+from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.settings.policies import Config, MirrorPolicy, WirePolicy
+from mcp_mirror.tokens import upper_estimator
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
+from mcp_mirror.workers.schemas import SchemaWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Upstreams, store, worker processes and logs."""
+
+    upstreams: UpstreamRegistry
+    writer: ValueWriter
+    scanner: FrameScanner
+    queries: QueryRunner
+    schema_workers: SchemaWorkers
+    spool: Spool
+    limits: WirePolicy
+    """The limits at the start of the gateway; a reload does not change them."""
+    new_id: Callable[[], UUID]
+    """Returns a UUID of version 4."""
+    usage_counter: UsageCounter
+    path_hasher: PathHasher
+    """Hashes paths for the log."""
+    audit: Audit = SILENT
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryScope:
+    """What bounds one use of the memory: a call's reservation, its correlation id, and the user's consent."""
+
+    correlation: str
+    reservation: Reservation = UNLIMITED
+    granted_flow: str | None = None
+    trace: CallTrace = field(default_factory=CallTrace)
+
+
+def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryScope) -> Memory:
+    """Return what the gateway's own tools and resources work on.
+
+    Args:
+        services: The objects that calls are made with.
+        config: The configuration.
+        flows: The flow policy.
+        scope: The call that the memory is opened for.
+    """
+    return Memory(
+        writer=services.writer,
+        scanner=services.scanner,
+        queries=services.queries,
+        spool=services.spool,
+        usage_counter=services.usage_counter,
+        mirror=fit_to_reservation(config.mirror, scope.reservation),
+        tools=config.memory_tools,
+        limits=services.limits,
+        estimate=upper_estimator(config.mirror.provider),
+        new_id=services.new_id,
+        audit=services.audit.within(scope.correlation),
+        flows=flows,
+        consent=scope.granted_flow,
+        trace=scope.trace,
+    )
+
+
+def fit_to_reservation(mirror: MirrorPolicy, reservation: Reservation) -> MirrorPolicy:
+    """Return the policy with no budget above what a call may send."""
+    return mirror if reservation.tokens is None else lower_budgets(mirror, reservation.tokens)

@@ -1,0 +1,42 @@
+"""Writes one audit record per tool call; with `audit.required`, also one before the call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mcp_mirror.core.replies import Reply, count_reply_bytes, error_reply
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.call_record import outcome_of, record_of, refusal_in
+from mcp_mirror.observability.audit import Audit
+
+UNWRITTEN: Final = (
+    "The gateway cannot write its audit log, and `audit.required` forbids calls without a record. "
+    "Nothing was called. Try again later, and report this to the operator."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStage:
+    """Records who called which tool, and the outcome."""
+
+    audit: Audit
+    clock: Callable[[], float]
+    """Seconds."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call, between the records of its start and its end."""
+        began, outcome = self.clock(), "cancelled"
+        if not await self.audit.admit(record_of(call, "begun", refusal_in(call))):
+            return error_reply(UNWRITTEN)
+        reply: Reply = {}
+        try:
+            reply = await call_next(call)
+            outcome = outcome_of(reply, call.trace)
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            milliseconds = max(1000 * (self.clock() - began), 0)
+            record = record_of(call, outcome, call.trace.reason)
+            self.audit.write(replace(record, bytes=count_reply_bytes(reply), milliseconds=milliseconds))
+        return reply

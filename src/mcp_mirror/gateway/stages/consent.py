@@ -1,0 +1,166 @@
+"""Asks the user to allow a flow that the policy refuses, once, and reads the answer.
+
+A client of protocol version 2025-11-25 answers while its call waits. A client of 2026-07-28 gets an elicitation request
+and repeats the call with the answer; the call's sealed state names the flow, and in later rounds the allowed flow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from secrets import token_urlsafe
+from typing import Any, Final
+
+import msgspec
+
+from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.replies import Reply
+from mcp_mirror.errors import FlowError, RefusedError
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.input_required import asked_reply, checked
+from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
+
+_METHOD: Final = "elicitation/create"
+_KEY: Final = "mcp-mirror/flow"
+"""The key of the elicitation among the input requests of a call."""
+_PENDING: Final = "flow_asked"
+_GRANTED: Final = "flow_allowed"
+_ONCE: Final = "flow_once"
+"""Names one elicitation, or one later round: each answer counts once."""
+_MAX_REMEMBERED: Final = 10_000
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"allow": {"type": "boolean", "title": "Allow this once", "default": False}},
+    "required": ["allow"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The user's consent that a call carries."""
+
+    flow: str | None = None
+    """The flow that the user allowed."""
+    declined: str | None = None
+    """The flow that the user declined."""
+    again: InputRound | None = None
+    """The input round without the members of this module."""
+
+    @property
+    def round_state(self) -> Mapping[str, str]:
+        """State that carries the consent to the next round, if the upstream requires input."""
+        return {} if self.flow is None else {_GRANTED: self.flow, _ONCE: token_urlsafe(12)}
+
+
+class UsedConsents:
+    """Remembers the answers that were used: each allows one call."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, None] = {}
+
+    def take(self, once: str) -> bool:
+        """Use an answer; False if it was used before."""
+        is_first = once not in self._used
+        self._used[once] = None
+        if len(self._used) > _MAX_REMEMBERED:
+            del self._used[next(iter(self._used))]
+        return is_first
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentStage:
+    """Repeats a refused call with the user's consent."""
+
+    used: UsedConsents
+    may_ask: bool
+    """Users may allow a flow (`flows.on_refusal: ask`)."""
+
+    async def __call__(self, call: Call, call_next: Next) -> Reply:
+        """Answer a call; if a flow is refused, ask the user and try again.
+
+        Raises:
+            FlowError: The flow is refused, and the user did not allow it.
+            RefusedError: The call has the state of another call.
+        """
+        consent = read_consent(checked(call.again, call.arguments), self.used)
+        try:
+            return await call_next(_with(call, consent))
+        except FlowError as refused:
+            if consent.declined == refused.flow:
+                raise decline(refused) from None
+            if not self.may_ask:
+                raise
+            answer = await ask_consent(refused, call.channel)
+        if isinstance(answer, InputRequired):
+            return asked_reply(answer, call.arguments)
+        return await call_next(_with(call, answer))
+
+
+def _with(call: Call, consent: Consent) -> Call:
+    if consent.flow is None and consent.again is call.again:
+        return call
+    return replace(call, granted_flow=consent.flow, again=consent.again, round_state=consent.round_state)
+
+
+def read_consent(again: InputRound | None, used: UsedConsents) -> Consent:
+    """Return the user's consent in a call that may repeat an earlier one."""
+    if again is None:
+        return Consent()
+    state = dict(again.state)
+    pending, granted, once = (state.pop(key, None) for key in (_PENDING, _GRANTED, _ONCE))
+    if pending is None and granted is None:
+        return Consent(again=again)
+    if once is None or not used.take(once):
+        return Consent()
+    if pending is not None:
+        return Consent(flow=pending) if _is_allowed(again) else Consent(declined=pending)
+    return Consent(flow=granted, again=InputRound(again.answers, state))
+
+
+async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequired | Consent:
+    """Ask the user.
+
+    Returns:
+        The consent, or the elicitation request if the client must repeat the call to answer it.
+
+    Raises:
+        FlowError: The user does not allow the flow, or the client cannot ask the user.
+    """
+    caller = channel.caller
+    if not _shows_forms(caller):
+        raise refused
+    params = {"message": refused.question, "requestedSchema": _SCHEMA}
+    if caller.is_stateless:
+        state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
+        return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
+    try:
+        answer = await channel.request(_METHOD, params)
+    except RefusedError:
+        raise refused from None
+    if not _is_yes(answer):
+        raise decline(refused)
+    return Consent(flow=refused.flow)
+
+
+def decline(refused: FlowError) -> FlowError:
+    """Return the refusal, with the user's decision."""
+    return FlowError(f"{refused} The user was asked, and does not allow it.", refused.flow, refused.question)
+
+
+def _shows_forms(caller: Caller) -> bool:
+    """Whether the client shows forms; a client that names no modes does."""
+    modes = caller.capabilities.get("elicitation")
+    return isinstance(modes, Mapping) and ("form" in modes or not modes)
+
+
+def _is_allowed(again: InputRound) -> bool:
+    try:
+        answers = msgspec.json.decode(again.answers, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return _is_yes(answers.get(_KEY))
+
+
+def _is_yes(answer: object) -> bool:
+    if not isinstance(answer, Mapping) or answer.get("action") != "accept":
+        return False
+    content = answer.get("content")
+    return isinstance(content, Mapping) and content.get("allow") is True

@@ -1,0 +1,228 @@
+"""The order of the stages, which of them are present, and what each does with the stages after it."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.errors import ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.context_budgets import ContextBudgets
+from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
+from mcp_mirror.gateway.stages.audit import AuditStage
+from mcp_mirror.gateway.stages.concurrency import ConcurrencyStage
+from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
+from mcp_mirror.gateway.stages.errors import answer_errors
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.observability.audit import Audit, AuditRecord
+from mcp_mirror.security.flows import Flows, flows_of
+from mcp_mirror.security.path_hash import PathHasher
+from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
+from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
+from mcp_mirror.settings.policies import Config, ContextPolicy, MirrorPolicy, StorePolicy
+from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.types import Traffic
+
+OK = {"content": b"[]"}
+ASKS = FlowsPolicy(model=PlacePolicy(accepts=Accepts(integrity="trusted")), on_refusal="ask")
+
+
+class Sink:
+    """Keeps records in memory."""
+
+    def __init__(self, *, is_writable: bool = True) -> None:
+        self.records: list[AuditRecord] = []
+        self.is_writable = is_writable
+        self.counts: dict[str, int] = {}
+
+    def put(self, record: AuditRecord) -> None:
+        self.records.append(record)
+
+    async def keep(self, record: AuditRecord) -> bool:
+        self.records.append(record)
+        return self.is_writable
+
+
+def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
+    store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
+    return StageDependencies(
+        audit=Audit(sink),
+        clock=lambda: 1.0,
+        path_hasher=PathHasher(b"key"),
+        usage_counter=UsageCounter(store),
+        limiter=PerKeyLimiter(
+            Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
+        ),
+        budgets=ContextBudgets(ContextPolicy(), lambda: 1.0),
+        used_consents=UsedConsents(),
+    )
+
+
+def call_of(name: str = "echo_mirrored", **members: Any) -> Call:
+    return Call(NullChannel(Caller(LOCAL)), name, b"{}", **members)
+
+
+def names_of(config: Config, sink: Sink | None = None) -> list[str]:
+    stages = build_stages(config, flows_of(config, is_isolated=False), shared(sink))
+    return [getattr(stage, "__name__", type(stage).__name__) for stage in stages]
+
+
+async def answer(_call: Call) -> dict[str, bytes]:
+    return OK
+
+
+async def not_called(_call: Call) -> dict[str, bytes]:
+    pytest.fail("nothing may be called")
+
+
+def test_stages_that_are_not_configured_are_absent() -> None:
+    assert names_of(Config()) == ["MetricsStage", "ConcurrencyStage", "answer_errors"]
+
+
+def test_all_stages_are_in_their_order() -> None:
+    config = Config(context=ContextPolicy(10_000), flows=ASKS)
+    assert names_of(config, Sink()) == [
+        "AuditStage",
+        "MetricsStage",
+        "ConcurrencyStage",
+        "ContextBudgetStage",
+        "answer_errors",
+        "ConsentStage",
+    ]
+
+
+def test_a_transparent_gateway_counts_no_tokens() -> None:
+    config = Config(mirror=MirrorPolicy(suffix="", capture="never"), context=ContextPolicy(10_000))
+    assert config.is_transparent
+    assert names_of(config) == ["MetricsStage", "ConcurrencyStage", "answer_errors"]
+
+
+async def test_the_first_stage_is_the_outermost() -> None:
+    seen: list[str] = []
+
+    def noting(name: str) -> Any:
+        async def stage(call: Call, call_next: Next) -> Any:
+            seen.append(name)
+            return await call_next(replace(call, name=f"{call.name}{name}"))
+
+        return stage
+
+    async def dispatch(call: Call) -> Any:
+        seen.append(call.name)
+        return OK
+
+    assert await compose([noting("a"), noting("b")], dispatch)(call_of("-")) == OK
+    assert seen == ["a", "b", "-ab"]
+
+
+async def test_custom_stages_see_calls_before_consent_and_their_errors_reach_the_model() -> None:
+    async def refuse(call: Call, _call_next: Next) -> Any:
+        raise ToolError(f"{call.name} is not allowed on Sundays.")
+
+    dependencies = shared()
+    stages = build_stages(Config(), Flows(), dependencies, [refuse])
+    reply = await compose(stages, answer)(call_of())
+    assert reply["isError"] == b"true"
+    assert "not allowed on Sundays" in str(reply["content"])
+    assert (await dependencies.usage_counter.stats(LOCAL)).traffic.sent > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FlowError("No.", "f10w", "May it?"), RefusalReason.FLOW),
+        (ToolError("No.", RefusalReason.UNKNOWN_TOOL), RefusalReason.UNKNOWN_TOOL),
+        (ToolError("No."), None),
+        (StoreError("No."), None),
+    ],
+)
+async def test_an_error_names_the_reason_of_a_refusal(error: Exception, reason: RefusalReason | None) -> None:
+    async def fail(_call: Call) -> Any:
+        raise error
+
+    call = call_of()
+    reply = await compose([answer_errors, ConsentStage(UsedConsents(), may_ask=False)], fail)(call)
+    assert reply["isError"] == b"true"
+    assert call.trace.reason is reason
+
+
+async def test_a_json_rpc_error_passes_and_its_tokens_are_counted() -> None:
+    async def fail(_call: Call) -> Any:
+        raise RefusedError("The server says no.", -32602, "no")
+
+    dependencies = shared()
+    with pytest.raises(RefusedError):
+        await compose(build_stages(Config(), Flows(), dependencies), fail)(call_of())
+    assert (await dependencies.usage_counter.stats(LOCAL)).traffic.sent > 0
+
+
+async def test_only_calls_of_clients_are_limited() -> None:
+    stage = ConcurrencyStage(shared(calls=1).limiter)
+
+    async def nested(_call: Call) -> Any:
+        return await stage(call_of(is_limited=True), answer)
+
+    refused = call_of(is_limited=True)
+    assert await stage(call_of(), nested) == OK
+    reply = await stage(refused, nested)
+    assert reply["isError"] == b"true"
+    assert "This client is busy" in str(reply["content"])
+
+
+async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:
+    sink = Sink(is_writable=False)
+    reply = await AuditStage(Audit(sink, is_required=True), lambda: 1.0)(call_of(), not_called)
+    assert reply["isError"] == b"true"
+    assert [record.outcome for record in sink.records] == ["unknown tool"]
+
+
+async def test_a_record_has_the_outcome_and_no_name_of_an_unknown_tool() -> None:
+    sink = Sink()
+    stage = AuditStage(Audit(sink), lambda: 1.0)
+
+    async def refuse(call: Call) -> Any:
+        call.trace.reason = RefusalReason.UNKNOWN_TOOL
+        return OK
+
+    async def called(call: Call) -> Any:
+        call.trace.upstream = "crm"
+        return OK
+
+    await stage(call_of(), refuse)
+    await stage(call_of(), called)
+    rows = [(record.event, record.tool, record.outcome, record.upstream) for record in sink.records]
+    assert rows == [("refusal", "(unknown)", "unknown tool", ""), ("call", "echo_mirrored", "ok", "crm")]
+
+
+async def test_a_broken_stage_is_recorded_as_an_error() -> None:
+    sink = Sink()
+
+    async def fail(_call: Call) -> Any:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await compose(build_stages(Config(), Flows(), shared(sink)), fail)(call_of())
+    assert [record.outcome for record in sink.records] == ["error"]
+
+
+async def test_tokens_that_a_path_stands_for_are_counted_as_kept_out() -> None:
+    async def store(call: Call) -> Any:
+        call.trace.stands_for = 1000
+        return OK
+
+    dependencies = shared()
+    await compose(build_stages(Config(), Flows(), dependencies), store)(call_of())
+    assert (await dependencies.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
+
+
+def test_a_stage_that_is_not_installed_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="'nowhere', which no installed package provides"):
+        load_stages(["nowhere"])
+    assert load_stages([]) == ()
+
+
+def test_calls_have_their_own_ids() -> None:
+    assert call_of().id != call_of().id
+    assert len(call_of().id) == len(UUID(int=0).hex) // 2
