@@ -25,7 +25,7 @@ from mcp_mirror.gateway.contents import LABELS, ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
-from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose
+from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
@@ -97,7 +97,8 @@ class _StateBuilder:
         """
         services = self.services
         flows = flows_of(config, is_isolated=is_isolated)
-        stages = build_stages(config, flows, self.shared, self.stages)
+        custom = (*self.stages, *load_stages(config.mirror.stages))
+        stages = build_stages(config, flows, self.shared, custom)
         lifetime = services.writer.lifetime.lifetime
         return RuntimeState(
             config=config,

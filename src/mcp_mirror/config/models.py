@@ -233,6 +233,12 @@ class MirrorSection(Section):
         default=_MIRROR.startup_wait,
         description="Seconds that the first listing waits for upstreams that are still starting.",
     )
+    stages: Words = Field(
+        default=_MIRROR.stages,
+        description="Names of your own stages of tool calls, the outermost first: entry points in the group "
+        "`mcp_mirror.stages`.",
+        examples=[["quota"]],
+    )
 
 
 class MemoryToolsSection(Section):

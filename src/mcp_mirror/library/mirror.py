@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,13 @@ import msgspec
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config.given import GivenStore, GivenUpstreams, read_given
+from mcp_mirror.core.replies import Reply as ToolResult
 from mcp_mirror.core.tool_definitions import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.functions.results import media_of, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
+from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.memory.tools.lookup import CONTENTS, find
 from mcp_mirror.memory.tools.save import NewValue, store
@@ -40,7 +42,7 @@ from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.local import LocalFunctions
 
-__all__ = ["Mirror", "Reply"]
+__all__ = ["Call", "Mirror", "Next", "Reply", "Stage", "ToolResult"]
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -70,7 +72,9 @@ class Mirror:
     It works within `async with mirror:`; functions may be added before and meanwhile.
     """
 
-    def __init__(self, store: GivenStore = None, upstreams: GivenUpstreams = None) -> None:
+    def __init__(
+        self, store: GivenStore = None, upstreams: GivenUpstreams = None, stages: Sequence[Stage] = ()
+    ) -> None:
         """Read the configuration; nothing is started.
 
         Args:
@@ -78,10 +82,12 @@ class Mirror:
                 for what the configuration says, else `memory`.
             upstreams: A configuration: its file, or a mapping of the same shape or of its upstreams alone. None for no
                 upstreams.
+            stages: Stages that every tool call passes through, the outermost first; see `Stage`.
 
         Raises:
             ConfigError: The configuration cannot be used.
         """
+        self._stages = tuple(stages)
         self._config = config = read_given(upstreams, store, os.environ)
         for warning in config.warnings:
             _logger.warning("%s", warning)
@@ -318,7 +324,9 @@ class Mirror:
                 self._running = None
 
     async def _run(self, ready: asyncio.Future[None], closing: asyncio.Event, *, awaits_client: bool) -> None:
-        opening = open_application(self._config, awaits_client=awaits_client, functions=self._functions)
+        opening = open_application(
+            self._config, awaits_client=awaits_client, functions=self._functions, stages=self._stages
+        )
         async with opening as application:
             try:
                 self._open = _Open(application, asyncio.get_running_loop())

@@ -3,7 +3,7 @@
 One event loop runs in a thread of its own, so that it works where another loop runs already.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -16,6 +16,7 @@ from mcp_mirror.config.given import GivenStore, GivenUpstreams
 from mcp_mirror.core.tool_definitions import Definition, Format
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply
+from mcp_mirror.gateway.call import Stage
 from mcp_mirror.library.mirror import Mirror
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned
 from mcp_mirror.settings.policies import TokenProvider
@@ -30,13 +31,15 @@ class SyncMirror:
     runs in the event loop that would have to do the work.
     """
 
-    def __init__(self, store: GivenStore = None, upstreams: GivenUpstreams = None) -> None:
+    def __init__(
+        self, store: GivenStore = None, upstreams: GivenUpstreams = None, stages: Sequence[Stage] = ()
+    ) -> None:
         """Read the configuration; nothing is started. The arguments are those of `Mirror`.
 
         Raises:
             ConfigError: The configuration cannot be used.
         """
-        self._mirror = Mirror(store, upstreams)
+        self._mirror = Mirror(store, upstreams, stages)
         self._portal: BlockingPortal | None = None
         self._closing = ExitStack()
         self.tool = self._mirror.tool

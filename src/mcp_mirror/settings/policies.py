@@ -207,6 +207,8 @@ class MirrorPolicy:
     """`memory_read` and `memory_grep` show this much at once, and `memory_tools.read_characters` at most."""
     startup_wait: float = 10.0
     """Seconds that the first `tools/list` waits for upstreams that are still starting."""
+    stages: tuple[str, ...] = ()
+    """Entry points of the group `mcp_mirror.stages`: the user's own stages of tool calls, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)

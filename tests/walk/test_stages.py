@@ -1,0 +1,112 @@
+"""Stages of users: given by a program, or by entry points that the configuration names."""
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_mirror import Call, Mirror, Next, SyncMirror, ToolResult
+from mcp_mirror.app import open_application
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
+from mcp_mirror.config import parse_config
+from mcp_mirror.errors import ConfigError
+from mcp_mirror.security.pins import NO_PINS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quota_stage.py"
+PACKAGE = """
+from mcp_mirror.errors import ToolError
+
+async def closed(call, call_next):
+    raise ToolError(f"{call.name} is closed.")
+"""
+
+
+def test_the_example_prints_two_results_and_a_refusal() -> None:
+    run = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True, timeout=60)
+    *found, refused = run.stdout.splitlines()
+    assert found == ["Nothing about pipelines.", "Nothing about stages."]
+    assert refused.startswith("search_mirrored was called 2 times")
+
+
+async def test_a_stage_may_replace_the_reply() -> None:
+    async def shout(call: Call, call_next: Next) -> ToolResult:
+        reply = await call_next(call)
+        content: Any = reply["content"]
+        return {**reply, "content": b"".join(content).upper() if isinstance(content, tuple) else content.upper()}
+
+    mirror = Mirror(stages=[shout])
+
+    @mirror.tool
+    def say(word: str) -> str:
+        return word
+
+    async with mirror:
+        reply = await mirror.call("say_mirrored", {"word": "quiet"})
+    assert "QUIET" in str(reply.content)
+
+
+def test_a_synchronous_mirror_takes_stages_too() -> None:
+    specification = importlib.util.spec_from_file_location("quota_stage", EXAMPLE)
+    assert specification is not None
+    assert specification.loader is not None
+    example = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(example)
+    mirror = SyncMirror(stages=[example.Quota(most=0)])
+    mirror.tool(example.search)
+    with mirror:
+        assert mirror.call("search_mirrored", {"text": "x"}).is_error
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package with a stage."""
+    (tmp_path / "stage_package.py").write_text(PACKAGE)
+    metadata = tmp_path / "stage_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stage-package\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[mcp_mirror.stages]\nclosed = stage_package:closed\nbroken = stage_package:missing\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+async def test_the_configuration_names_stages_of_installed_packages() -> None:
+    async with Mirror(upstreams={"mirror": {"stages": ["closed"]}}) as mirror:
+        reply = await mirror.call("memory_list")
+    assert reply.is_error
+    assert "memory_list is closed." in reply.text
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "message"), [("close", "Did you mean 'closed'"), ("broken", "'broken' of `mirror.stages` cannot be")]
+)
+async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        async with Mirror(upstreams={"mirror": {"stages": [name]}}):
+            pytest.fail("it opened")
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_reload_takes_other_stages_and_changes_nothing_if_one_is_missing(tmp_path: Path) -> None:
+    config = parse_config("store: {kind: memory}", tmp_path / "mcp-mirror.yaml", {})
+
+    async with open_application(config) as application:
+        gateway = application.gateway
+
+        async def is_closed() -> bool:
+            reply = await gateway.call_tool(gateway.new_call(NullChannel(Caller(LOCAL)), "memory_list", b"{}"))
+            return b"closed" in b"".join(map(bytes, reply["content"]))
+
+        assert not await is_closed()
+        application.reload(replace(config, mirror=replace(config.mirror, stages=("closed",))), NO_PINS)
+        assert await is_closed()
+        state = gateway.state
+        with pytest.raises(ConfigError):
+            application.reload(replace(config, mirror=replace(config.mirror, stages=("nowhere",))), NO_PINS)
+        assert gateway.state is state
