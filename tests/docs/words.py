@@ -24,7 +24,7 @@ TEXTS: Final = (
     "docker/*.yaml",
 )
 
-CLEAN_PACKAGES: Final[tuple[str, ...]] = ()
+CLEAN_PACKAGES: Final = ("__init__.py", "__main__.py", "types.py")
 """Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""
 
 EXCLUDED: Final = {
