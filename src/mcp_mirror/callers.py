@@ -1,6 +1,7 @@
-"""Who asks, and the way back to them while a request of theirs is served.
+"""Clients of the gateway and the channel to each of them while the gateway serves a request.
 
-The faces make these; the gateway hands them down; upstreams speak through them. Words alone: nothing is sent here.
+The server creates these objects, the gateway passes them down, and upstreams send messages through them. This module
+only defines them; it sends nothing.
 """
 
 import json
@@ -12,102 +13,103 @@ from typing import Any, Final, Protocol
 from mcp_mirror.errors import RefusedError
 
 LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""RFC 5424's severities, the least first."""
+"""The severities of RFC 5424 in rising order."""
 
 LOCAL: Final = "local"
-"""The namespace of the one user of a gateway that nobody has to show a token."""
+"""The namespace of the local user, for a gateway without authentication."""
 
 _INVALID_REQUEST: Final = -32600
 
 CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(
     {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 )
-"""What a server may ask of a client, and the capability that the client must have for it."""
+"""The requests that a server may send to a client, and the capability that each of them needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One client, as far as the gateway knows it."""
+    """One client and the properties of its current request."""
 
     namespace: str
-    """Whose memory it uses."""
+    """The namespace of its memory."""
     is_stateless: bool = True
-    """It speaks the 2026 era: each request stands alone, and questions are answered by asking again."""
+    """The client uses protocol version 2026-07-28: requests are independent, and the gateway returns input-required
+    results instead of sending requests."""
     session: str | None = None
-    """The connection that its requests belong to; None where each stands alone."""
+    """The session of its requests; None for stateless requests."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    """What it says it can do, as it says it."""
+    """The client's capabilities as the client declared them."""
     scopes: frozenset[str] | None = None
-    """What the token of this request is good for. None: everything, for nobody has to show one."""
+    """The scopes of the request's token. None: all scopes, because the gateway requires no token."""
 
     @property
     def identity(self) -> tuple[str, str | None]:
-        """What makes two callers one."""
+        """The key by which two callers count as the same."""
         return self.namespace, self.session
 
     @property
     def sharing_key(self) -> str:
-        """A name for all callers whose connections may be one: they have one memory, and can do the same."""
+        """A key for callers that may share an upstream connection: they have the same namespace and capabilities."""
         return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
 
     @property
     def connection_key(self) -> str | None:
-        """A name for whoever has connections of their own, and may see on them what others do not; None: nobody."""
+        """A key for callers with upstream connections of their own; None for callers that use shared ones."""
         if self.session is not None:
             return self.session
         return self.sharing_key if self.capabilities or self.namespace != LOCAL else None
 
     def has_scopes(self, required: Collection[str]) -> bool:
-        """Whether it may see what takes all of these scopes."""
+        """Whether the caller has all of these scopes."""
         return self.scopes is None or self.scopes.issuperset(required)
 
     def can_answer(self, method: str) -> bool:
-        """Whether it has said that it takes this request of a server's."""
+        """Whether the client's capabilities allow this request."""
         return self.capabilities.get(CAPABILITY_OF.get(method, "")) is not None
 
     @property
     def can_answer_any(self) -> bool:
-        """Whether it takes any request of a server's."""
+        """Whether the client's capabilities allow any request."""
         return any(self.can_answer(method) for method in CAPABILITY_OF)
 
 
 class ClientChannel(Protocol):
-    """The way back to a client: on the stream of one request of its own, or on its connection."""
+    """A channel to a client: the stream of one of its requests, or its session."""
 
     @property
     def caller(self) -> Caller:
-        """Whose it is."""
+        """The client at the other end."""
 
     @property
     def log_level(self) -> str | None:
-        """The least severity that the client wants to be told of; None where it has not said."""
+        """The lowest severity of log messages that the client wants; None if the client has set no level."""
 
     @property
     def wants_progress(self) -> bool:
-        """Whether the client asked to be told of this request's progress."""
+        """Whether the client wants progress notifications for this request."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client waits for this request now; it does not between two rounds of one that was asked back."""
+        """Whether the client waits for the result now; it does not between two rounds of an input-required request."""
 
     @property
     def session_channel(self) -> "ClientChannel | None":
-        """The way back that lasts beyond this request; None where requests stand alone."""
+        """The channel of the session, which outlives this request; None for stateless requests."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on; one that the client does not want, or cannot be told, is dropped."""
+        """Send a notification, or drop it if the client does not want it or cannot receive it."""
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client, and wait for its answer: the result.
+        """Send a request to the client and return its result.
 
         Raises:
-            RefusedError: It answered with an error, or cannot be asked.
+            RefusedError: The client returned an error or accepts no requests.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class NullChannel:
-    """The way to a caller who is told nothing and cannot be asked."""
+    """A channel to a client that receives no notifications and accepts no requests."""
 
     caller: Caller
     log_level: str | None = None
@@ -116,10 +118,10 @@ class NullChannel:
     session_channel: ClientChannel | None = None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Drop it."""
+        """Drop the notification."""
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse; see `ClientChannel.request`."""
+        """Raise an error; see `ClientChannel.request`."""
         del params
-        said = f"The client cannot be asked {method} now."
-        raise RefusedError(said, _INVALID_REQUEST, said)
+        message = f"The client accepts no {method} request now."
+        raise RefusedError(message, _INVALID_REQUEST, message)

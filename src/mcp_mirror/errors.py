@@ -1,17 +1,17 @@
-"""Every error that we raise. A class exists only where a caller acts differently.
+"""The error classes of the package. A class exists only where callers handle it differently.
 
-    MirrorError                  its message may be shown to a model or an operator as it is
-    ├── ConfigError              the operator mends the file and starts again (exit code 2)
-    ├── ToolError                the model can mend the call: it is answered as a tool error, `isError`
-    │   └── FlowError            a value may not go where the call would take it: its user may be asked to let it
-    ├── UpstreamError            an upstream did not do its part: answered as a tool error that names it
-    │   └── RefusedError         a peer answered with a JSON-RPC error, which another peer may have to see as it is
-    ├── StoreError               the store refused or failed: nothing was stored, no path was given out
-    ├── WireError                a peer's bytes are not a message we can carry: one failed request
-    ├── BusyError                too much is asked at once or a minute: the caller is told when to try again
-    └── EndpointError            a model's endpoint gave no answer: asked again, or one run of an evaluation is void
+    MirrorError                  its message may be shown to a model or an operator
+    ├── ConfigError              the operator must fix the configuration and start again (exit code 2)
+    ├── ToolError                the model can fix the call: returned as a tool error, `isError`
+    │   └── FlowError            the flow policy forbids a flow: the user may be asked to allow it once
+    ├── UpstreamError            an upstream failed: returned as a tool error that names it
+    │   └── RefusedError         a peer returned a JSON-RPC error, which may have to be passed on unchanged
+    ├── StoreError               the store failed or refused: nothing was stored, no path was returned
+    ├── WireError                bytes of a peer are not a valid message: one failed request
+    ├── BusyError                a rate or concurrency limit is reached: the message says when to retry
+    └── EndpointError            a model's endpoint returned no completion: retried, or one evaluation run is void
 
-A message is one or two plain sentences: what was wrong, and what to do next.
+A message is one or two plain sentences: the cause and the next step.
 """
 
 import traceback
@@ -35,7 +35,7 @@ class RefusalReason(StrEnum):
 
 
 class MirrorError(Exception):
-    """The root; its message is written for its reader and holds no secret and no value."""
+    """The base class. Its message is written for the reader and contains no secret and no stored value."""
 
     reason: RefusalReason | None = None
     """Why the gateway refused the request; None if something else failed."""
@@ -43,17 +43,17 @@ class MirrorError(Exception):
 
     @property
     def log_message(self) -> str:
-        """What a log may say of it: the message, but nothing that an upstream wrote."""
+        """The message for logs, without text that an upstream wrote."""
         return str(self) if self._log_message is None else self._log_message
 
     def with_log_message(self, words: str) -> Self:
-        """The same error with other words for a log."""
+        """Set the message for logs and return the error."""
         self._log_message = words
         return self
 
 
 class ConfigError(MirrorError):
-    """The configuration cannot be used; the message names file, line, key and what was wanted."""
+    """The configuration cannot be used; the message names file, line, key and expected value."""
 
 
 class ToolError(MirrorError):
@@ -65,49 +65,49 @@ class ToolError(MirrorError):
 
 
 class FlowError(ToolError):
-    """A value may not go to a place; nothing of it was read."""
+    """The flow policy forbids a value at a destination; nothing of the value was read."""
 
     def __init__(self, message: str, flow: str, question: str) -> None:
         super().__init__(message, RefusalReason.FLOW)
         self.flow = flow
-        """A name for what was to go where, in whose call."""
+        """A key for the values, the destination and the tool of the call."""
         self.question = question
-        """What to ask the user, who may let it go this once."""
+        """The question for the user, who may allow the flow once."""
 
 
 class UpstreamError(MirrorError):
-    """An upstream is down, timed out or broke the protocol; the message names it."""
+    """An upstream is down, timed out or violated the protocol; the message names it."""
 
 
 class RefusedError(UpstreamError):
-    """A peer answered a request with an error of JSON-RPC: its code, its own words, and its data."""
+    """A peer returned a JSON-RPC error: its code, message and data."""
 
     def __init__(self, message: str, code: int, peer_message: str, data: object = None) -> None:
         super().__init__(message)
         self.code = code
         self.peer_message = peer_message
-        """What the peer said, without our words about it; no secret is in it."""
+        """The peer's own message, without text of the gateway; secrets are redacted."""
         self.data = data
         self._log_message = f"A request was refused (error {code})."
 
 
 class StoreError(MirrorError):
-    """The store could not keep or give a value."""
+    """The store could not write or read a value."""
 
 
 class WireError(MirrorError):
-    """Bytes that are no message, or a message past a bound; the message names the byte or the bound."""
+    """Bytes that are not a valid message, or a message over a limit; the message names the byte or the limit."""
 
 
 class BusyError(MirrorError):
-    """Too much is asked at once, or a minute; the message names the bound."""
+    """A rate or concurrency limit is reached; the message names the limit."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Say what is too much.
+        """Create the error.
 
         Args:
-            message: A sentence.
-            retry_after: Seconds after which trying again may help.
+            message: A sentence that names the limit.
+            retry_after: Seconds after which a retry may succeed.
         """
         self.retry_after = max(1, ceil(retry_after))
         """Whole seconds, 1 or more."""
@@ -115,25 +115,25 @@ class BusyError(MirrorError):
 
 
 class EndpointError(MirrorError):
-    """A model's endpoint gave no completion; the message says what it gave."""
+    """A model's endpoint returned no completion; the message quotes its answer."""
 
     def __init__(self, message: str, *, retry_after: float | None = None, is_context_exceeded: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which asking again may help; None where it cannot."""
+        """Seconds after which a retry may succeed; None if it cannot."""
         self.is_context_exceeded = is_context_exceeded
-        """The conversation is longer than what the model takes."""
+        """The conversation exceeds the model's context window."""
 
 
 def unwrap_error_group(error: BaseException) -> BaseException:
-    """What went wrong, without the groups that tasks put around it: of several the first."""
+    """The first error inside nested exception groups, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what led to it, each once."""
+    """The error and its causes, each once."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -143,11 +143,11 @@ def walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def summarize_traceback(error: BaseException) -> str:
-    """What went wrong and where, for a log: kinds and lines of code, no message, for that may repeat a value."""
-    codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-_FRAMES:]
-    places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(codes))
-    return f"{type(error).__name__} at {places or 'no known place'}"
+    """A summary of error and traceback for logs: class and code locations, no message, since it may repeat a value."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-_MAX_FRAMES:]
+    places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(frames))
+    return f"{type(error).__name__} at {places or 'no known location'}"
 
 
-_FRAMES = 8
-"""Lines of code that are told."""
+_MAX_FRAMES = 8
+"""Frames in a summary."""

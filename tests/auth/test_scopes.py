@@ -312,7 +312,7 @@ async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_wh
     assert await home.request("roots/list", {}) == {"asked": "roots/list"}
     session.caller = replace(session.caller, scopes=frozenset())
     await home.notify("notifications/message", {"data": 2})
-    with pytest.raises(RefusedError, match="cannot be asked roots/list now"):
+    with pytest.raises(RefusedError, match="accepts no roots/list request now"):
         await home.request("roots/list", {})
     assert session.heard == [("notifications/message", {"data": 1})]
     told = home.log_level, home.wants_progress, home.is_waiting, home.session_channel, home.caller

@@ -39,7 +39,7 @@ def test_levels_stand_in_the_protocols_order() -> None:
 async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:
     silent = NullChannel(Caller("me", capabilities={"roots": {}}))
     await silent.notify("notifications/message", {"level": "error"})
-    with pytest.raises(RefusedError, match="cannot be asked roots/list now") as refused:
+    with pytest.raises(RefusedError, match="accepts no roots/list request now") as refused:
         await silent.request("roots/list", {})
     assert (refused.value.code, refused.value.data) == (types.INVALID_REQUEST, None)
 

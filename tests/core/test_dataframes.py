@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.dataframes import form_of, is_scalar, scalar_of
+from mcp_mirror.functions.dataframes import convert_scalar, form_of, is_scalar
 from mcp_mirror.functions.results import result_of
 
 
@@ -88,7 +88,7 @@ def test_records_of_numpy_are_objects() -> None:
 
 
 def test_what_has_no_json_in_an_array_is_an_error() -> None:
-    with pytest.raises(MirrorError, match=r"A value of type list cannot be written as JSON: "):
+    with pytest.raises(MirrorError, match=r"A value of type list cannot be encoded as JSON: "):
         result_of(np.array([object()]))
 
 
@@ -178,7 +178,7 @@ class Period(Timestamp):
 
 
 def test_scalars_of_pandas_are_null_or_text() -> None:
-    assert [scalar_of(one) for one in (NaTType(), Timestamp(), Period())] == [
+    assert [convert_scalar(one) for one in (NaTType(), Timestamp(), Period())] == [
         None,
         "2026-01-02T03:04:05+01:00",
         "2026-01",

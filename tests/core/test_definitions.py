@@ -34,5 +34,5 @@ def test_a_definition_is_the_callers_own(form: str) -> None:
 
 
 def test_another_form_is_refused_with_those_there_are() -> None:
-    with pytest.raises(MirrorError, match=r"no format 'gemini' of tools\. Take one of openai, openai-responses, anthr"):
+    with pytest.raises(MirrorError, match=r"Unknown tool format 'gemini'\. Use one of openai, openai-responses, anthr"):
         format_definition(ADVERT, "gemini")

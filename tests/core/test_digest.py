@@ -101,12 +101,12 @@ def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result
 
 @pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
 def test_what_clients_cannot_read_is_no_result(result: dict[str, Any]) -> None:
-    with pytest.raises(WireError, match="no tool result"):
+    with pytest.raises(WireError, match="not a tool result"):
         process_result(members(**result), order(), estimate_tokens)
 
 
 def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
-    with pytest.raises(WireError, match=r"11 characters is over `limits.max_key_bytes` \(10\)"):
+    with pytest.raises(WireError, match=r"11 characters, more than `limits.max_key_bytes` \(10\) allows"):
         process_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
 
 
@@ -135,7 +135,7 @@ def test_an_error_of_the_protocol_is_told_as_one() -> None:
 @pytest.mark.parametrize(
     ("frame", "said"),
     [(b'{"jsonrpc":"2.0","id":1}', "neither a result nor an error"), (b"{", "not valid JSON"),
-     (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}', "error is not of JSON-RPC")],
+     (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}', "is not a JSON-RPC error")],
 )  # fmt: skip
 def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None:
     with pytest.raises(WireError, match=said):
@@ -143,7 +143,7 @@ def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None
 
 
 def test_a_question_in_a_large_message_is_no_result() -> None:
-    with pytest.raises(WireError, match="too large for a question"):
+    with pytest.raises(WireError, match="too large for an input-required result"):
         read_result_members(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
 
 

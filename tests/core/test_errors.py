@@ -43,7 +43,7 @@ def test_of_a_mistake_kinds_and_places_are_told_and_no_value() -> None:
         told = summarize_traceback(error)
     assert told.startswith("ValueError at test_errors.py:")
     assert "c4nary" not in told
-    assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known place"
+    assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known location"
 
 
 def test_a_refused_flow_is_an_error_of_a_tool_that_says_what_its_user_is_asked() -> None:

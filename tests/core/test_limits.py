@@ -106,7 +106,7 @@ def test_a_call_may_have_so_many_memory_paths() -> None:
     arguments = json.dumps({"a": [path] * 3, "b": f"literal:{path}"}).encode()
     found = find_pointers(arguments, {"t"})
     check_pointer_count(found, 3)
-    with pytest.raises(ToolError, match=r"hold 3 memory paths; one call may have 2 \(`limits.max_pointers`\)"):
+    with pytest.raises(ToolError, match=r"contain 3 memory paths; one call may have 2 \(`limits.max_pointers`\)"):
         check_pointer_count(found, 2)
 
 

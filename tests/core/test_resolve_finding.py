@@ -244,9 +244,9 @@ def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None
     [
         (f"{BASE}/a", f"{BASE}/a", "it is a memory path"),
         (FOREIGN, FOREIGN, "it is a path of a tool that this gateway does not serve"),
-        (f"literal:{BASE}", None, "it is text: `literal:` stands before it"),
-        (BASE[:-4], None, "it is refused: it looks like a path, but is not written as one"),
-        (f"see {BASE}", None, "it is text: it holds something like a path, but is not one"),
+        (f"literal:{BASE}", None, "it is text: it has the prefix `literal:`"),
+        (BASE[:-4], None, "it is rejected: it resembles a path, but is malformed"),
+        (f"see {BASE}", None, "it is text: it contains something like a path, but is not one"),
     ],
 )
 def test_a_log_says_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:

@@ -139,7 +139,7 @@ def test_of_several_types_the_richest_that_fits_is_taken(name: str, wanted: set[
 
 def test_an_error_names_every_type_and_is_bounded() -> None:
     value = Resolved(f"{BASE}/{'k' * 10_000}", b"null", "null")
-    with pytest.raises(ToolError, match=r"wants integer or number, and '.*' holds null") as caught:
+    with pytest.raises(ToolError, match=r"expects integer or number, but '.*' is null") as caught:
         coerce(value, frozenset({"number", "integer"}), ("k" * 10_000,))
     assert len(str(caught.value)) < 700
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from pydantic import BaseModel, ConfigDict
 
-from mcp_mirror.functions.result_types import unwritable_result
+from mcp_mirror.functions.result_types import find_unencodable_result
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ def returning(annotation: Any) -> Callable[[], Any]:
     ids=str,
 )
 def test_a_type_that_can_be_written_is_accepted(annotation: Any) -> None:
-    assert unwritable_result(returning(annotation)) is None
+    assert find_unencodable_result(returning(annotation)) is None
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_type_that_can_be_written_is_accepted(annotation: Any) -> None:
     ],
 )
 def test_a_type_that_cannot_be_written_is_named(annotation: Any, said: str) -> None:
-    assert (unwritable_result(returning(annotation)) or "").rpartition(f"{__name__}.")[2].startswith(said)
+    assert (find_unencodable_result(returning(annotation)) or "").rpartition(f"{__name__}.")[2].startswith(said)
 
 
 def test_a_function_without_a_return_annotation_is_accepted() -> None:
-    assert unwritable_result(lambda: None) is None
+    assert find_unencodable_result(lambda: None) is None

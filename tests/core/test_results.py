@@ -171,7 +171,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     twice: list[Any] = []
     twice += [twice, twice, {"a": twice}]
     for value in (loop, twice):
-        with pytest.raises(MirrorError, match="A value of type list cannot be written as JSON: "):
+        with pytest.raises(MirrorError, match="A value of type list cannot be encoded as JSON: "):
             result_of(value)
 
 
@@ -265,7 +265,7 @@ def test_a_whole_result_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("value", [object(), {(1, 2): 3}, "\ud800", [lambda: 1]])
 def test_what_has_no_json_is_refused_with_its_type(value: object) -> None:
-    with pytest.raises(MirrorError, match=f"A value of type {type(value).__name__} cannot be written as JSON: "):
+    with pytest.raises(MirrorError, match=f"A value of type {type(value).__name__} cannot be encoded as JSON: "):
         result_of(value)
 
 

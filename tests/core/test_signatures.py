@@ -255,20 +255,20 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (by_position, "it takes value, which is taken by position alone. Give it parameters with names."),
-        (rest, "it takes *values. Give it parameters with names."),
-        (keywords, "it takes **values. Give it parameters with names."),
+        (by_position, "it takes value, which is positional-only. Give its parameters names."),
+        (rest, "it takes *values. Give its parameters names."),
+        (keywords, "it takes **values. Give its parameters names."),
         (strange, "an annotation cannot be read from JSON: Unable to generate"),
         (callback, "an annotation cannot be read from JSON: Cannot generate"),
         (unknown, "an annotation cannot be read from JSON: name 'Nowhere' is not defined."),
-        (lambda value: value, "'<lambda>' is no name for a tool"),
-        (functools.partial(plain, "Bonn"), "'' is no name for a tool"),
-        (bound_plain, "it is no function or method. Wrap it in a function."),
+        (lambda value: value, "'<lambda>' is not a valid tool name"),
+        (functools.partial(plain, "Bonn"), "'' is not a valid tool name"),
+        (bound_plain, "it is not a function or method. Wrap it in a function."),
         (
             opaque,
-            f"it returns {__name__}.Strange, which cannot be written as JSON. Return JSON's own types, ",
+            f"it returns {__name__}.Strange, which cannot be encoded as JSON. Return JSON's own types, ",
         ),
-        (Station.name_of, "it is the method of no object. Give one: mirror.tool(it.name_of)."),
+        (Station.name_of, "it is an unbound method. Bind it: mirror.tool(it.name_of)."),
         ("plain", "Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...)"),
         (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),
     ],
@@ -290,11 +290,14 @@ def test_options_are_a_policy() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"capture": "sometimes"}, "`capture` of a tool is one of auto, large, always, never, not 'sometimes'."),
-        ({"timeout": 0}, "`timeout` of a tool is seconds above 0"),
-        ({"timeout": float("nan")}, "`timeout` of a tool is seconds above 0"),
-        ({"inline_budget": -1}, "`inline_budget` of a tool is tokens, 0 or more."),
-        ({"cature": "never"}, "A tool has no option 'cature'. There are name, description, capture, inline_budget, "),
+        ({"capture": "sometimes"}, "`capture` of a tool must be one of auto, large, always, never, not 'sometimes'."),
+        ({"timeout": 0}, "`timeout` of a tool must be a number of seconds above 0"),
+        ({"timeout": float("nan")}, "`timeout` of a tool must be a number of seconds above 0"),
+        ({"inline_budget": -1}, "`inline_budget` of a tool must be a number of tokens, 0 or more."),
+        (
+            {"cature": "never"},
+            "A tool has no option 'cature'. The options are name, description, capture, inline_budget, ",
+        ),
     ],
 )
 def test_options_that_there_cannot_be_are_refused(options: Any, said: str) -> None:

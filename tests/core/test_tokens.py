@@ -270,7 +270,7 @@ def test_what_is_encrypted_costs_by_its_size() -> None:
 
 @pytest.mark.parametrize("what", ["a", b"a", {"role": "user", "content": "a"}, []])
 def test_a_provider_that_is_not_known_is_told(what: Any) -> None:
-    with pytest.raises(ValueError, match=r"'foo' is no provider\. There are default, openai, "):
+    with pytest.raises(ValueError, match=r"Unknown provider 'foo'\. Use one of default, openai, "):
         estimate_tokens(what, "foo")  # type: ignore[arg-type]
 
 

@@ -211,9 +211,9 @@ def test_problems_name_the_upstream_and_the_tool() -> None:
     listing = [tool("x"), tool("x"), {"name": "y"}, {}, tool("z", annotations=7)]
     problems = build((policy("up"), listing)).problems
     assert problems == (
-        "Upstream 'up' lists tool 'x' twice: the first is served.",
-        "Tool 'y' of upstream 'up': it has no input schema; its arguments are passed on unchecked.",
-        "Upstream 'up' lists a tool without a usable name: it is not served.",
+        "Upstream 'up' lists tool 'x' twice. The gateway serves the first one.",
+        "Tool 'y' of upstream 'up': it has no input schema; the gateway does not validate its arguments.",
+        "Upstream 'up' lists a tool without a usable name. The gateway does not serve the tool.",
         "Tool 'z' of upstream 'up': its annotations cannot be passed on.",
     )
 

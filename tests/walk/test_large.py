@@ -88,7 +88,7 @@ BROKEN = {
     '{"content":[}': "not valid JSON",
     '{"content":[],"x":NaN}': "not valid JSON",
     '{"content":[],"structuredContent":' + '{"a":' * 100_000 + "1" + "}" * 100_001: "nested too deep",
-    '{"content":5}': "no tool result",
+    '{"content":5}': "not a tool result",
     result(structuredContent={"k" * 300: 1}): "limits.max_key_bytes",
 }
 

@@ -179,7 +179,7 @@ async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
         ),
         ("average_mirrored", '{"values": ', "The arguments are no JSON object: "),
         ("average_mirrored", "[1]", "The arguments are no JSON object: "),
-        ("average_mirrored", {"values": object()}, "A value of type dict cannot be written as JSON: "),
+        ("average_mirrored", {"values": object()}, "A value of type dict cannot be encoded as JSON: "),
         ("averag", {}, "There is no tool 'averag'. Nearest are average_mirrored."),
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
     ],
@@ -336,7 +336,7 @@ async def test_an_array_is_lists_and_its_shape_is_known() -> None:
         assert (await mirror.call("total_mirrored", {"values": large.path})).text == str(sum(range(100_000)) / 2)
         failed = await mirror.call("odd_mirrored")
         assert failed.is_error
-        assert "A value of type dict cannot be written as JSON: " in failed.text
+        assert "A value of type dict cannot be encoded as JSON: " in failed.text
 
 
 async def test_stored_bytes_are_media_and_are_read_as_bytes() -> None:

@@ -53,7 +53,7 @@ async def test_a_mirror_counts_what_it_prunes_as_its_configuration_says() -> Non
     async with Mirror(upstreams={"mirror": {"provider": "mistral"}, "upstreams": {}}) as mirror:
         pruned = await mirror.prune(MESSAGES, 10_000, "openai")
         assert pruned.tokens_before == estimate_tokens(MESSAGES, "mistral") > estimate_tokens(MESSAGES, "openai")
-        with pytest.raises(ValueError, match="'foo' is no provider"):
+        with pytest.raises(ValueError, match="Unknown provider 'foo'"):
             await mirror.prune(MESSAGES, 10_000, "openai", estimate="foo")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The decisions of the gateway as pure functions: names, schemas, pointers, capture, previews, notices, budgets.
+"""Pure functions of the gateway: names, schemas, pointers, capture, previews, notices, budgets.
 
-No I/O, clock, randomness or logging, and no knowledge of who calls.
+They perform no I/O, use no clock or randomness, write no logs, and do not know their callers.
 """

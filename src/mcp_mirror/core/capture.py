@@ -1,8 +1,7 @@
-"""Which value a result is, and what of it the model sees.
+"""Decides which value a result has, which part of it the model sees and which part is stored.
 
-The table of DESIGN, "Values and paths": structured content is the value, else the text, else the content blocks. A
-wrapper that says the same as the content is taken off. Text is dropped only where it repeats the value. Storing is done
-elsewhere.
+Structured content is the value, else the text, else the content blocks. A wrapper that repeats the content is removed.
+A text is dropped only if it repeats the value. Another module stores the value.
 """
 
 import json
@@ -22,52 +21,52 @@ from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
 
 WRAPPER: Final = "x-fastmcp-wrap-result"
-"""Output schema mark of a result that was wrapped only because structured content must be an object."""
+"""The mark in the output schema of a result that is wrapped only because structured content must be an object."""
 
 PARTS: Final = "mcp-mirror/parts"
-"""The envelope's member that says where the result's payload is, so that the result can be rebuilt.
+"""The member of the envelope that locates the result's payload, so that the result can be rebuilt.
 
-`structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text that
-the value is parsed from (`value.text:KEY`), or the content blocks (`content.member:KEY`).
+`structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
+which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
 
 `content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.blocks`
-(an array: strings are texts, objects other blocks), `companion.content` (the blocks as they came), `repeats` (one text
-that spells the value), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one text, which
-spells the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
+(an array: strings are texts, objects other blocks), `companion.content` (the original blocks), `repeats` (one text
+that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
+text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 """
 
 PASS_THROUGH_TOKENS: Final = 300
-"""Tokens below which a result that is not an object passes as it came: naming its path would cost a tenth and more."""
+"""Tokens below which a result that is not an object passes unchanged: a line with its path would cost 10 % or more."""
 
-_MEDIA_BYTES: Final = 5 << 20
-"""Base64 of images and recordings that one result shows: providers take no larger images."""
-_LINK_BYTES: Final = 1 << 13
-"""How much of other blocks, which models read as text, passes beside a notice."""
-_TOKEN_BYTES: Final = 64
-"""Bytes of a token past which a text is over a budget whatever an estimate says."""
-_DECODED_BYTES: Final = 1 << 20
-"""Bytes up to which a text is counted as it is read; a longer one as it is written, which costs little more."""
-_PEEK: Final = 1 << 12
-"""Bytes of a text that tell whether it may be JSON: white space before a document is short."""
-_HEAD_BYTES: Final = 1000
-"""Bytes of the beginning and of the end of an error that the model sees in place of it."""
+_MAX_MEDIA_BYTES: Final = 5 << 20
+"""Bytes of base64 of the images and recordings that one result shows; providers accept no larger images."""
+_MAX_OTHER_BYTES: Final = 1 << 13
+"""Bytes of other blocks, which models read as text, beside a notice."""
+_MAX_TOKEN_BYTES: Final = 64
+"""Bytes per token above which a text is over a budget, whatever the estimate."""
+_MAX_DECODED_BYTES: Final = 1 << 20
+"""Bytes up to which a string is decoded for the estimate; the escaped form of a longer one costs little more."""
+_PEEK_BYTES: Final = 1 << 12
+"""Bytes of a text that show whether it may be JSON: white space before a document is short."""
+_EXCERPT_BYTES: Final = 1000
+"""Bytes of the beginning and of the end of an error that replace the error."""
 
 Estimate = Callable[[Buffer], int]
 
 Decode = Callable[[Buffer], Buffer]
-"""The text that a JSON string spells, in UTF-8."""
+"""Returns the text of a JSON string, UTF-8."""
 
 
 def decode_text(literal: Buffer) -> Buffer:
-    """A JSON string's text, in memory."""
+    """The text of a JSON string, decoded in memory."""
     return b"".join(text_pieces(literal, trim(literal)))
 
 
 def unwrapped_key(envelope: bytes) -> str | None:
-    """The key of the wrapper that was taken off a value; None where there was none.
+    """The key of the wrapper that `capture` removed from a value; None if it removed none.
 
     Args:
-        envelope: What is stored with the value.
+        envelope: The value's stored envelope.
     """
     parts = (open_object(envelope) or {}).get(PARTS)
     place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
@@ -77,89 +76,90 @@ def unwrapped_key(envelope: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRules:
-    """How one tool's results are treated. Budgets are tokens, expected ones or bounds by the estimate that is given."""
+    """How results of one tool are captured. Budgets are tokens, by the estimate that `capture` gets."""
 
     mode: CaptureMode
     inline_budget: int
     error_budget: int
     wrapped: bool
-    """The output schema says that the structured content is a wrapper with one member."""
+    """The output schema marks structured content as a wrapper with one member."""
     passes: bool = True
-    """Images, recordings and small other blocks may pass as they are; else all that is not text is stored."""
+    """Images, recordings and small other blocks may pass unchanged; otherwise everything except text is stored."""
     preview: bool = True
-    """The model may be shown something of it; else all is stored, whatever the mode."""
+    """The model may see parts of the result; otherwise all of it is stored, in every mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What becomes of a result."""
+    """The decision about one result."""
 
     value: Draft | None = None
-    """To be stored; None: the result passes as it came."""
+    """The value to store; None if the result passes unchanged."""
     companion: Draft | None = None
-    """What else the result said, to be stored beside the value."""
+    """The rest of the content, to store beside the value."""
     named: bool = False
-    """The companion says more than the value does: the notice names it."""
+    """The companion contains more than the value, so the notice names it."""
     envelope: bytes = b"{}"
     """The result's other members."""
     shown: str | None = None
-    """What the model reads of a result within the inline budget."""
+    """The text of a result within the inline budget, as the model reads it."""
     passed: tuple[Buffer, ...] = ()
-    """Content blocks that go on beside the notice."""
+    """Content blocks that pass beside the notice."""
     in_order: tuple[Buffer, ...] = ()
-    """All blocks of a result that is shown, as they came, where texts and other blocks are mixed."""
+    """All blocks of a shown result in their order, if it mixes texts and other blocks."""
     media: tuple[tuple[str, str], ...] = ()
-    """Each image, recording and file: its JSON Pointer, in the companion if the content is there, and what it is."""
+    """Each image, recording and file: its JSON Pointer in the value or in the companion, and its description."""
     is_error: bool = False
     error: ErrorExcerpt | None = None
-    """Of an error that is too large to be shown."""
+    """The beginning and the end of an error that is too large to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """One content block, opened."""
+class _ParsedBlock:
+    """One parsed content block."""
 
     raw: Buffer
     text: Buffer | None
     """The JSON string of a text block."""
     plain: bool
-    """A text block that says nothing beside its text."""
+    """A text block without members beside `type` and `text`."""
     media: Media | None
-    """The image, recording or file that it is."""
+    """The image, recording or file in the block."""
 
     @property
     def is_shown_as_media(self) -> bool:
-        """Whether models see it as a picture or hear it, instead of reading its JSON."""
+        """Whether clients show it to models as an image or recording instead of JSON."""
         return self.media is not None and not self.media.is_file
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """A result, with what its payload is."""
+class _ParsedResult:
+    """A parsed result."""
 
-    blocks: tuple[_Block, ...]
+    blocks: tuple[_ParsedBlock, ...]
     structured: Buffer | None
     """The whole structured content."""
     value: Buffer | None
-    """The structured content or, of a wrapper, its one member. None: the content is the value."""
+    """The structured content or, for a wrapper, its only member. None: the content is the value."""
     wrapper: str | None
     """The key of that member."""
-    said: str
-    """How the content relates to the value: a word of `agreement`, or `repeats.member:KEY`, `repeats.content:KEY`."""
+    relation: str
+    """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
+    `repeats.content:KEY`."""
 
     @property
     def texts(self) -> list[Buffer]:
-        """The JSON string of each text block."""
+        """The JSON strings of the text blocks."""
         return [block.text for block in self.blocks if block.text is not None]
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the content says nothing that the value does not say."""
-        return self.said.startswith("repeats")
+        """Whether the content contains nothing beyond the value."""
+        return self.relation.startswith("repeats")
 
     @property
     def is_text(self) -> bool:
-        """Whether the value is one text, which may spell JSON."""
+        """Whether the value is one text, which may be JSON text."""
         if self.value is None:
             return len(self.blocks) == 1 and self.blocks[0].text is not None
         return self.wrapper is not None and bytes(self.value[:1]) == b'"'
@@ -168,146 +168,154 @@ class _Result:
 def capture(
     result: Mapping[str, Buffer], rules: CaptureRules, estimate: Estimate, decode: Decode = decode_text
 ) -> Captured:
-    """Decide what of a result is shown and what is stored.
+    """Decide which parts of a result the model sees and which are stored.
 
     Args:
-        result: Its members, as they came.
-        rules: How this tool's results are treated.
-        estimate: Tokens of a text (UTF-8) or of JSON text.
-        decode: Where the text of a string goes that is itself JSON.
+        result: The members of the result, JSON text.
+        rules: How results of this tool are captured.
+        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
+        decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
     """
     rules = rules if rules.preview else replace(rules, mode="always", inline_budget=0, error_budget=0, passes=False)
     is_error = bytes(result.get("isError", b"false")) == b"true"
-    read = _read(result, rules)
-    if rules.mode == "never" or (read.structured is None and not read.blocks):
+    parsed = _parse_result(result, rules)
+    if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
         return Captured(is_error=is_error)
-    if _passes_untouched(read, rules, estimate, decode, is_error=is_error):
+    if _passes_unchanged(parsed, rules, estimate, decode, is_error=is_error):
         return Captured(is_error=is_error)
-    value = _value_of(read, estimate, decode)
-    place = _place_of(read)
-    companion = _companion(place, read, result, estimate, decode if read.said == DIFFERS else _no_decode)
-    differs = companion is not None and read.said == DIFFERS
-    whole = None if is_error else _shown(read, value, rules, estimate, beside=tuple(read.texts) if differs else ())
-    shown = whole if is_error or whole is not None else _shown(read, value, rules, estimate)
-    passed = tuple(_passed(read.blocks, is_all_shown=shown is not None)) if rules.passes else ()
-    unseen = len(passed) + len(read.texts) < len(read.blocks)
+    value = _build_value(parsed, estimate, decode)
+    place = _content_place(parsed)
+    companion = _build_companion(place, parsed, result, estimate, decode if parsed.relation == DIFFERS else _no_decode)
+    differs = companion is not None and parsed.relation == DIFFERS
+    whole = shown = None
+    if not is_error:
+        whole = _text_to_show(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
+        shown = whole if whole is not None else _text_to_show(parsed, value, rules, estimate)
+    passed = tuple(_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes else ()
+    unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
     if not rules.preview:
-        value, companion = _hidden(value), companion and _hidden(companion)
+        value, companion = _without_preview(value), companion and _without_preview(companion)
     is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
-        named=companion is not None and read.value is not None and (unseen or (differs and not is_short)),
-        envelope=_envelope(result, place, read, value),
+        named=companion is not None and parsed.value is not None and (unseen or (differs and not is_short)),
+        envelope=_build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
-        in_order=_in_order(read, passed) if shown is not None else (),
-        media=tuple(_named_media(read.blocks, place)) if rules.passes else (),
+        in_order=_blocks_in_order(parsed, passed) if shown is not None else (),
+        media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes else (),
         is_error=is_error,
-        error=_excerpt(value) if is_error and rules.preview else None,
+        error=_excerpt_error(value) if is_error and rules.preview else None,
     )
 
 
-def _read(result: Mapping[str, Buffer], rules: CaptureRules) -> _Result:
+def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules) -> _ParsedResult:
     content = result.get("content", b"[]")
-    blocks = tuple(_open_block(raw) for raw in open_array(content) or ())
+    blocks = tuple(_parse_block(raw) for raw in open_array(content) or ())
     structured = result.get("structuredContent")
     if structured is None or bytes(structured[:5]) == b"null":
-        return _Result(blocks, None, None, None, UNKNOWN)
+        return _ParsedResult(blocks, None, None, None, UNKNOWN)
     are_texts = bool(blocks) and all(block.text is not None for block in blocks)
     texts = [block.text for block in blocks if block.text is not None] if are_texts else []
     opened = open_object(structured) or {}
     if len(opened) == 1:
         ((key, member),) = opened.items()
-        said = compare_value(member, texts, content)
-        if said == BLOCKS:
-            return _Result(blocks, structured, None, key, said)
-        is_wrapper = said in (SAME, ITEMS)
+        relation = compare_value(member, texts, content)
+        if relation == BLOCKS:
+            return _ParsedResult(blocks, structured, None, key, relation)
+        is_wrapper = relation in (SAME, ITEMS)
         if is_wrapper or (rules.wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
-            return _Result(blocks, structured, member, key, said)
+            return _ParsedResult(blocks, structured, member, key, relation)
     if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
-        key, said = found
-        return _Result(blocks, structured, structured, None, f"repeats.{'member' if said == SAME else 'content'}:{key}")
-    return _Result(blocks, structured, structured, None, compare_value(structured, texts, content))
+        key, relation = found
+        return _ParsedResult(
+            blocks, structured, structured, None, f"repeats.{'member' if relation == SAME else 'content'}:{key}"
+        )
+    return _ParsedResult(blocks, structured, structured, None, compare_value(structured, texts, content))
 
 
-def _open_block(raw: Buffer) -> _Block:
+def _parse_block(raw: Buffer) -> _ParsedBlock:
     opened = open_object(raw) or {}
     kind = bytes(opened.get("type", b"")[:16])
     if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
-        return _Block(raw, opened["text"], plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
-    return _Block(raw, None, plain=False, media=media_in(opened))
+        return _ParsedBlock(raw, opened["text"], plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
+    return _ParsedBlock(raw, None, plain=False, media=media_in(opened))
 
 
-def _passes_untouched(
-    read: _Result, rules: CaptureRules, estimate: Estimate, decode: Decode, *, is_error: bool
+def _passes_unchanged(
+    parsed: _ParsedResult, rules: CaptureRules, estimate: Estimate, decode: Decode, *, is_error: bool
 ) -> bool:
-    """Whether a result passes as it came, and nothing of it is stored."""
-    if not rules.preview or not (rules.passes or len(read.texts) == len(read.blocks)):
+    """Whether a result passes unchanged, and nothing of it is stored."""
+    if not rules.preview or not (rules.passes or len(parsed.texts) == len(parsed.blocks)):
         return False
-    has_media = any(block.media for block in read.blocks)  # a model cannot retype it, so it needs a path
+    has_media = any(block.media for block in parsed.blocks)  # a model cannot write media itself, so it needs a path
     if not is_error and (rules.mode == "always" or (rules.mode == "auto" and has_media)):
         return False
     budget = rules.error_budget if is_error else rules.inline_budget
     if rules.mode == "auto" and not is_error:
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
-    if not _is_within(read, budget, estimate):
+    if not _fits_budget(parsed, budget, estimate):
         return False
-    return is_error or rules.mode == "large" or not _is_object(read, decode)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, decode)
 
 
-def _is_within(read: _Result, budget: int, estimate: Estimate) -> bool:
-    """Whether all that a model may read of a result is within a budget: clients show the content, or the structured."""
-    if sum(len(block.raw) for block in read.blocks if block.is_shown_as_media) > _MEDIA_BYTES:
+def _fits_budget(parsed: _ParsedResult, budget: int, estimate: Estimate) -> bool:
+    """Whether a result fits a budget: its content and its structured content, since clients show either of the two."""
+    if sum(len(block.raw) for block in parsed.blocks if block.is_shown_as_media) > _MAX_MEDIA_BYTES:
         return False
-    words = [block.raw if block.text is None else block.text for block in read.blocks if not block.is_shown_as_media]
-    both = (words, [] if read.structured is None else [read.structured])
-    return all(_fits(parts, budget, estimate) for parts in both)
+    readable = [
+        block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
+    ]
+    both = (readable, [] if parsed.structured is None else [parsed.structured])
+    return all(_are_within(parts, budget, estimate) for parts in both)
 
 
-def _fits(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
+def _are_within(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
     size = sum(map(len, parts))
     if size <= budget:  # a token has at least one byte
         return True
-    if size > budget * _TOKEN_BYTES:
+    if size > budget * _MAX_TOKEN_BYTES:
         return False
     return sum(_tokens_of(part, estimate) for part in parts) <= budget
 
 
 def _tokens_of(json_text: Buffer, estimate: Estimate) -> int:
-    """Tokens of a value as a model reads it: of a string its text."""
-    if bytes(json_text[:1]) != b'"' or len(json_text) > _DECODED_BYTES:
+    """Tokens of a value in the form that a model reads; for a string, of its text."""
+    if bytes(json_text[:1]) != b'"' or len(json_text) > _MAX_DECODED_BYTES:
         return estimate(json_text)
-    text = _text(json_text).encode("utf-8", "replace")
+    text = _decode_string(json_text).encode("utf-8", "replace")
     return estimate(text) if text else 0
 
 
-def _is_object(read: _Result, decode: Decode) -> bool:
-    if read.value is not None and not read.is_text:
-        return bytes(read.value[:1]) == b"{"
-    text = read.value if read.value is not None else read.texts[0] if read.is_text else None
-    return text is not None and bytes(_json_in(text, decode) or b"").lstrip()[:1] == b"{"
+def _has_object_value(parsed: _ParsedResult, decode: Decode) -> bool:
+    if parsed.value is not None and not parsed.is_text:
+        return bytes(parsed.value[:1]) == b"{"
+    if not parsed.is_text:
+        return False
+    text = parsed.texts[0] if parsed.value is None else parsed.value
+    return bytes(_parse_json_text(text, decode) or b"").lstrip()[:1] == b"{"
 
 
-def _value_of(read: _Result, estimate: Estimate, decode: Decode) -> Draft:
-    """The value: structured content, the one text or block, or an array of several blocks."""
-    if read.value is not None:
-        spelled = _json_in(read.value, decode) if read.is_text else None
-        return _draft(spelled or read.value, None, estimate)
-    if len(read.blocks) == 1:
-        block = read.blocks[0]
+def _build_value(parsed: _ParsedResult, estimate: Estimate, decode: Decode) -> Draft:
+    """The value: structured content, the only text or block, or an array of several blocks."""
+    if parsed.value is not None:
+        decoded = _parse_json_text(parsed.value, decode) if parsed.is_text else None
+        return _build_draft(decoded or parsed.value, None, estimate)
+    if len(parsed.blocks) == 1:
+        block = parsed.blocks[0]
         if block.text is None:
-            return _draft(block.raw, "binary" if block.media or _is_resource(block) else None, estimate)
-        return _draft(_json_in(block.text, decode) or block.text, None, estimate)
-    parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in read.blocks]
-    return _draft(join(array_of(parts)), None, estimate)
+            return _build_draft(block.raw, "binary" if block.media or _is_resource(block) else None, estimate)
+        return _build_draft(_parse_json_text(block.text, decode) or block.text, None, estimate)
+    parts: list[Buffer | Segments] = [block.raw if block.text is None else block.text for block in parsed.blocks]
+    return _build_draft(join(array_of(parts)), None, estimate)
 
 
-def _is_resource(block: _Block) -> bool:
+def _is_resource(block: _ParsedBlock) -> bool:
     return "resource" in (open_object(block.raw) or {})
 
 
-def _draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
+def _build_draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
     whole = trim(blob)
     kind = kind or kind_at(blob, whole.start)
     return Draft(
@@ -326,9 +334,9 @@ def _media_type(blob: Buffer) -> str | None:
     return json.loads(raw) if raw[:1] == b'"' else None
 
 
-def _json_in(text: Buffer, decode: Decode) -> Buffer | None:
-    """The object or array that a JSON string spells, as the very text it was."""
-    if text_start(text, trim(text), _PEEK).lstrip(" \t\r\n")[:1] not in ("{", "["):
+def _parse_json_text(text: Buffer, decode: Decode) -> Buffer | None:
+    """The object or array in a JSON string as its exact text; None for any other string."""
+    if text_start(text, trim(text), _PEEK_BYTES).lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None
     decoded = decode(text)
     return decoded if open_object(decoded) is not None or open_array(decoded) is not None else None
@@ -338,86 +346,86 @@ def _no_decode(_: Buffer) -> Buffer:
     return b""
 
 
-def _place_of(read: _Result) -> str | None:
-    """Where the content blocks go, in the words of `PARTS`: a block is dropped only where the value repeats it."""
-    if not read.blocks:
+def _content_place(parsed: _ParsedResult) -> str | None:
+    """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
+    if not parsed.blocks:
         return None
-    plain = all(block.plain for block in read.blocks)
-    if read.value is not None:
-        if read.is_repeated and (plain or read.said.startswith("repeats.content:")):
-            return read.said
-        return "companion.text" if plain and len(read.blocks) == 1 else "companion.content"
-    if len(read.blocks) == 1 and (plain or read.blocks[0].text is None):
+    plain = all(block.plain for block in parsed.blocks)
+    if parsed.value is not None:
+        if parsed.is_repeated and (plain or parsed.relation.startswith("repeats.content:")):
+            return parsed.relation
+        return "companion.text" if plain and len(parsed.blocks) == 1 else "companion.content"
+    if len(parsed.blocks) == 1 and (plain or parsed.blocks[0].text is None):
         return "value.text" if plain else "value.block"
-    faithful = all(block.plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in read.blocks)
-    return "value.blocks" if faithful and len(read.blocks) > 1 else "companion.content"
+    faithful = all(block.plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
+    return "value.blocks" if faithful and len(parsed.blocks) > 1 else "companion.content"
 
 
-def _companion(
-    place: str | None, read: _Result, result: Mapping[str, Buffer], estimate: Estimate, decode: Decode
+def _build_companion(
+    place: str | None, parsed: _ParsedResult, result: Mapping[str, Buffer], estimate: Estimate, decode: Decode
 ) -> Draft | None:
     if place == "companion.text":
-        text = read.texts[0]
-        return _draft(_json_in(text, decode) or text, None, estimate)
-    return _draft(result["content"], None, estimate) if place == "companion.content" else None
+        text = parsed.texts[0]
+        return _build_draft(_parse_json_text(text, decode) or text, None, estimate)
+    return _build_draft(result["content"], None, estimate) if place == "companion.content" else None
 
 
-def _envelope(result: Mapping[str, Buffer], place: str | None, read: _Result, value: Draft) -> bytes:
-    """The members that the value and its companion do not hold, and where the others went."""
+def _build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: _ParsedResult, value: Draft) -> bytes:
+    """The members outside the value and its companion, and `PARTS`."""
     parts = {} if place is None else {"content": place}
-    if read.structured is not None and read.wrapper is None:
+    if parsed.structured is not None and parsed.wrapper is None:
         parts["structuredContent"] = "value"
-    elif read.wrapper is not None:
-        holder = "content.member" if read.value is None else "value.member"
-        holder = "value.text" if read.is_text and read.value is not None and value.kind != "text" else holder
-        parts["structuredContent"] = f"{holder}:{read.wrapper}"
+    elif parsed.wrapper is not None:
+        holder = "content.member" if parsed.value is None else "value.member"
+        holder = "value.text" if parsed.is_text and parsed.value is not None and value.kind != "text" else holder
+        parts["structuredContent"] = f"{holder}:{parsed.wrapper}"
     rest = {key: raw for key, raw in result.items() if key not in parts}
     return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
 
 
-def _shown(
-    read: _Result, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
+def _text_to_show(
+    parsed: _ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
 ) -> str | None:
-    """The texts that the model reads of a result within the inline budget; None of a larger result.
+    """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
     Args:
-        read: The result.
-        value: The value that it is.
-        rules: How it is treated.
-        estimate: Tokens of a text.
-        beside: Texts that say more than the value does.
+        parsed: The result.
+        value: The value of the result.
+        rules: How the result is captured.
+        estimate: Returns the tokens of a text.
+        beside: Texts that contain more than the value.
     """
-    only = read.blocks[0] if read.value is None and len(read.blocks) == 1 else None
-    is_unseen = only is not None and only.media is not None and not _may_be_shown(only)
-    if not rules.preview or is_unseen or not (rules.passes or len(read.texts) == len(read.blocks)):
+    only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
+    is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
+    if not rules.preview or is_unseen or not (rules.passes or len(parsed.texts) == len(parsed.blocks)):
         return None
-    others = tuple(block.raw for block in read.blocks if block.text is None and block.media is None)
-    texts = (*beside, *_texts_to_show(read, value))
-    if not _fits((*texts, *others), rules.inline_budget, estimate):
+    others = tuple(block.raw for block in parsed.blocks if block.text is None and block.media is None)
+    texts = (*beside, *_texts_to_show(parsed, value))
+    if not _are_within((*texts, *others), rules.inline_budget, estimate):
         return None
-    return "\n".join(_text(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
+    return "\n".join(_decode_string(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
 
 
-def _texts_to_show(read: _Result, value: Draft) -> tuple[Buffer, ...]:
-    """The texts, or the JSON text, that say the value: the shortest where several say the same."""
-    if read.value is None:
-        return tuple(read.texts)
-    if read.said == SAME and not read.is_text:
-        return (min(value.blob, read.texts[0], key=_length),)
-    return (read.value if read.is_text else value.blob,)
+def _texts_to_show(parsed: _ParsedResult, value: Draft) -> tuple[Buffer, ...]:
+    """The texts or the JSON text of the value: the shortest of several with the same meaning."""
+    if parsed.value is None:
+        return tuple(parsed.texts)
+    if parsed.relation == SAME and not parsed.is_text:
+        return (min(value.blob, parsed.texts[0], key=_text_length),)
+    return (parsed.value if parsed.is_text else value.blob,)
 
 
-def _length(json_text: Buffer) -> int:
-    """About the bytes that a model reads: a string is read without its escapes."""
+def _text_length(json_text: Buffer) -> int:
+    """The approximate bytes that a model reads: a string without its escapes."""
     return len(json_text) - (bytes(json_text).count(b"\\") if bytes(json_text[:1]) == b'"' else 0)
 
 
-def _passed(blocks: Sequence[_Block], *, is_all_shown: bool) -> Iterator[Buffer]:
-    """The blocks that go on beside a notice: media up to a bound and small other blocks, but no files and no texts."""
-    media_room, room = _MEDIA_BYTES, _LINK_BYTES
+def _blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
+    """The blocks beside a notice: media up to a limit and small other blocks, but no files and no texts."""
+    media_room, room = _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
         if block.is_shown_as_media:
-            if _may_be_shown(block, media_room):
+            if _fits_media_room(block, media_room):
                 media_room -= len(block.raw)
                 yield block.raw
         elif block.text is None and block.media is None and (is_all_shown or len(block.raw) <= room):
@@ -425,19 +433,19 @@ def _passed(blocks: Sequence[_Block], *, is_all_shown: bool) -> Iterator[Buffer]
             yield block.raw
 
 
-def _in_order(read: _Result, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    if read.value is not None or not (read.texts and passed):
+def _blocks_in_order(parsed: _ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    if parsed.value is not None or not (parsed.texts and passed):
         return ()
     shown = {id(raw) for raw in passed}
-    return tuple(block.raw for block in read.blocks if block.text is not None or id(block.raw) in shown)
+    return tuple(block.raw for block in parsed.blocks if block.text is not None or id(block.raw) in shown)
 
 
-def _may_be_shown(block: _Block, room: int = _MEDIA_BYTES) -> bool:
+def _fits_media_room(block: _ParsedBlock, room: int = _MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
-def _named_media(blocks: Sequence[_Block], place: str | None) -> Iterator[tuple[str, str]]:
-    """Each image, recording and file: its path below the value or the companion, and what it is."""
+def _describe_media_paths(blocks: Sequence[_ParsedBlock], place: str | None) -> Iterator[tuple[str, str]]:
+    """The path of each image, recording and file below the value or the companion, and its description."""
     is_listed = len(blocks) > 1 or place == "companion.content"
     for at, block in enumerate(blocks):
         if block.media and (is_listed or block.media.is_file):
@@ -445,19 +453,22 @@ def _named_media(blocks: Sequence[_Block], place: str | None) -> Iterator[tuple[
             yield f"{item}{'/resource/blob' if block.media.is_file else ''}", describe_media(block.media)
 
 
-def _hidden(draft: Draft) -> Draft:
+def _without_preview(draft: Draft) -> Draft:
     return replace(draft, media_type=None, preview=False)
 
 
-def _text(literal: Buffer) -> str:
+def _decode_string(literal: Buffer) -> str:
     return msgspec.json.decode(literal, type=str)
 
 
-def _excerpt(value: Draft) -> ErrorExcerpt:
-    """The beginning and the end of an error, as text."""
+def _excerpt_error(value: Draft) -> ErrorExcerpt:
+    """The beginning and the end of an error as text."""
     if value.kind != "text":
-        ends = (value.blob[:_HEAD_BYTES], value.blob[-_HEAD_BYTES // 2 :] if len(value.blob) > 2 * _HEAD_BYTES else b"")
+        ends = (
+            value.blob[:_EXCERPT_BYTES],
+            value.blob[-_EXCERPT_BYTES // 2 :] if len(value.blob) > 2 * _EXCERPT_BYTES else b"",
+        )
         return ErrorExcerpt(*(str(bytes(end), "utf-8", "ignore") for end in ends))
     whole = trim(value.blob)
-    head = text_start(value.blob, whole, _HEAD_BYTES)
-    return ErrorExcerpt(head, text_end(value.blob, whole, _HEAD_BYTES) if whole.length > 2 * _HEAD_BYTES else "")
+    head = text_start(value.blob, whole, _EXCERPT_BYTES)
+    return ErrorExcerpt(head, text_end(value.blob, whole, _EXCERPT_BYTES) if whole.length > 2 * _EXCERPT_BYTES else "")

@@ -1,6 +1,6 @@
-"""All tools that we serve, by the names under which clients see them; and how long a client may keep lists of ours.
+"""The catalog: all served tools by the names under which clients see them. Also merges cache hints of lists.
 
-A table made anew from the upstreams' listings; it opens nothing and remembers nothing.
+A catalog is built from the upstreams' listings; it is immutable and has no connection.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,18 +18,18 @@ from mcp_mirror.payload.floods import Steps
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, ToolPolicy, UpstreamPolicy
 
-_NAME: Final = 100
-"""Characters of a tool's name that are told."""
-_VIEWS: Final = 256
-"""Sets of scopes for which it is kept what may be seen with them."""
-_APP: Final = "ui"
-_OLD_APP: Final = "ui/resourceUri"
-"""What in a tool's `_meta` says that a view of an MCP App shows its results."""
+_MAX_NAME: Final = 100
+"""Characters of a tool's name in a message."""
+_MAX_VIEWS: Final = 256
+"""Sets of scopes whose views of the catalog are cached."""
+_APP_KEY: Final = "ui"
+_OLD_APP_KEY: Final = "ui/resourceUri"
+"""Members of a tool's `_meta` that name the view of an MCP App for its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One advertised tool and the upstream tool behind it."""
+    """An advertised tool and the upstream tool behind it."""
 
     name: str
     upstream: str
@@ -40,44 +40,44 @@ class CatalogEntry:
     rules: CaptureRules
     timeout: float | None
     headers: tuple[tuple[str, ...], ...]
-    """Where the arguments stand that are mirrored into HTTP headers."""
+    """Locations of the arguments that clients mirror into HTTP headers."""
     check: Check | None = field(repr=False)
-    """Validates arguments on the event loop; None if that is too much work, or they are not validated."""
+    """Validates arguments on the event loop; None if that is too much work or arguments are not validated."""
     cost: Cost | None = None
-    """A bound on the work of validation; None if it may take exponential time."""
+    """An upper bound on the work of validation; None if it may take exponential time."""
     is_validated: bool = True
-    """Whether arguments are validated before they are sent."""
+    """Whether the gateway validates arguments before it sends them."""
     is_repeatable: bool = False
-    """It is marked read-only, and the user lets such calls be made once more where the connection is lost."""
+    """The tool is annotated as read-only, and the configuration allows repeating such calls after a lost connection."""
     mirrored: bool = True
-    """False: the original itself, beside its twin or instead of it; nothing is resolved and nothing captured."""
+    """False: the original tool, for which the gateway resolves and captures nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What is served, in a stable order: the upstreams' in the configuration, the tools' in their listings."""
+    """The served tools in a stable order: upstreams as configured, tools as listed."""
 
     entries: Mapping[str, CatalogEntry]
     labels: frozenset[str]
-    """The tool labels with which paths of ours begin."""
+    """The tool labels of this gateway's memory paths."""
     problems: tuple[str, ...] = ()
-    """What is wrong with tools, a sentence each, for an operator."""
+    """Problems of tools, one sentence each, for an operator."""
     quarantined: Mapping[str, Finding] = field(default_factory=dict)
-    """Tools that are not served, for they are not as they were pinned, by the names that they would have."""
+    """Tools that differ from their pins and are not served, by the names that they would have."""
     findings: tuple[Finding, ...] = ()
-    """All that is not as it was pinned, served or not."""
+    """All differences from the pins, of served and blocked tools."""
     required: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The scopes that names take, served or not, of those that take any."""
+    """The required scopes by name, of served and blocked tools that require any."""
     hidden: frozenset[str] = frozenset()
-    """Names that are kept from whoever is shown this."""
+    """Names that this view hides from the caller."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def visible_to(self, caller: Caller) -> "Catalog":
-        """What of it one may see whose token may not be good for all."""
+        """The view of the catalog for a caller whose token may lack scopes."""
         if not self.required or caller.scopes is None:
             return self
         if (view := self._views.get(caller.scopes)) is None:
-            if len(self._views) >= _VIEWS:
+            if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
             view = self._views[caller.scopes] = self._without(
                 frozenset(name for name, scopes in self.required.items() if not caller.has_scopes(scopes))
@@ -85,118 +85,118 @@ class Catalog:
         return view
 
     def _without(self, hidden: frozenset[str]) -> "Catalog":
-        """Less these names, and less the labels of tools that have no other: what is stored is found without, too."""
+        """The catalog without these names and without the labels that only their tools have."""
         entries = {name: entry for name, entry in self.entries.items() if name not in hidden}
         origins = self.origins
-        concealed = {tool_label(origins[name][1]) for name in hidden}
+        hidden_labels = {tool_label(origins[name][1]) for name in hidden}
         return replace(
             self,
             entries=entries,
-            labels=self.labels - (concealed - {tool_label(entry.tool) for entry in entries.values()}),
+            labels=self.labels - (hidden_labels - {tool_label(entry.tool) for entry in entries.values()}),
             quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
             hidden=hidden,
         )
 
     def header_schema(self, name: str) -> Schema | None:
-        """The schema that says which arguments of a call stand in HTTP headers as well; None if none do.
+        """The schema that marks the arguments that clients also send in HTTP headers; None if there are none.
 
-        Twins mirror none: clients would put memory paths there.
+        Twins have none: clients would put memory paths into headers.
         """
         entry = self.entries.get(name)
         return entry.advert["inputSchema"] if entry and entry.headers and not entry.mirrored else None
 
     @property
     def origins(self) -> Mapping[str, Origin]:
-        """Whose each name is."""
+        """The upstream and tool behind each name, of served and blocked tools."""
         served = {name: (one.upstream, one.tool) for name, one in self.entries.items()}
         return served | {name: (one.change.upstream, str(one.change.tool)) for name, one in self.quarantined.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A tool that is to be served."""
+class _ListedTool:
+    """A tool that the catalog will contain."""
 
     policy: UpstreamPolicy
     examined: InspectedTool
     finding: Finding | None
-    """In what it is not as it was pinned."""
+    """Its difference from its pin."""
 
     @property
     def name(self) -> str:
-        """Its own."""
+        """The tool's own name."""
         return self.examined.name
 
     @property
     def origin(self) -> Origin:
-        """Where it is from."""
+        """The upstream and the tool's own name."""
         return self.policy.name, self.name
 
 
 Listings = Iterable[tuple[UpstreamPolicy, Iterable[Mapping[str, Any] | InspectedTool]]]
-"""Tools that were not examined yet are examined."""
+"""Tools may be raw definitions or inspected tools; raw definitions are inspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogRules:
-    """What a catalog is made by, beside the listings."""
+    """The settings from which a catalog is built."""
 
     mirror: MirrorPolicy
-    """How twins look."""
+    """How twins are advertised."""
     reserved: Collection[str] = ()
-    """Names of our own tools, which no upstream's can take."""
+    """Names of the gateway's own tools, which no upstream tool gets."""
     transparent: bool = False
-    """List only the originals, under their own names where no two are the same."""
+    """Serve only the originals, under their own names where these are unique."""
     pins: Pins = NO_PINS
-    """What the tools' definitions were, and what is done with those that differ."""
+    """The pinned definitions and the policy for tools that differ."""
     held: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
-    """Names that are one tool's and can be no other's."""
+    """Names that belong to a tool and are not given to another one."""
 
     @property
     def kinds(self) -> tuple[bool, ...]:
-        """Whether twins are listed (True), originals (False), or both."""
+        """Whether to list twins (True), originals (False), or both."""
         both = (True, False) if self.mirror.expose_originals and self.mirror.suffix else (True,)
         return (False,) if self.transparent else both
 
 
 def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
-    """The catalog of these listings, in steps of one tool.
+    """Build the catalog in steps of one tool.
 
     Args:
-        listings: Each upstream that is connected, with its tools as it lists them.
-        rules: What it is made by.
+        listings: Each connected upstream with its tools in the order of its listing.
+        rules: The settings.
     """
     problems: list[str] = []
     given = [(policy, tuple(tools)) for policy, tools in listings]
-    found: list[_Found] = []
+    found: list[_ListedTool] = []
     for policy, tools in given:
-        found += yield from _admitted(policy, tools, rules.pins, problems)
+        found += yield from _select_tools(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     quarantined: dict[str, Finding] = {}
     names = NameAllocator(rules.reserved, rules.held)
     for mirrored in rules.kinds:
-        named = yield from _names_of(
+        named = yield from _name_tools(
             found, pinned, names, rules.mirror.suffix if mirrored else "", keep=rules.transparent
         )
         for one in found:
             yield
             if not mirrored and not rules.transparent and not one.policy.preview:
-                continue  # what an original answers would be shown
+                continue  # an original would show its results
             name = named[one.origin]
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
             else:
-                entries[name] = _entry(one, name, rules.mirror, mirrored=mirrored)
+                entries[name] = _build_entry(one, name, rules.mirror, mirrored=mirrored)
     findings = tuple(one.finding for one in found if one.finding)
     labels: set[str] = set()
     for one in found:
         yield
         labels.add(tool_label(one.name))
-    return (yield from _scoped(Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found))
+    return (yield from _with_scopes(Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found))
 
 
-def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Steps[Catalog]:
-    """With the scopes that its names take."""
+def _with_scopes(catalog: Catalog, found: Iterable[_ListedTool]) -> Steps[Catalog]:
+    """The catalog with the required scopes of its names."""
     scopes: dict[Origin, frozenset[str]] = {}
     for one in found:
         yield
@@ -204,10 +204,10 @@ def _scoped(catalog: Catalog, found: Iterable[_Found]) -> Steps[Catalog]:
     return replace(catalog, required={name: scopes[one] for name, one in catalog.origins.items() if scopes[one]})
 
 
-def _names_of(
-    found: Iterable[_Found], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keep: bool
+def _name_tools(
+    found: Iterable[_ListedTool], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keep: bool
 ) -> Steps[Mapping[Origin, str]]:
-    """What each tool is called. What is not pinned changes no name of what is, and of what was and has gone."""
+    """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
     new = [one.origin for one in found if one.origin not in known]
     named: dict[Origin, str] = {}
@@ -219,51 +219,59 @@ def _names_of(
     return named
 
 
-def _admitted(
+def _select_tools(
     policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | InspectedTool], pins: Pins, problems: list[str]
-) -> Steps[list[_Found]]:
-    admitted: dict[str, _Found] = {}
+) -> Steps[list[_ListedTool]]:
+    selected: dict[str, _ListedTool] = {}
     for tool in tools:
         yield
         examined = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
         if not (name := examined.name):
-            problems.append(f"Upstream {policy.name!r} lists a tool without a usable name: it is not served.")
-        elif name in admitted:
-            problems.append(f"Upstream {policy.name!r} lists tool {_told(name)} twice: the first is served.")
+            problems.append(
+                f"Upstream {policy.name!r} lists a tool without a usable name. The gateway does not serve the tool."
+            )
+        elif name in selected:
+            problems.append(
+                f"Upstream {policy.name!r} lists tool {_quote_name(name)} twice. The gateway serves the first one."
+            )
         elif policy.admits(name):
             examined = examined if examined is tool else inspect_tool(examined.raw, policy.bounds)
             if examined.rejection:
                 why = examined.rejection
-                problems.append(f"Upstream {policy.name!r} lists tool {_told(name)}, which is not served: {why}.")
+                problems.append(
+                    f"Upstream {policy.name!r} lists tool {_quote_name(name)}, which the gateway does not serve: {why}."
+                )
                 continue
-            if len(admitted) == policy.bounds.max_tools:
-                most = f"`limits.max_tools` ({len(admitted):,})"
-                problems.append(f"Upstream {policy.name!r} lists more tools than {most}: those after are not served.")
+            if len(selected) == policy.bounds.max_tools:
+                most = f"`limits.max_tools` ({len(selected):,})"
+                problems.append(
+                    f"Upstream {policy.name!r} lists more tools than {most}. The gateway does not serve the rest."
+                )
                 break
             problems += _problems_of(policy, examined)
-            admitted[name] = _Found(policy, examined, pins.judge(policy, name, examined.raw))
-    return list(admitted.values())
+            selected[name] = _ListedTool(policy, examined, pins.judge(policy, name, examined.raw))
+    return list(selected.values())
 
 
-def _told(name: str) -> str:
-    return repr(name if len(name) <= _NAME else f"{name[:_NAME]}...")
+def _quote_name(name: str) -> str:
+    return repr(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}...")
 
 
 def _problems_of(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
-    of = f"Tool {_told(examined.name)} of upstream {policy.name!r}"
+    of = f"Tool {_quote_name(examined.name)} of upstream {policy.name!r}"
     if examined.invalid_members:
         yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
     if examined.schema_error:
-        yield f"{of}: {examined.schema_error}; its arguments are passed on unchecked."
+        yield f"{of}: {examined.schema_error}; the gateway does not validate its arguments."
 
 
 _ANY: Final[Schema] = {"type": "object"}
 
 
-def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
+def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**examined.valid_members, **described, "name": name, "inputSchema": _own_schema(examined)}
+    original = {**examined.valid_members, **described, "name": name, "inputSchema": _original_schema(examined)}
     original.pop(EXECUTION, None)
     twin = twin_of(examined.valid_members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
@@ -272,7 +280,7 @@ def _entry(one: _Found, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> C
         tool=one.name,
         advert=twin if mirrored else original,
         schema=examined.schema,
-        rules=_rules(one, mirror, policy),
+        rules=_capture_rules(one, mirror, policy),
         timeout=policy.timeout,
         headers=examined.headers,
         check=examined.check,
@@ -288,46 +296,46 @@ def _is_read_only(raw: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _own_schema(examined: InspectedTool) -> Schema:
-    """As the upstream wrote it, wherever clients take it: some drop the whole list for one without an object's type."""
+def _original_schema(examined: InspectedTool) -> Schema:
+    """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
     schema = examined.raw.get("inputSchema")
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
 
 
-def _rules(one: _Found, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
+def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
     output = one.examined.raw.get("outputSchema")
     return CaptureRules(
         mode=policy.capture or ("never" if _is_app(one.examined.raw.get("_meta")) else mirror.capture),
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        wrapped=isinstance(output, dict) and _wraps(output, one.name),
+        wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.name),
         preview=one.policy.preview,
     )
 
 
 def _is_app(meta: object) -> bool:
-    """Whether a view shows the results, which needs them themselves."""
-    return isinstance(meta, Mapping) and bool(meta.get(_APP) or meta.get(_OLD_APP))
+    """Whether an MCP App shows the results, which needs the original results."""
+    return isinstance(meta, Mapping) and bool(meta.get(_APP_KEY) or meta.get(_OLD_APP_KEY))
 
 
-def _wraps(output: Schema, tool: str) -> bool:
+def _is_wrapper_schema(output: Schema, tool: str) -> bool:
     """Whether structured content is `{"result": x}` only because it must be an object.
 
-    FastMCP marks such schemas. The Python SDK does not, but gives them their own shape and title.
+    FastMCP marks such schemas. The Python SDK does not, but gives them a fixed shape and title.
     """
     sdk = output.get("title") == f"{tool}Output" and output.get("required") == ["result"]
     return output.get(WRAPPER) is True or (sdk and list(output.get("properties") or ()) == ["result"])
 
 
 def join_cache_hints(hints: Iterable[tuple[int | None, str | None]]) -> tuple[int, str]:
-    """How long a list that is put together from several may be kept, and by whom: no longer than any of them.
+    """Merge the cache hints of several lists into those of the combined list.
 
     Args:
-        hints: The milliseconds (`ttlMs`) and the scope (`cacheScope`) of each, as far as it says them.
+        hints: `ttlMs` (milliseconds) and `cacheScope` of each list, None if absent.
 
     Returns:
-        The shortest time, where none or a negative one is 0; `public` if all say so, else `private`.
+        The shortest time, where an absent or negative time counts as 0; `public` if all lists are, else `private`.
     """
-    said = tuple(hints)
-    shortest = min((max(time or 0, 0) for time, _ in said), default=0)
-    return shortest, "public" if said and all(scope == "public" for _, scope in said) else "private"
+    known = tuple(hints)
+    shortest = min((max(time or 0, 0) for time, _ in known), default=0)
+    return shortest, "public" if known and all(scope == "public" for _, scope in known) else "private"

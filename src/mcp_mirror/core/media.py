@@ -1,7 +1,7 @@
-"""Images, recordings and files inside a tool result: what they are, how large, and where their base64 stands.
+"""Recognizes images, recordings and files in content blocks: media type, size and location of their base64.
 
-A media block is a content block of the protocol (MCP 2026-07-28, `ImageContent`, `AudioContent`, and `EmbeddedResource`
-with a `blob`). Nothing here decides what a model is shown.
+Media are the blocks `ImageContent`, `AudioContent` and `EmbeddedResource` with a `blob` (MCP 2026-07-28). Another
+module decides what a model is shown.
 """
 
 import binascii
@@ -13,12 +13,12 @@ from typing import Final
 from mcp_mirror.payload.json_rpc import open_object
 from mcp_mirror.types import Buffer
 
-_SHOWN: Final = (b'"image"', b'"audio"')
-_ANY: Final = (*_SHOWN, b'"resource"')
-_EDGE: Final = 1 << 12
-"""Bytes at either end of a block in which its type stands: only the base64 of a block is long."""
-_HEAD: Final = 1 << 16
-"""Characters of base64 that are decoded to find the pixel size: a JPEG may have a thumbnail before it."""
+_SHOWN_TYPES: Final = (b'"image"', b'"audio"')
+_MEDIA_TYPES: Final = (*_SHOWN_TYPES, b'"resource"')
+_EDGE_BYTES: Final = 1 << 12
+"""Bytes at each end of a block that are searched for its type: only the base64 of a block is long."""
+_HEAD_CHARACTERS: Final = 1 << 16
+"""Characters of base64 that are decoded to find the pixel size: a JPEG may begin with a thumbnail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Media:
 
     media_type: str | None
     encoded: Buffer
-    """Its base64, without quotes."""
+    """The base64 without quotes."""
     is_file: bool
-    """It is an embedded resource: models are not shown its base64."""
+    """The block is an embedded resource; models do not see its base64."""
 
     @property
     def size(self) -> int:
@@ -40,25 +40,25 @@ class Media:
     @property
     def pixels(self) -> tuple[int, int] | None:
         """Width and height of a PNG, JPEG, GIF or WebP image; None for anything else."""
-        head = bytes(self.encoded[: min(_HEAD, len(self.encoded)) & ~3])
+        head = bytes(self.encoded[: min(_HEAD_CHARACTERS, len(self.encoded)) & ~3])
         try:
-            return _pixels_in(binascii.a2b_base64(head))
+            return _read_pixels(binascii.a2b_base64(head))
         except (ValueError, IndexError):
             return None
 
 
 def read_media(block: Buffer) -> Media | None:
-    """The media of a content block, JSON text; None for a block of another kind."""
-    edges = bytes(block[:_EDGE]) + bytes(block[-_EDGE:])
-    if not any(kind in edges for kind in _ANY):
+    """The media in a content block, JSON text; None for any other block."""
+    edges = bytes(block[:_EDGE_BYTES]) + bytes(block[-_EDGE_BYTES:])
+    if not any(kind in edges for kind in _MEDIA_TYPES):
         return None
     return media_in(open_object(block) or {})
 
 
 def media_in(members: Mapping[str, Buffer]) -> Media | None:
-    """As `read_media`, for a block that is already opened."""
+    """The media in a parsed content block; None for any other block."""
     kind = bytes(members.get("type", b"")[:16])
-    if kind in _SHOWN:
+    if kind in _SHOWN_TYPES:
         holder, encoded = members, members.get("data", b"")
     elif kind == b'"resource"':
         holder = open_object(members.get("resource", b"null")) or {}
@@ -67,54 +67,54 @@ def media_in(members: Mapping[str, Buffer]) -> Media | None:
         return None
     if bytes(encoded[:1]) != b'"':
         return None
-    return Media(_string(holder.get("mimeType", b"null")), encoded[1:-1], is_file=kind == b'"resource"')
+    return Media(_decode_string(holder.get("mimeType", b"null")), encoded[1:-1], is_file=kind == b'"resource"')
 
 
-def _string(raw: Buffer) -> str | None:
+def _decode_string(raw: Buffer) -> str | None:
     return json.loads(bytes(raw)) if bytes(raw[:1]) == b'"' else None
 
 
-def _pixels_in(data: bytes) -> tuple[int, int] | None:
+def _read_pixels(data: bytes) -> tuple[int, int] | None:
     """The pixel size in an image's header.
 
     Sources: PNG (RFC 2083, 11.2.2), GIF89a (section 18), JPEG (ITU T.81, B.2.2), WebP (RFC 9649, 2.5 to 2.7).
     """
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _big(data[16:20]), _big(data[20:24])
+        return _big_endian(data[16:20]), _big_endian(data[20:24])
     if data[:6] in (b"GIF87a", b"GIF89a"):
-        return _little(data[6:8]), _little(data[8:10])
+        return _little_endian(data[6:8]), _little_endian(data[8:10])
     if data.startswith(b"\xff\xd8"):
-        return _jpeg_pixels(data)
+        return _read_jpeg_pixels(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _webp_pixels(data)
+        return _read_webp_pixels(data)
     return None
 
 
-def _jpeg_pixels(data: bytes) -> tuple[int, int] | None:
+def _read_jpeg_pixels(data: bytes) -> tuple[int, int] | None:
     at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:  # noqa: PLR2004  # every marker begins with it
+    while at + 9 < len(data) and data[at] == 0xFF:  # noqa: PLR2004  # the first byte of every marker
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # noqa: PLR2004  # the start-of-frame markers
-            return _big(data[at + 7 : at + 9]), _big(data[at + 5 : at + 7])
-        at += 2 + _big(data[at + 2 : at + 4])
+            return _big_endian(data[at + 7 : at + 9]), _big_endian(data[at + 5 : at + 7])
+        at += 2 + _big_endian(data[at + 2 : at + 4])
     return None
 
 
-def _webp_pixels(data: bytes) -> tuple[int, int] | None:
+def _read_webp_pixels(data: bytes) -> tuple[int, int] | None:
     match data[12:16]:
         case b"VP8 ":
-            return _little(data[26:28]) & 0x3FFF, _little(data[28:30]) & 0x3FFF
+            return _little_endian(data[26:28]) & 0x3FFF, _little_endian(data[28:30]) & 0x3FFF
         case b"VP8L":
-            bits = _little(data[21:25])
+            bits = _little_endian(data[21:25])
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8X":
-            return _little(data[24:27]) + 1, _little(data[27:30]) + 1
+            return _little_endian(data[24:27]) + 1, _little_endian(data[27:30]) + 1
     return None
 
 
-def _big(data: bytes) -> int:
+def _big_endian(data: bytes) -> int:
     return int.from_bytes(data, "big")
 
 
-def _little(data: bytes) -> int:
+def _little_endian(data: bytes) -> int:
     return int.from_bytes(data, "little")

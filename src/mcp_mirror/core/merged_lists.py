@@ -1,7 +1,7 @@
-"""Under which name a client finds each upstream's resource, template and prompt.
+"""Merges the resources, templates and prompts of all upstreams into one list with unique names.
 
-Names and URIs are kept as they are. Where two upstreams have the same one, or where it is one of the gateway's own, the
-later one gets its upstream's name as a prefix. Pure: who lists them is not known here.
+Names and URIs remain unchanged if they are unique. If two upstreams have the same name, or if the gateway reserves it,
+the later item gets its upstream's name as a prefix.
 """
 
 import re
@@ -20,7 +20,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class ListKind(NamedTuple):
-    """How a kind of thing is listed, and by what its items are known."""
+    """How items of one kind are listed, and the member that identifies them."""
 
     method: str
     member: str
@@ -35,7 +35,7 @@ KINDS: Final[Mapping[Kind, ListKind]] = {
 
 
 class ResourceOrigin(NamedTuple):
-    """Where a thing really is."""
+    """The upstream of an item and its name or URI there."""
 
     upstream: str
     key: str
@@ -43,15 +43,15 @@ class ResourceOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MergedList:
-    """The lists of all upstreams as one."""
+    """The merged lists of all upstreams."""
 
     items: tuple[Segments, ...]
-    """As they came, but for the keys that had to be changed."""
+    """The items, unchanged except for renamed keys."""
     places: Mapping[str, ResourceOrigin]
 
 
 IsReserved = Callable[[str], bool]
-"""Whether a name is one of the gateway's own."""
+"""Returns whether the gateway reserves a name for itself."""
 
 
 def _is_free(_name: str) -> bool:
@@ -61,12 +61,12 @@ def _is_free(_name: str) -> bool:
 def merge_lists(
     kind: Kind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free
 ) -> MergedList:
-    """One list of many.
+    """Merge the lists of several upstreams.
 
     Args:
-        kind: What is listed.
-        listed: Each upstream's items, JSON objects, in the order of the configuration.
-        is_reserved: An item with such a name gets its upstream's name as a prefix.
+        kind: The kind of the items.
+        listed: The items of each upstream, JSON objects, in the order of the configuration.
+        is_reserved: Items with a reserved name get their upstream's name as a prefix.
     """
     key = KINDS[kind].key
     items: list[Segments] = []
@@ -74,30 +74,30 @@ def merge_lists(
     for upstream, raws in listed:
         for raw in raws:
             members = open_object(raw) or {}
-            name = _text(members.get(key))
+            name = _decode_text(members.get(key))
             if name is None:
                 continue
-            place = ResourceOrigin(upstream, name)
-            own = assign_name(kind, place, places, is_reserved)
+            origin = ResourceOrigin(upstream, name)
+            own = assign_name(kind, origin, places, is_reserved)
             if own in places:
-                continue  # the same upstream lists it twice
-            places[own] = place
+                continue  # the upstream lists the item twice
+            places[own] = origin
             items.append((raw,) if own == name else object_of({**members, key: msgspec.json.encode(own)}))
     return MergedList(tuple(items), places)
 
 
 def assign_name(
-    kind: Kind, place: ResourceOrigin, places: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
+    kind: Kind, origin: ResourceOrigin, places: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
 ) -> str:
-    """The name under which clients know a thing, or are to: its own, unless that is another's already."""
-    name = place.key
-    while is_reserved(name) or places.get(name, place) != place:
-        name = prefix_name(kind, place.upstream, name)
+    """The name of an item for clients: its own name, with prefixes if another item has that name."""
+    name = origin.key
+    while is_reserved(name) or places.get(name, origin) != origin:
+        name = prefix_name(kind, origin.upstream, name)
     return name
 
 
 def prefix_name(kind: Kind, upstream: str, key: str) -> str:
-    """The name of a thing whose own name is another's already."""
+    """An item's name with its upstream's name as a prefix."""
     return f"{upstream}_{key}" if kind == "prompts" else f"{scheme_of(upstream)}+{key}"
 
 
@@ -107,7 +107,7 @@ def scheme_of(upstream: str) -> str:
     return safe if safe[:1].isalpha() else f"u{safe}"
 
 
-def _text(raw: Buffer | None) -> str | None:
+def _decode_text(raw: Buffer | None) -> str | None:
     try:
         return None if raw is None else msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):

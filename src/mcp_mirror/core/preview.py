@@ -1,6 +1,6 @@
-"""What a person would want to know of a stored value, in at most 150 tokens: kind, size, beginning and end.
+"""Previews of stored values in at most 150 tokens: kind, size, shape, beginning and end.
 
-The words come from strangers: they are bounded, and invisible characters are escaped (`visible`).
+Previews contain text of upstreams, which is bounded and sanitized (`security.sanitize`).
 """
 
 import re
@@ -28,51 +28,51 @@ from mcp_mirror.types import Buffer, Kind, Member, Span
 Estimate = Callable[[Buffer], int]
 
 MAX_PREVIEW_TOKENS: Final = 150
-"""Expected tokens that a preview costs at most."""
+"""Maximum expected tokens of a preview."""
 
 _UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-_ONE: Final = 0.9995
-"""From here on a size is written in the larger unit."""
-_WHOLE: Final = 99.95
-"""From here on a size is written without a fraction."""
+_UNIT_FROM: Final = 0.9995
+"""Amounts from here on are written in this unit rather than the smaller one."""
+_NO_FRACTION_FROM: Final = 99.95
+"""Amounts from here on are written without a fraction."""
 
-_TINY: Final = 48
-"""Bytes of JSON up to which a key's value is shown instead of described."""
-_COUNTED: Final = 1 << 25
+_MAX_SHOWN_VALUE: Final = 48
+"""Bytes of JSON up to which a value is shown instead of its outline."""
+_MAX_COUNTED_BYTES: Final = 1 << 25
 """Bytes up to which items and lines are counted."""
-_SIDES: Final = 4
-"""Levels of nested arrays whose lengths are given."""
-_EDGE: Final = 1 << 12
-"""Bytes of a text that are decoded at either end."""
-_LINE: Final = 160
-"""Bytes of a text's line that are shown."""
+_MAX_DIMENSIONS: Final = 4
+"""Levels of nested arrays whose lengths are shown."""
+_EDGE_BYTES: Final = 1 << 12
+"""Bytes of a text that are decoded at each end."""
+_MAX_LINE: Final = 160
+"""Bytes of a line."""
 _HEAD_LINES: Final = 5
 _TAIL_LINES: Final = 3
-_SAMPLE: Final = 20
-"""Items of an array of objects whose fields are looked at."""
-_SAMPLE_BYTES: Final = 1 << 18
-"""Bytes of items past which no further one is looked at."""
-_FIELD: Final = 60
-"""Bytes of a field's name that are shown."""
-_FIELDS: Final = 30
-_STRING: Final = 40
-"""Bytes of a string in the first item that are shown."""
+_SAMPLED_ITEMS: Final = 20
+"""Items of an array of objects that are examined for fields."""
+_MAX_SAMPLE_BYTES: Final = 1 << 18
+"""Bytes of items after which no further one is examined."""
+_MAX_FIELD_NAME: Final = 60
+"""Bytes of a field's name."""
+_MAX_FIELDS: Final = 30
+_MAX_STRING: Final = 40
+"""Bytes of a string in the first item."""
 
 
 class Preview(NamedTuple):
-    """A value in few words."""
+    """A short description of a value."""
 
     summary: str
     """Kind, size and shape: `text, 134 kB, 4,000 lines, log`."""
     lines: tuple[str, ...] = ()
-    """What it begins and ends with, or its first item."""
+    """Its beginning and end, or its first item."""
 
 
 def human_bytes(size: int) -> str:
-    """A size for people and models: `19.8 MB`."""
+    """A size in a readable unit: `19.8 MB`."""
     for unit, scale in _UNITS:
-        if (amount := size / scale) >= _ONE:
-            return f"{amount:.0f} {unit}" if amount >= _WHOLE else f"{amount:.3g} {unit}"
+        if (amount := size / scale) >= _UNIT_FROM:
+            return f"{amount:.0f} {unit}" if amount >= _NO_FRACTION_FROM else f"{amount:.3g} {unit}"
     return f"{size} B"
 
 
@@ -81,61 +81,60 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
 
     Args:
         blob: Its JSON text.
-        kind: What it is.
-        estimate: Expected tokens of a text.
+        kind: Its kind.
+        estimate: Returns the expected tokens of a text.
     """
-    room = _Room(estimate)
+    room = _TokenBudget(estimate)
     if kind == "binary":
         media = read_media(blob)
         return Preview(describe_media(media) if media else f"content block, {human_bytes(len(blob))}")
     span = trim(blob)
     if kind == "text":
-        return _text(blob, span, room)
+        return _preview_text(blob, span, room)
     if kind == "array":
-        return _array(blob, span, room)
-    return Preview(
-        f"{kind} {strip_invisible(str(bytes(blob[span.start : span.stop][:_TINY]), 'utf-8', 'replace'), _TINY)}"
-    )
+        return _preview_array(blob, span, room)
+    scalar = str(bytes(blob[span.start : span.stop][:_MAX_SHOWN_VALUE]), "utf-8", "replace")
+    return Preview(f"{kind} {strip_invisible(scalar, _MAX_SHOWN_VALUE)}")
 
 
 def preview_rows(
     blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MAX_PREVIEW_TOKENS
 ) -> Preview | None:
-    """The fields and the first item of the largest array of objects among an object's members, if there is one.
+    """The fields and the first item of the largest array of objects among an object's members; None if there is none.
 
     Args:
         blob: The object's JSON text.
         known: Its members.
-        estimate: Expected tokens of a text.
-        room: Tokens that fields and item may cost.
+        estimate: Returns the expected tokens of a text.
+        room: Maximum tokens of fields and item.
     """
     arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
     largest = max(arrays, key=lambda member: member.span.length, default=None)
     if largest is None or not _is_table(blob, largest.span):
         return None
-    named = f'fields of "/{strip_invisible(escape_token(largest.key), _FIELD)}": '
-    left = _Room(estimate, room)
-    left.takes(named)
-    fields, first = _rows(blob, largest.span, left)
+    named = f'fields of "/{strip_invisible(escape_token(largest.key), _MAX_FIELD_NAME)}": '
+    left = _TokenBudget(estimate, room)
+    left.take(named)
+    fields, first = _describe_rows(blob, largest.span, left)
     return Preview(f"{named}{fields}", first)
 
 
 def describe_media(media: Media) -> str:
-    """`image/png, 1280x720, 0.9 MB`."""
+    """Media type, pixels and size: `image/png, 1280x720, 0.9 MB`."""
     pixels = media.pixels
     sides = (f"{pixels[0]}x{pixels[1]}",) if pixels else ()
-    return ", ".join((strip_invisible(media.media_type or "file", _FIELD), *sides, human_bytes(media.size)))
+    return ", ".join((strip_invisible(media.media_type or "file", _MAX_FIELD_NAME), *sides, human_bytes(media.size)))
 
 
 @dataclass(slots=True)
-class _Room:
-    """What is left of a preview's tokens."""
+class _TokenBudget:
+    """The remaining tokens of a preview."""
 
     estimate: Estimate
     left: int = MAX_PREVIEW_TOKENS
 
-    def takes(self, text: str) -> bool:
-        """Whether a text still fits; if so, it is counted."""
+    def take(self, text: str) -> bool:
+        """Take the tokens of a text if it fits, and return whether it does."""
         cost = self.estimate(text.encode()) + 1
         if cost > self.left:
             return False
@@ -143,44 +142,44 @@ class _Room:
         return True
 
 
-def _text(blob: Buffer, span: Span, room: _Room) -> Preview:
-    is_whole = span.length <= 2 * _EDGE
-    head = text_start(blob, span, 2 * _EDGE if is_whole else _EDGE)
-    size, breaks = measure_text(blob, span) if span.length <= _COUNTED else (span.length - 2, 0)
-    said = ["text", human_bytes(size)]
-    end = head if is_whole else text_end(blob, span, _EDGE)
+def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
+    is_whole = span.length <= 2 * _EDGE_BYTES
+    head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
+    size, breaks = measure_text(blob, span) if span.length <= _MAX_COUNTED_BYTES else (span.length - 2, 0)
+    parts = ["text", human_bytes(size)]
+    end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
     count = breaks + (not end.endswith("\n")) if breaks else 0
-    said += [f"{count:,} lines"] if count > 1 else []
-    said += [kind] if (kind := guess_format(head, is_whole=is_whole)) else []
-    summary = ", ".join(said)
-    room.takes(summary)
+    parts += [f"{count:,} lines"] if count > 1 else []
+    parts += [kind] if (kind := guess_format(head, is_whole=is_whole)) else []
+    summary = ", ".join(parts)
+    room.take(summary)
     if not breaks:
         return Preview(summary, tuple(_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
-    first, last = _lines_of(head), _lines_of(end)
+    first, last = _split_lines(head), _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
     return Preview(summary, tuple(_edges(first[:_HEAD_LINES], last, count, room)))
 
 
-def _lines_of(text: str) -> list[str]:
-    return [cut(line, _LINE) for line in sanitize_to_lines(text).rstrip("\n").split("\n")]
+def _split_lines(text: str) -> list[str]:
+    return [cut(line, _MAX_LINE) for line in sanitize_to_lines(text).rstrip("\n").split("\n")]
 
 
 def _ends(head: str, end: str) -> Iterator[str]:
-    """How one long line begins and ends."""
-    yield cut(head, _LINE)
-    if len(head.encode()) > _LINE:
-        yield "..." + end.encode()[-_LINE // 2 :].decode(errors="ignore")
+    """The beginning and the end of one long line."""
+    yield cut(head, _MAX_LINE)
+    if len(head.encode()) > _MAX_LINE:
+        yield "..." + end.encode()[-_MAX_LINE // 2 :].decode(errors="ignore")
 
 
-def _edges(first: Sequence[str], last: Sequence[str], count: int, room: _Room) -> Iterator[str]:
-    """Lines of the head and the tail in turn, as long as there is room, and how many are left out between them."""
-    room.takes("... 1,000 lines ...")
+def _edges(first: Sequence[str], last: Sequence[str], count: int, room: _TokenBudget) -> Iterator[str]:
+    """Lines of head and tail in turn while there is room, and the number of lines omitted between them."""
+    room.take("... 1,000 lines ...")
     heads: list[str] = []
     tails: list[str] = []
     for at in range(_HEAD_LINES):
-        if at < len(first) and not _take(first[at], heads, room):
+        if at < len(first) and not _append_line(first[at], heads, room):
             break
-        if at < len(last) and not _take(last[-1 - at], tails, room):
+        if at < len(last) and not _append_line(last[-1 - at], tails, room):
             break
     yield from heads
     if (left := count - len(heads) - len(tails)) > 0:
@@ -188,26 +187,26 @@ def _edges(first: Sequence[str], last: Sequence[str], count: int, room: _Room) -
     yield from reversed(tails)
 
 
-def _take(line: str, lines: list[str], room: _Room) -> bool:
-    """Keep a line, or of the first one as much as fits; whether there was room for all of it."""
-    if room.takes(line):
+def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
+    """Append a line, or a shortened first line; return whether the whole line fits."""
+    if room.take(line):
         lines.append(line)
         return True
     if not lines:
-        shorter = cut(line, _LINE // 4)
-        if room.takes(shorter):
+        shorter = cut(line, _MAX_LINE // 4)
+        if room.take(shorter):
             lines.append(shorter)
     return False
 
 
-def _array(blob: Buffer, span: Span, room: _Room) -> Preview:
+def _preview_array(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     size = human_bytes(span.length)
     if not _is_table(blob, span):
-        return Preview(f"{_describe(blob, span)}, {size}", _first_items(blob, span, room))
-    count = f"{count_items(blob, span):,} " if span.length <= _COUNTED else ""
+        return Preview(f"{_describe_shape(blob, span)}, {size}", _first_items(blob, span, room))
+    count = f"{count_items(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
     summary = f"array of {count}objects, {size}"
-    room.takes(summary)
-    fields, first = _rows(blob, span, room)
+    room.take(summary)
+    fields, first = _describe_rows(blob, span, room)
     return Preview(f"{summary}; fields: {fields}" if fields else summary, first)
 
 
@@ -216,86 +215,88 @@ def _is_table(blob: Buffer, span: Span) -> bool:
     return first is not None and kind_at(blob, first.start) == "object"
 
 
-def _rows(blob: Buffer, span: Span, room: _Room) -> tuple[str, tuple[str, ...]]:
-    """The fields of an array's objects with their types, and the first of them."""
+def _describe_rows(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, tuple[str, ...]]:
+    """The fields of an array's objects with their types, and the first object."""
     kinds: dict[str, dict[str, None]] = {}
-    for one in islice(items(blob, span), _SAMPLE):
+    for one in islice(items(blob, span), _SAMPLED_ITEMS):
         for key, value in members(blob, one) if kind_at(blob, one.start) == "object" else ():
             kinds.setdefault(key, {})[kind_at(blob, value.start)] = None
-        if one.stop - span.start > _SAMPLE_BYTES:
+        if one.stop - span.start > _MAX_SAMPLE_BYTES:
             break
     shown: list[str] = []
-    for key, found in islice(kinds.items(), _FIELDS):
-        field = f"{strip_invisible(key, _FIELD)} {' or '.join(found)}"
-        if not room.takes(field):
+    for key, found in islice(kinds.items(), _MAX_FIELDS):
+        field = f"{strip_invisible(key, _MAX_FIELD_NAME)} {' or '.join(found)}"
+        if not room.take(field):
             break
         shown.append(field)
     more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
     first = next(items(blob, span), None)
-    row = _row(blob, members(blob, first), room) if first and kind_at(blob, first.start) == "object" else ""
+    row = _format_row(blob, members(blob, first), room) if first and kind_at(blob, first.start) == "object" else ""
     return ", ".join((*shown, *more)), (f"first: {row}",) if row else ()
 
 
-def _row(blob: Buffer, known: Iterable[Member], room: _Room) -> str:
-    """One object as JSON, with long strings cut and large containers left out; empty where there is no room."""
+def _format_row(blob: Buffer, known: Iterable[Member], room: _TokenBudget) -> str:
+    """One object as JSON with long strings cut and large containers omitted; empty if there is no room."""
     parts: list[str] = []
     for key, span in known:
-        part = f"{as_json_string(key, _FIELD)}:{_cell(blob, span)}"
-        if not room.takes(part):
+        part = f"{as_json_string(key, _MAX_FIELD_NAME)}:{_format_cell(blob, span)}"
+        if not room.take(part):
             parts.append("...")
             break
         parts.append(part)
     return "{" + ",".join(parts) + "}" if parts != ["..."] else ""
 
 
-def _cell(blob: Buffer, span: Span) -> str:
+def _format_cell(blob: Buffer, span: Span) -> str:
     kind = kind_at(blob, span.start)
     if kind == "text":
-        return as_json_string(text_start(blob, span, 4 * _STRING), _STRING)
-    if kind in ("object", "array") and span.length > _STRING:
+        return as_json_string(text_start(blob, span, 4 * _MAX_STRING), _MAX_STRING)
+    if kind in ("object", "array") and span.length > _MAX_STRING:
         return "{...}" if kind == "object" else "[...]"
-    return strip_invisible(re.sub(r"\s+", " ", str(bytes(blob[span.start : span.stop]), "utf-8", "replace")), _TINY)
+    return strip_invisible(
+        re.sub(r"\s+", " ", str(bytes(blob[span.start : span.stop]), "utf-8", "replace")), _MAX_SHOWN_VALUE
+    )
 
 
-def _first_items(blob: Buffer, span: Span, room: _Room) -> tuple[str, ...]:
+def _first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, ...]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
     for one in islice(items(blob, span), _HEAD_LINES):
-        cell = _cell(blob, one)
-        if kind_at(blob, one.start) == "array" or not room.takes(cell):
+        cell = _format_cell(blob, one)
+        if kind_at(blob, one.start) == "array" or not room.take(cell):
             break
         shown.append(cell)
     return (f"first: {', '.join(shown)}",) if shown else ()
 
 
 def outline_value(blob: Buffer, span: Span) -> str:
-    """A tiny value as it is, any other as what it is and how large."""
-    if span.length <= _TINY:
+    """A small value as it is, any other as kind and size."""
+    if span.length <= _MAX_SHOWN_VALUE:
         text = str(bytes(blob[span.start : span.stop]), "utf-8", "replace")
-        return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), _TINY)
+        return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), _MAX_SHOWN_VALUE)
     return outline_hidden(blob, span)
 
 
 def outline_hidden(blob: Buffer, span: Span) -> str:
-    """A value as what it is and how large, without a byte of it; the lengths of a grid's sides stand for its size."""
-    described = _describe(blob, span)
+    """Kind and size of a value without any byte of it; a nested array has its lengths instead of its size."""
+    described = _describe_shape(blob, span)
     is_grid = "x" in described.partition("[")[2]
     return described if is_grid else f"{described} {human_bytes(count_bytes(blob, span))}"
 
 
 def count_bytes(blob: Buffer, span: Span) -> int:
-    """Bytes of a value: of a text its own, without quotes and escapes; of anything else those of its JSON."""
-    is_text = kind_at(blob, span.start) == "text" and span.length <= _COUNTED
+    """Bytes of a value: of a text without quotes and escapes, of any other value as JSON."""
+    is_text = kind_at(blob, span.start) == "text" and span.length <= _MAX_COUNTED_BYTES
     return measure_text(blob, span)[0] if is_text else span.length
 
 
-def _describe(blob: Buffer, span: Span) -> str:
-    """`object`, `array[12] of object`, `array[128x128x128]`: as deep as the first item of each level tells."""
+def _describe_shape(blob: Buffer, span: Span) -> str:
+    """Kind and lengths: `object`, `array[12] of object`, `array[128x128x128]`, by the first item of each level."""
     sides: list[str] = []
     kind, here = kind_at(blob, span.start), span
-    if kind != "array" or span.length > _COUNTED:
+    if kind != "array" or span.length > _MAX_COUNTED_BYTES:
         return kind
-    while kind == "array" and len(sides) < _SIDES:
+    while kind == "array" and len(sides) < _MAX_DIMENSIONS:
         sides.append(str(count_items(blob, here)))
         first = next(items(blob, here), None)
         if first is None:

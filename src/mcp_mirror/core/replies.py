@@ -1,6 +1,6 @@
-"""The results that clients get: a notice and what passes beside it, a path alone, or an error in words.
+"""Builds results for clients: a notice and the blocks beside it, a path, or an error message.
 
-What a result came to was decided before; what of it fits a conversation is decided elsewhere.
+Other modules decide what is stored and what fits a context window.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,35 +20,37 @@ Reply = Mapping[str, Buffer | Segments]
 """The members of a `tools/call` result, JSON text."""
 
 MAX_ERROR_BYTES: Final = 8_000
-"""Bytes of an error in words of ours."""
+"""Bytes of an error message of the gateway."""
 
 EMPTY_ERROR: Final[Reply] = {"content": b"[]", "isError": b"true"}
-"""The error that costs nothing."""
+"""An error without text, which costs no tokens."""
 
 
-def build_reply(digest: ProcessedResult, linked: str | None) -> Reply:
-    """The notice and the blocks that pass beside it, or the result as it came.
+def build_reply(processed: ProcessedResult, linked: str | None) -> Reply:
+    """The notice and the blocks beside it, or the original result.
 
     Args:
-        digest: What the result came to.
-        linked: The base of the value, where a link to it is to follow.
+        processed: The processed result.
+        linked: The base of the value if a resource link to it is added.
     """
-    if digest.captured.value is None:
-        return digest.members
-    passed = [(block,) for block in digest.captured.passed]
-    links = [(_link_block(linked, digest.captured.value),)] if linked else []
-    notice = ((text_block(digest.notice),),)
-    blocks = (*passed, *notice) if digest.captured.shown == "" else (*notice, *passed)  # below what is shown whole
-    return _marked(digest.captured, content_reply((*blocks, *links)))
+    if processed.captured.value is None:
+        return processed.members
+    passed = [(block,) for block in processed.captured.passed]
+    links = [(_link_block(linked, processed.captured.value),)] if linked else []
+    notice = ((text_block(processed.notice),),)
+    blocks = (
+        (*passed, *notice) if processed.captured.shown == "" else (*notice, *passed)
+    )  # the notice follows a result that is shown whole
+    return _with_error_flag(processed.captured, content_reply((*blocks, *links)))
 
 
-def build_path_reply(digest: ProcessedResult, base: str) -> Reply:
-    """The path of a value alone."""
-    return _marked(digest.captured, content_reply(((text_block(f"{base}\n"),),)))
+def build_path_reply(processed: ProcessedResult, base: str) -> Reply:
+    """A result that contains only the path of a value."""
+    return _with_error_flag(processed.captured, content_reply(((text_block(f"{base}\n"),),)))
 
 
 def count_hidden_tokens(captured: Captured) -> int:
-    """Estimated tokens that a stored result would have cost a model; 0 for one that is shown."""
+    """Estimated tokens that a stored result would have cost a model; 0 for a result that is shown."""
     if captured.value is None or captured.shown is not None:
         return 0
     drafts = (captured.value, captured.companion if captured.named else None)
@@ -56,35 +58,35 @@ def count_hidden_tokens(captured: Captured) -> int:
 
 
 def count_reply_bytes(reply: Reply) -> int:
-    """Bytes of an answer."""
+    """Bytes of a result."""
     return sum(sum(map(len, part)) if isinstance(part, tuple) else len(part) for part in reply.values())
 
 
 def text_block(text: str) -> bytes:
-    """A text content block."""
+    """A text content block as JSON text."""
     return msgspec.json.encode({"type": "text", "text": text})
 
 
 def error_reply(message: str) -> Reply:
-    """A tool error that the model reads. Whatever strangers' words are in it, it is bounded, and nothing is hidden."""
+    """A tool error for the model: the message is bounded and sanitized, since it may quote an upstream."""
     return {"content": array_of([text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}
 
 
 def refusal_result(message: str) -> Mapping[str, Buffer]:
-    """A JSON-RPC error of an upstream as a tool error that is not bounded yet."""
+    """A JSON-RPC error of an upstream as a tool error without a size limit."""
     return {"content": b"[%b]" % text_block(message), "isError": b"true"}
 
 
 def content_reply(blocks: Iterable[Segments]) -> Reply:
-    """Content blocks, JSON text."""
+    """A result with these content blocks, JSON text."""
     return {"content": array_of(blocks)}
 
 
-def _marked(captured: Captured, reply: Reply) -> Reply:
+def _with_error_flag(captured: Captured, reply: Reply) -> Reply:
     return {**reply, "isError": b"true"} if captured.is_error else reply
 
 
 def _link_block(base: str, value: Draft) -> bytes:
-    """A stored value as a resource that a client can show to a person."""
+    """A resource link to a stored value, which clients can show to the user."""
     link = {"type": "resource_link", "uri": f"{SCHEME}{base}", "name": base, "size": len(value.blob)}
     return msgspec.json.encode({**link, "mimeType": media_type_of(value.kind, value.media_type)})

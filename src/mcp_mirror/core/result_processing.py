@@ -1,6 +1,6 @@
-"""A result read once: what of it is stored, what the model sees, and the notice, in one pure step.
+"""Processes a result in one pure step: decides what is stored, what the model sees, and writes the notice.
 
-The step is the same for a result in memory and for a whole frame in a file, which a process of its own reads.
+The same step processes a result in memory and a whole frame in a file, which a worker process reads.
 """
 
 from collections.abc import Mapping
@@ -20,69 +20,69 @@ from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Draft
 
 MAX_INDEXED_KEYS: Final = 10_000
-"""Top-level keys whose places are kept with a value; those after them are looked for when they are asked for."""
+"""Top-level keys whose spans are indexed with a value; spans of further keys are found on demand."""
 
 
 class Visibility(Enum):
-    """What the model may see of a result, and of its upstream's other words."""
+    """The parts of a result, and of its upstream's other texts, that the model may see."""
 
     FULL = "full"
     METADATA = "metadata"
-    """Type, size and keys by position: a value that went into the call may not be previewed."""
+    """Type, size and keys by position, because a value in the call's arguments may not be previewed."""
     PATH_ONLY = "path only"
-    """The memory path: the flow policy hides the result, or its conversation has no room for more."""
+    """Only the memory path, because the flow policy hides the result or the context window has no room for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessingOptions:
-    """How one call's result is processed."""
+    """How to process the result of one call."""
 
     rules: CaptureRules
     style: NoticeStyle
     tool: str
     arguments: bytes
-    """As the model gave them, a JSON object."""
+    """The arguments as the model wrote them, a JSON object."""
     base: str
-    """Of the value, should there be one to store."""
+    """The base of the value if there is one to store."""
     companion_base: str
-    """Of what else the result says."""
+    """The base of the companion."""
     max_key_bytes: int
     provider: TokenProvider = "default"
-    """Whose tokens the budgets are."""
+    """The provider whose tokenizer the budgets refer to."""
     max_depth: int = MAX_DEPTH
-    """Levels of nesting that the message may have."""
+    """Maximum nesting depth of the message."""
     visibility: Visibility = Visibility.FULL
-    """What the model may see of the result."""
+    """The parts of the result that the model may see."""
     is_upper_bound: bool = False
-    """The budgets are bounds of what a conversation has room for, and not what a model is expected to read."""
+    """The budgets are upper bounds for a context window rather than expected tokens."""
 
     @property
     def estimate(self) -> Estimate:
-        """Tokens of a text, as the budgets mean them."""
+        """The estimate of tokens that the budgets refer to."""
         return (upper_estimator if self.is_upper_bound else expected_estimator)(self.provider)
 
     def without_preview(self) -> "ProcessingOptions":
-        """Return options for a result whose stored value may not be previewed."""
+        """The options for a result whose stored value may not be previewed."""
         return replace(self, rules=replace(self.rules, preview=False))
 
     def path_only(self) -> "ProcessingOptions":
-        """Return options for a result that is stored whatever the mode, and of which the model sees the path."""
+        """The options for a result that is stored in every mode, and of which the model sees only the path."""
         rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
         return replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedResult:
-    """What a result came to."""
+    """A processed result."""
 
     members: Mapping[str, Buffer]
-    """The result as it came."""
+    """The members of the original result."""
     captured: Captured
     notice: str = ""
 
     @property
     def ifc(self) -> object:
-        """What `_meta.ifc` of the result says of its labels, as JSON read; None where it says nothing."""
+        """The labels in `_meta.ifc` of the result as parsed JSON; None if it has none."""
         meta = self.members.get("_meta")
         if not meta and self.captured.envelope == b"{}":
             return None
@@ -99,16 +99,16 @@ class _Meta(msgspec.Struct):
 
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _META: Final = msgspec.json.Decoder(_Meta)
-_LARGEST_IFC: Final = 1 << 16
-"""Bytes of labels that are read."""
+_MAX_IFC_BYTES: Final = 1 << 16
+"""Maximum bytes of `_meta.ifc`."""
 
 
 def read_ifc(meta: Buffer | msgspec.Raw) -> object:
-    """`ifc` of a result's `_meta`, as JSON read; None where it says nothing, and a text where it cannot be read."""
+    """`ifc` of a result's `_meta` as parsed JSON; None if absent, the text `unreadable` if malformed or too large."""
     try:
         ifc = _META.decode(meta).ifc
-        return msgspec.json.decode(ifc) if len(memoryview(ifc)) <= _LARGEST_IFC else "unreadable"
-    except msgspec.ValidationError:  # no object
+        return msgspec.json.decode(ifc) if len(memoryview(ifc)) <= _MAX_IFC_BYTES else "unreadable"
+    except msgspec.ValidationError:  # not an object
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "unreadable"
@@ -116,7 +116,7 @@ def read_ifc(meta: Buffer | msgspec.Raw) -> object:
 
 @dataclass(frozen=True, slots=True)
 class RejectedFrame:
-    """The upstream answered with a JSON-RPC error."""
+    """The upstream returned a JSON-RPC error."""
 
     code: int
     message: str
@@ -125,19 +125,19 @@ class RejectedFrame:
 def process_result(
     members: Mapping[str, Buffer], order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
 ) -> ProcessedResult:
-    """Read a result.
+    """Process a result.
 
     Raises:
-        WireError: It is none, or a key of the value is past its bound.
+        WireError: The members are not a valid result, or a key of the value is longer than the limit.
     """
     if not _is_result(members):
-        raise WireError("It is no tool result: `content` must be an array and `isError` true or false.")
+        raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
     captured = capture(members, order.rules, estimate, decode)
     if not order.rules.preview:
-        members = _unshown(captured)
+        members = _replace_members(captured)
     if (value := captured.value) is None:
         return ProcessedResult(members, captured)
-    if captured.in_order and order.style == "compact":  # a text may speak of the picture above it
+    if captured.in_order and order.style == "compact":  # a text may refer to the image above it
         captured = replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, order.max_key_bytes)
     notice = _write_notice(value, captured, order, estimate)
@@ -148,32 +148,32 @@ def process_result(
 def process_frame(
     frame: Buffer, order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
 ) -> ProcessedResult | RejectedFrame:
-    """Read a whole response that was not looked at yet.
+    """Parse a whole response frame and process its result.
 
     Raises:
-        WireError: It is no JSON-RPC response, or past a bound.
+        WireError: The frame is not a JSON-RPC response or exceeds a limit.
     """
     members = read_result_members(frame, order.max_depth)
     return members if isinstance(members, RejectedFrame) else process_result(members, order, estimate, decode)
 
 
 def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
-    """The members of the result in a whole response that was not looked at yet.
+    """Parse a whole response frame and return the members of its result.
 
     Raises:
-        WireError: It is no JSON-RPC response.
+        WireError: The frame is not a JSON-RPC response.
     """
     message = open_message(frame, max_depth)
     if not isinstance(message.error, msgspec.UnsetType):
         try:
             error = msgspec.json.decode(message.error, type=_Error)
         except msgspec.ValidationError:
-            raise WireError("Its error is not of JSON-RPC's form: a code and a message.") from None
+            raise WireError("The error of the response is not a JSON-RPC error with a code and a message.") from None
         return RejectedFrame(error.code, bound_error(error.message))
     if isinstance(message.result, msgspec.UnsetType):
-        raise WireError("The message is no response: it has neither a result nor an error.")
+        raise WireError("The message is not a response: it has neither a result nor an error.")
     if is_input_required(message.result):
-        raise WireError("It asks for input in a message that is too large for a question.")
+        raise WireError("The response asks for input, but is too large for an input-required result.")
     return {key: memoryview(raw) for key, raw in message.result.items()}
 
 
@@ -182,21 +182,21 @@ class _Error(msgspec.Struct):
     message: str
 
 
-def _unshown(captured: Captured) -> Mapping[str, Buffer]:
-    """What stands for a result of which nothing may be shown, where its notice does not: it is empty, or not stored."""
+def _replace_members(captured: Captured) -> Mapping[str, Buffer]:
+    """The members that replace a result without preview if it has no notice: it is empty or cannot be stored."""
     if captured.value is None:
         return {"content": b"[]", "isError": b"true" if captured.is_error else b"false"}
-    block = {"type": "text", "text": _LOST}
+    block = {"type": "text", "text": _NOT_STORED}
     return {"content": msgspec.json.encode([block]), "isError": b"true"}
 
 
-_LOST: Final = (
+_NOT_STORED: Final = (
     "The tool was called. Its result could not be stored, and may not be shown (`preview: false`). Try again later."
 )
 
 
 def _is_result(members: Mapping[str, Buffer]) -> bool:
-    """Whether clients can read it: the SDK has seen no more than a stub of it."""
+    """Whether clients can read the result; the SDK has parsed only a stub of it."""
     is_error = bytes(members.get("isError", b"false")[:6])
     return bytes(members.get("content", b"[]")[:1]) == b"[" and is_error in (b"true", b"false")
 
@@ -204,7 +204,9 @@ def _is_result(members: Mapping[str, Buffer]) -> bool:
 def _check_keys(value: Draft, max_key_bytes: int) -> None:
     longest = max((len(member.key) for member in value.members), default=0)
     if longest > max_key_bytes:
-        raise WireError(f"A key of {longest:,} characters is over `limits.max_key_bytes` ({max_key_bytes:,}).")
+        raise WireError(
+            f"A key has {longest:,} characters, more than `limits.max_key_bytes` ({max_key_bytes:,}) allows."
+        )
 
 
 def _write_notice(value: Draft, captured: Captured, order: ProcessingOptions, estimate: Estimate) -> str:

@@ -1,7 +1,7 @@
-"""What the references in a schema point to, and how they find it still once a twin's schema is put together.
+"""Resolves references within a schema, and moves their targets so that they remain valid in a twin's schema.
 
-Only what stands in the same document is looked at. This module must not know what a twin looks like beyond which
-places of a schema it keeps.
+Only references within the same document are resolved. Of twins, this module knows only the parts of a schema that
+they keep.
 """
 
 import re
@@ -19,21 +19,21 @@ REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 ROOT_COMBINATORS: Final = frozenset(
     ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties", *REFERENCES)
 )
-"""What a twin does not have at its root."""
+"""Keywords that a twin does not have at its root."""
 
 ANCHORS: Final = ("$anchor", "$dynamicAnchor")
-_KEPT: Final = ("$defs", "definitions", "properties")
-"""What stands directly in one of these at the root can be pointed to in a twin as well."""
-_MAPS: Final = frozenset((*_KEPT, "patternProperties", "dependentSchemas", "dependencies"))
+_KEPT_KEYWORDS: Final = ("$defs", "definitions", "properties")
+"""Members of these at the root can be referenced in a twin too."""
+_MAP_KEYWORDS: Final = frozenset((*_KEPT_KEYWORDS, "patternProperties", "dependentSchemas", "dependencies"))
 _DEFINITIONS: Final = frozenset(("$defs", "definitions"))
-_SCHEMAS: Final = frozenset(
+_SCHEMA_KEYWORDS: Final = frozenset(
     ("items", "additionalItems", "unevaluatedItems", "prefixItems", "contains", "additionalProperties",
      "unevaluatedProperties", "propertyNames", "contentSchema", "anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 )  # fmt: skip
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _ANYTHING: Final[Schema] = {}
-"""What a reference that is not found stands for; one object, since walks tell schemas apart by identity."""
+"""The target of an unresolved reference. It is a single object, since walks compare schemas by identity."""
 _MAX_DEPTH: Final = 64
 
 Pointer = tuple[str, ...]
@@ -41,29 +41,29 @@ Pointer = tuple[str, ...]
 
 
 def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
-    """The schema with `step` done to each schema directly below it; what is data is left as it is."""
-    return {key: _mapped(key, value, step) for key, value in schema.items()}
+    """The schema with `step` applied to each direct subschema; other values are unchanged."""
+    return {key: _map_keyword(key, value, step) for key, value in schema.items()}
 
 
 def applied_by(schema: Schema) -> Iterator[Any]:
-    """The schemas directly below that apply to an instance or to a part of it, definitions not among them."""
+    """The direct subschemas that apply to an instance or a part of it, without definitions."""
     for key, value in schema.items():
-        if key in _MAPS - _DEFINITIONS and isinstance(value, dict):
+        if key in _MAP_KEYWORDS - _DEFINITIONS and isinstance(value, dict):
             yield from value.values()
-        elif key in _SCHEMAS:
+        elif key in _SCHEMA_KEYWORDS:
             yield from value if isinstance(value, list) else (value,)
 
 
-def _mapped(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
-    if key in _MAPS and isinstance(value, dict):
+def _map_keyword(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
+    if key in _MAP_KEYWORDS and isinstance(value, dict):
         return {name: step(part) for name, part in value.items()}
-    if key not in _SCHEMAS:
+    if key not in _SCHEMA_KEYWORDS:
         return value
     return [step(part) for part in value] if isinstance(value, list) else step(value)
 
 
 def without(schema: Any, words: Collection[str], depth: int = 0) -> Any:
-    """The schema without these keywords at any depth, but for parts that have an address of their own."""
+    """The schema without these keywords at any depth, except below an `$id`."""
     if not isinstance(schema, dict) or "$id" in schema or depth > _MAX_DEPTH:
         return schema
     bare = {key: value for key, value in schema.items() if key not in words}
@@ -77,7 +77,7 @@ class References:
     root: Schema
 
     def targets(self, part: Mapping[str, Any]) -> Iterator[Any]:
-        """What the references of one place point to; anything at all for what is not found."""
+        """The targets of a schema's references; a schema without restrictions for an unresolved reference."""
         for word in REFERENCES:
             if word in part:
                 pointer = self.pointer(part[word])
@@ -85,7 +85,7 @@ class References:
                 yield _ANYTHING if found is None else found
 
     def pointer(self, reference: Any) -> Pointer | None:
-        """The keys on the way to what a reference names; None if that is not of this document."""
+        """The path of keys to a reference's target; None for a target in another document."""
         if not isinstance(reference, str):
             return None
         own = self.root.get("$id")
@@ -98,7 +98,7 @@ class References:
         return tuple(unquote(token).replace("~1", "/").replace("~0", "~") for token in tokens)
 
     def at(self, pointer: Pointer) -> Any:
-        """What stands there; None if nothing does."""
+        """The value at a path of keys; None if there is none."""
         found: Any = self.root
         for token in pointer:
             if isinstance(found, list):
@@ -110,46 +110,46 @@ class References:
 
     @cached_property
     def _anchors(self) -> Mapping[str, Pointer]:
-        named = ((part.get(word), at) for at, part in _places(self.root, ()) for word in ANCHORS)
+        named = ((part.get(word), at) for at, part in _subschemas(self.root, ()) for word in ANCHORS)
         return {name: at for name, at in named if isinstance(name, str)}
 
 
-def _places(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
-    """Every schema in a schema with the way to it, but for those that have an address, and names, of their own."""
+def _subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
+    """All subschemas with their paths, except those with an `$id` of their own."""
     if not isinstance(part, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in part):
         return
     yield at, part
     for key, value in part.items():
-        if key in _SCHEMAS:
-            yield from _places(value, (*at, key))
-        members = value.items() if key in _MAPS and isinstance(value, dict) else ()
-        items = enumerate(value) if key in _SCHEMAS and isinstance(value, list) else ()
+        if key in _SCHEMA_KEYWORDS:
+            yield from _subschemas(value, (*at, key))
+        members = value.items() if key in _MAP_KEYWORDS and isinstance(value, dict) else ()
+        items = enumerate(value) if key in _SCHEMA_KEYWORDS and isinstance(value, list) else ()
         for name, below in (*members, *items):
-            yield from _places(below, (*at, key, str(name)))
+            yield from _subschemas(below, (*at, key, str(name)))
 
 
 def settle(schema: Schema) -> Schema:
-    """The schema whose references all point to places that its twin keeps too.
+    """The schema with all references pointing to places that its twin keeps.
 
-    What stands deeper, where a twin has alternatives around it, or under what a twin's root does not have, moves into
-    the definitions, and is pointed to there.
+    Targets at deeper places, where a twin has other alternatives, or below a keyword that the twin's root lacks, move
+    into the definitions.
     """
     references = References(schema)
-    homes = _homes(references)
-    if not homes:
+    targets = _find_targets_to_move(references)
+    if not targets:
         return schema
     word = "definitions" if isinstance(schema.get("definitions"), dict) else "$defs"
-    names = _names(list(homes), schema.get(word))
-    move = _Move(references, {pointer: f"#/{word}/{name}" for pointer, name in names.items()})
-    moved: Schema = move.inside(schema, 0)
+    names = _name_definitions(list(targets), schema.get(word))
+    move = _Mover(references, {pointer: f"#/{word}/{name}" for pointer, name in names.items()})
+    moved: Schema = move.rewrite(schema, 0)
     known = moved.get(word)
-    added = {name: move.inside(references.at(pointer), 1) for pointer, name in names.items()}
+    added = {name: move.rewrite(references.at(pointer), 1) for pointer, name in names.items()}
     return moved | {word: (known if isinstance(known, dict) else {}) | added}
 
 
-def _homes(references: References) -> dict[Pointer, None]:
-    """Where that stands which has to move, each once."""
-    used = (part[word] for at, part in _places(references.root, ()) for word in REFERENCES if at and word in part)
+def _find_targets_to_move(references: References) -> dict[Pointer, None]:
+    """The paths of the targets that have to move, each once."""
+    used = (part[word] for at, part in _subschemas(references.root, ()) for word in REFERENCES if at and word in part)
     found = ((reference, references.pointer(reference)) for reference in used)
     return {
         pointer: None
@@ -159,12 +159,12 @@ def _homes(references: References) -> dict[Pointer, None]:
 
 
 def _is_kept(reference: str, pointer: Pointer) -> bool:
-    if not reference.partition("#")[2].startswith("/"):  # by a name, which goes wherever the schema goes
+    if not reference.partition("#")[2].startswith("/"):  # an anchor moves with its schema
         return pointer[0] not in ROOT_COMBINATORS
-    return len(pointer) == 2 and pointer[0] in _KEPT  # noqa: PLR2004  # the word and the name
+    return len(pointer) == 2 and pointer[0] in _KEPT_KEYWORDS  # noqa: PLR2004  # the keyword and the name
 
 
-def _names(pointers: list[Pointer], known: Any) -> dict[Pointer, str]:
+def _name_definitions(pointers: list[Pointer], known: Any) -> dict[Pointer, str]:
     names: dict[Pointer, str] = {}
     taken = set(known) if isinstance(known, dict) else set()
     numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
@@ -178,24 +178,24 @@ def _names(pointers: list[Pointer], known: Any) -> dict[Pointer, str]:
 
 
 @dataclass(frozen=True)
-class _Move:
-    """Exchanges what moves, and the references to it, for references to where it goes."""
+class _Mover:
+    """Replaces moved schemas, and references to them, by references to their new places."""
 
     references: References
-    homes: Mapping[Pointer, str]
+    targets: Mapping[Pointer, str]
 
     @cached_property
-    def _gone(self) -> Mapping[int, str]:
-        found = ((self.references.at(pointer), home) for pointer, home in self.homes.items())
-        return {id(part): home for part, home in found if isinstance(part, dict)}
+    def _moved(self) -> Mapping[int, str]:
+        found = ((self.references.at(pointer), target) for pointer, target in self.targets.items())
+        return {id(part): target for part, target in found if isinstance(part, dict)}
 
-    def inside(self, part: Any, depth: int) -> Any:
+    def rewrite(self, part: Any, depth: int) -> Any:
         if not isinstance(part, dict) or depth > _MAX_DEPTH or (depth and "$id" in part):
             return part
-        changed = map_below(part, lambda below: self._at_place(below, depth + 1))
+        changed = map_below(part, lambda below: self._rewrite_or_refer(below, depth + 1))
         used = ((word, self.references.pointer(part[word])) for word in REFERENCES if word in part)
-        return changed | {word: self.homes[at] for word, at in used if at is not None and at in self.homes}
+        return changed | {word: self.targets[at] for word, at in used if at is not None and at in self.targets}
 
-    def _at_place(self, part: Any, depth: int) -> Any:
-        home = self._gone.get(id(part))
-        return self.inside(part, depth) if home is None else {"$ref": home}
+    def _rewrite_or_refer(self, part: Any, depth: int) -> Any:
+        target = self._moved.get(id(part))
+        return self.rewrite(part, depth) if target is None else {"$ref": target}

@@ -1,4 +1,4 @@
-"""Guesses what kind of text a tool returned from how it begins: CSV, a log, Markdown, HTML, a diff, source code."""
+"""Guesses the format of a text from its beginning: CSV, a log, Markdown, HTML, a diff, source code."""
 
 import csv
 import json
@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-_LINES: Final = 40
-"""Lines that are looked at."""
-_MOST: Final = 0.6
-"""Share of the lines that must look like it, for a kind that is told by its lines."""
-_FEW_LINES, _FEW_COLUMNS = 3, 2
+_MAX_LINES: Final = 40
+"""Lines that are examined."""
+_LOG_SHARE: Final = 0.6
+"""Minimum share of matching lines for a log."""
+_MIN_LINES, _MIN_COLUMNS = 3, 2
 
 _HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _TAGS: Final = re.compile(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
@@ -40,17 +40,17 @@ _CODE_SHARE: Final = 0.45
 
 
 def guess_format(head: str, *, is_whole: bool) -> str:
-    """What a text seems to be: `CSV, 4 columns`, `log`, `Markdown`, ...; empty where nothing tells.
+    """Guess the format of a text: `CSV, 4 columns`, `log`, `Markdown`, ...; empty if unknown.
 
     Args:
-        head: How it begins, a few thousand characters.
-        is_whole: It is the whole text; else its last line may be cut.
+        head: The first few thousand characters.
+        is_whole: The head is the whole text; otherwise its last line may be cut.
     """
-    lines = [line for line in head.splitlines()[: _LINES + 1] if line.strip()]
-    lines = lines if is_whole and len(lines) <= _LINES else lines[:-1] or lines
+    lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
+    lines = lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
     if not lines:
         return ""
-    return next((said for guess in _GUESSES if (said := guess(head, lines))), "")
+    return next((form for guess in _GUESSES if (form := guess(head, lines))), "")
 
 
 def _diff(head: str, _: Sequence[str]) -> str:
@@ -66,7 +66,7 @@ def _markup(head: str, _: Sequence[str]) -> str:
 
 
 def _json_lines(_: str, lines: Sequence[str]) -> str:
-    if len(lines) < _FEW_COLUMNS or not all(line.lstrip()[:1] in ("{", "[") for line in lines):
+    if len(lines) < _MIN_COLUMNS or not all(line.lstrip()[:1] in ("{", "[") for line in lines):
         return ""
     try:
         for line in lines[:3]:
@@ -85,24 +85,24 @@ def _table(_: str, lines: Sequence[str]) -> str:
         except csv.Error:
             continue
         width = max(widths)
-        if len(widths) == 1 and width >= _FEW_COLUMNS and len(lines) >= _FEW_LINES:
+        if len(widths) == 1 and width >= _MIN_COLUMNS and len(lines) >= _MIN_LINES:
             return f"{name}, {width} columns"
     return ""
 
 
 def _log(_: str, lines: Sequence[str]) -> str:
-    return "log" if len(lines) >= _FEW_LINES and _share(_LOG, lines) >= _MOST else ""
+    return "log" if len(lines) >= _MIN_LINES and _share(_LOG, lines) >= _LOG_SHARE else ""
 
 
 def _markdown(head: str, lines: Sequence[str]) -> str:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
     is_code = _share(_CODE, lines) >= _CODE_SHARE
-    return "Markdown" if (signs >= _FEW_LINES or (signs >= _FEW_COLUMNS and headings)) and not is_code else ""
+    return "Markdown" if (signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)) and not is_code else ""
 
 
 def _source(_: str, lines: Sequence[str]) -> str:
-    return "source code" if len(lines) >= _FEW_LINES and _share(_CODE, lines) >= _CODE_SHARE else ""
+    return "source code" if len(lines) >= _MIN_LINES and _share(_CODE, lines) >= _CODE_SHARE else ""
 
 
 def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:

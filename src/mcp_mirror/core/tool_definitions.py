@@ -1,4 +1,4 @@
-"""Tools as the APIs of model providers take them; and which are too much to be passed on."""
+"""Tool definitions in the formats of model providers, and limits on the definitions of upstreams."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -16,48 +16,48 @@ Definition = dict[str, Any]
 
 
 def format_definition(advert: Mapping[str, Any], form: str) -> Definition:
-    """A tool's definition; a copy, which may be changed.
+    """The definition of a tool in a provider's format; a copy, which callers may change.
 
     Args:
         advert: The tool as MCP lists it.
-        form: `openai` (Chat Completions, which most other APIs have taken over), `openai-responses` (Responses),
+        form: `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
             `anthropic` (Messages) or `mcp`.
 
     Raises:
-        MirrorError: There is no such form.
+        MirrorError: The format is unknown.
     """
     if form not in _FORMS:
-        raise MirrorError(f"There is no format {form!r} of tools. Take one of {', '.join(_FORMS)}.")
+        raise MirrorError(f"Unknown tool format {form!r}. Use one of {', '.join(_FORMS)}.")
     return _FORMS[form](deepcopy(dict(advert)))
 
 
 def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
-    """Why a tool as its upstream lists it is too much; None where it is not."""
+    """The limit that a tool's definition exceeds, as a clause; None if it exceeds none."""
     try:
         text = msgspec.json.encode(tool)
-    except (ValueError, TypeError):  # what is odd in it is told elsewhere
+    except (ValueError, TypeError):  # `tool_inspection` reports members that cannot be encoded
         return None
     except RecursionError:
-        return _nested(bounds)
+        return _nesting_excess(bounds)
     if len(text) > bounds.max_tool_bytes:
         return f"its definition has {len(text):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
     if len(str(tool.get("name")).encode()) > bounds.max_name_bytes:
         return f"its name is longer than `limits.max_name_bytes` ({bounds.max_name_bytes:,})"
-    return _nested(bounds) if is_deeper(text, bounds.max_schema_depth) else None
+    return _nesting_excess(bounds) if is_deeper(text, bounds.max_schema_depth) else None
 
 
-def _nested(bounds: UpstreamBounds) -> str:
+def _nesting_excess(bounds: UpstreamBounds) -> str:
     return f"its definition is nested deeper than `limits.max_schema_depth` ({bounds.max_schema_depth})"
 
 
-def _function(advert: Definition) -> Definition:
+def _function_definition(advert: Definition) -> Definition:
     return {"name": advert["name"], "description": advert["description"], "parameters": advert["inputSchema"]}
 
 
 _FORMS: Final[Mapping[str, Callable[[Definition], Definition]]] = {
-    "openai": lambda advert: {"type": "function", "function": _function(advert)},
-    # What is not said is true there, and refuses optional arguments.
-    "openai-responses": lambda advert: {"type": "function", **_function(advert), "strict": False},
+    "openai": lambda advert: {"type": "function", "function": _function_definition(advert)},
+    # `strict` is true by default there, which rejects optional arguments.
+    "openai-responses": lambda advert: {"type": "function", **_function_definition(advert), "strict": False},
     "anthropic": lambda advert: {
         "name": advert["name"],
         "description": advert["description"],

@@ -1,7 +1,7 @@
-"""Validates arguments against a tool's schema, and bounds beforehand how much work that is.
+"""Validates arguments against a tool's schema, and computes an upper bound on the work of validation.
 
-A recursive or nested schema can cost exponential time, so only a schema with a small bound may be used on the event
-loop. An error text never costs more than a few validations. Pure.
+A recursive or nested schema can cost exponential time, so the event loop uses only schemas with a small bound. An
+error message costs at most a few validations.
 """
 
 import json
@@ -16,34 +16,34 @@ import jsonschema_rs
 from mcp_mirror.core.schema_references import References, Schema, applied_by, map_below
 
 Check = Callable[[Any], str | None]
-"""Returns what is wrong with arguments; None if they are valid or cannot be judged."""
+"""Returns an error message for arguments; None if they are valid or cannot be judged."""
 
 MAX_WORK: Final = 200_000
-"""Units of work that validation may take on the event loop: about 20 ms."""
+"""Units of work that the event loop may spend on a validation: about 20 ms."""
 _ERROR_WORK: Final = 5_000
-"""Units up to which all errors are collected; each costs far more than a verdict."""
-_MOST_SUBSCHEMAS: Final = 10_000
+"""Units up to which all errors are collected; each error costs far more than a verdict."""
+_MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
-_PATTERN: Final = 20
+_UNITS_PER_PATTERN_BYTE: Final = 20
 """Units of work per byte of the arguments for each pattern."""
-_STEPS: Final = 300
-"""Steps that an error text follows into the schema."""
+_MAX_STEPS: Final = 300
+"""Steps that an error message follows into the schema."""
 _MAX_TEXT: Final = 300
-"""Characters of an error text."""
+"""Characters of an error message."""
 _MAX_NAMED: Final = 8
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
-_FANCY: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
-"""Look-around, back references, atomic groups: patterns with these are matched by backtracking."""
+_BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
+"""Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
 _DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
-_BACKTRACKING: Final = 100_000
+_BACKTRACK_LIMIT: Final = 100_000
 """Steps after which a pattern is not judged: 100 ms."""
-_SMALL_PATTERN: Final = 1 << 15
-"""Bytes that a compiled pattern may have on the event loop."""
-_OWN: Final = frozenset(
+_MAX_PATTERN_BYTES: Final = 1 << 15
+"""Bytes of a compiled pattern on the event loop."""
+_CHEAP_KEYWORDS: Final = frozenset(
     ("type", "required", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
      "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 )  # fmt: skip
-"""Keywords that apply to a value itself and cost little."""
+"""Keywords that apply to a value itself and are cheap."""
 
 
 class _UnboundedError(Exception):
@@ -52,37 +52,37 @@ class _UnboundedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A bound on the work of validation."""
+    """An upper bound on the work of validation."""
 
     subschemas: int
-    """That are evaluated for one value of the arguments, references followed."""
+    """Subschemas that are evaluated for one value of the arguments, references followed."""
     patterns: int
 
     def work(self, arguments: bytes) -> int:
-        """Units of work for arguments, at most; a unit is about 0.1 µs."""
+        """Maximum units of work for these arguments; a unit is about 0.1 µs."""
         values = 1 + sum(map(arguments.count, (b",", b"[", b"{")))
-        return self.subschemas * values + _PATTERN * self.patterns * len(arguments)
+        return self.subschemas * values + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
 
 
 def estimate_cost(schema: Schema) -> Cost | None:
-    """The cost of a schema; None if it is recursive, larger than a bound, or not understood.
+    """The cost of a schema; None if the schema is recursive, too large or not understood.
 
-    References are followed as often as validation follows them, so nested alternatives multiply. Each subschema is
-    visited once.
+    References count as often as validation follows them, so nested alternatives multiply. Each subschema is visited
+    once.
     """
     try:
-        return _Costs(References(schema)).of(schema, 0)
+        return _CostCounter(References(schema)).of(schema, 0)
     except _UnboundedError:
         return None
 
 
 @dataclass(frozen=True)
-class _Costs:
+class _CostCounter:
     references: References
     counts_patterns: bool = True
-    """False: only subschemas, which decide how many errors there can be."""
+    """False: count only subschemas, which determine the possible number of errors."""
     _known: dict[int, Cost | None] = field(default_factory=dict)
-    """By identity; None while a schema is being looked at."""
+    """By identity; None while the cost of a schema is being computed."""
 
     def of(self, part: Any, depth: int) -> Cost:
         if not isinstance(part, dict):
@@ -98,7 +98,7 @@ class _Costs:
         if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
             raise _UnboundedError
         texts = _patterns(part) if self.counts_patterns else []
-        if any(map(_FANCY.search, texts)):
+        if any(map(_BACKTRACKING_SYNTAX.search, texts)):
             raise _UnboundedError
         lists = sum(len(part[word]) for word in ("enum", "required") if isinstance(part.get(word), list))
         below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *applied_by(part))]
@@ -106,7 +106,7 @@ class _Costs:
             1 + lists + sum(one.subschemas for one in below),
             len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
         )
-        if cost.subschemas > _MOST_SUBSCHEMAS:
+        if cost.subschemas > _MAX_SUBSCHEMAS:
             raise _UnboundedError
         return cost
 
@@ -126,47 +126,47 @@ def _patterns(part: Schema) -> list[str]:
 def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     """A function that validates arguments.
 
-    Nothing is fetched: what stands under a `$ref` that leads out of the schema is not checked. A required member that
-    has a `default` may be absent: some generators list such members as required, and their servers fill them in.
+    Nothing is fetched: schemas under a `$ref` to another document are not checked. A required member with a `default`
+    may be absent: some generators list such members as required, and their servers fill them in.
 
     Args:
         schema: The tool's input schema.
-        is_small: Refuse patterns that are large once they are compiled.
+        is_small: Reject patterns that are large when compiled.
 
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
     if "object" not in (types_of(schema) or ("object",)):
         raise ValueError("its input schema does not describe an object")
-    options = jsonschema_rs.FancyRegexOptions(_BACKTRACKING, _SMALL_PATTERN if is_small else None)
+    options = jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
     try:
-        lenient = _without_defaulted(schema)
+        lenient = _without_required_defaults(schema)
         variants = [schema] if lenient == schema else [schema, lenient]
         validators = [
             jsonschema_rs.validator_for(one, retriever=lambda _: {}, pattern_options=options) for one in variants
         ]
     except (ValueError, RecursionError) as error:
-        said = _bounded(str(error).partition("\n")[0])
-        raise ValueError(f"its input schema is not valid: {said}") from None
-    explanation = _Explanation(lenient, options)
+        reason = _shorten(str(error).partition("\n")[0])
+        raise ValueError(f"its input schema is not valid: {reason}") from None
+    explainer = _Explainer(lenient, options)
 
     def check(arguments: Any) -> str | None:
         try:
             if any(validator.is_valid(arguments) for validator in validators):
                 return None
-            json.dumps(arguments, allow_nan=False)  # the library takes a number past the doubles for null
-            return explanation.of(arguments)
+            json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
+            return explainer.of(arguments)
         except (ValueError, RecursionError):
             return None
 
     return check
 
 
-def _without_defaulted(schema: Any, depth: int = 0) -> Any:
-    """The schema, where members that have a default are not required."""
+def _without_required_defaults(schema: Any, depth: int = 0) -> Any:
+    """The schema without the members that have a default in its `required`."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    lenient = map_below(schema, lambda part: _without_defaulted(part, depth + 1))
+    lenient = map_below(schema, lambda part: _without_required_defaults(part, depth + 1))
     required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
         lenient["required"] = [name for name in required if not _has_default(properties, name)]
@@ -179,39 +179,39 @@ def _has_default(properties: Schema, name: Any) -> bool:
 
 
 def types_of(schema: Schema) -> list[str]:
-    """The types that a schema's `type` names."""
+    """The types in a schema's `type`."""
     named = schema.get("type")
     named = named if isinstance(named, list) else [named]
     return [name for name in named if isinstance(name, str)]
 
 
 @dataclass(frozen=True)
-class _Fault:
-    """A place in invalid arguments, and the subschema that it violates."""
+class _Violation:
+    """A location in invalid arguments and the subschema that it violates."""
 
     part: Any
     pointer: str
-    """Of the subschema."""
+    """The JSON Pointer of the subschema."""
     value: Any
     at: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Explanation:
-    """Finds what is wrong with invalid arguments: follows the schema down by verdicts, which are cheap."""
+class _Explainer:
+    """Explains invalid arguments: follows the schema down by verdicts, which are cheap."""
 
     schema: Schema
     options: jsonschema_rs.FancyRegexOptions
 
     def of(self, arguments: Any) -> str | None:
-        """What is wrong; None if it cannot be judged."""
-        fault = _Fault(self.schema, "#", arguments)
-        if not self._is_cheap(fault):
-            for _ in range(_STEPS):
-                if (narrower := next(self._narrower(fault), None)) is None or self._is_cheap(fault):
+        """The error message; None if the arguments cannot be judged."""
+        violation = _Violation(self.schema, "#", arguments)
+        if not self._is_cheap(violation):
+            for _ in range(_MAX_STEPS):
+                if (narrower := next(self._narrower(violation), None)) is None or self._is_cheap(violation):
                     break
-                fault = narrower
-        return self._text(fault)
+                violation = narrower
+        return self._text(violation)
 
     @cached_property
     def _references(self) -> References:
@@ -221,54 +221,54 @@ class _Explanation:
     def _validators(self) -> jsonschema_rs.ValidatorMap:
         return jsonschema_rs.validator_map_for(self.schema, retriever=lambda _: {}, pattern_options=self.options)
 
-    def _is_cheap(self, fault: _Fault) -> bool:
+    def _is_cheap(self, violation: _Violation) -> bool:
         try:
-            cost = _Costs(self._references, counts_patterns=False).of(fault.part, 0)
+            cost = _CostCounter(self._references, counts_patterns=False).of(violation.part, 0)
         except _UnboundedError:
             return False
-        return Cost(cost.subschemas, 0).work(json.dumps(fault.value).encode()) <= _ERROR_WORK
+        return Cost(cost.subschemas, 0).work(json.dumps(violation.value).encode()) <= _ERROR_WORK
 
-    def _is_wrong(self, fault: _Fault) -> bool:
-        validator = self._validators.get(fault.pointer)
-        return validator is not None and not validator.is_valid(fault.value)
+    def _is_wrong(self, violation: _Violation) -> bool:
+        validator = self._validators.get(violation.pointer)
+        return validator is not None and not validator.is_valid(violation.value)
 
-    def _narrower(self, fault: _Fault) -> Iterator[_Fault]:
-        """The places below that are wrong too, or another subschema for the same place."""
-        if isinstance(fault.part, dict):
-            yield from filter(self._is_wrong, self._members(fault, fault.part))
-            yield from filter(self._is_wrong, self._at_place(fault, fault.part))
+    def _narrower(self, violation: _Violation) -> Iterator[_Violation]:
+        """The violations below, or another violated subschema at the same location."""
+        if isinstance(violation.part, dict):
+            yield from filter(self._is_wrong, self._members(violation, violation.part))
+            yield from filter(self._is_wrong, self._at_place(violation, violation.part))
 
-    def _members(self, fault: _Fault, part: Schema) -> Iterator[_Fault]:
+    def _members(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         properties, items = part.get("properties"), part.get("items")
-        if isinstance(fault.value, dict) and isinstance(properties, dict):
-            for name in (name for name in fault.value if name in properties):
-                pointer = f"{fault.pointer}/properties/{_escaped(name)}"
-                yield _Fault(properties[name], pointer, fault.value[name], (*fault.at, name))
-        if isinstance(fault.value, list) and isinstance(items, dict):
-            for index, value in enumerate(fault.value):
-                yield _Fault(items, f"{fault.pointer}/items", value, (*fault.at, str(index)))
+        if isinstance(violation.value, dict) and isinstance(properties, dict):
+            for name in (name for name in violation.value if name in properties):
+                pointer = f"{violation.pointer}/properties/{_escape_token(name)}"
+                yield _Violation(properties[name], pointer, violation.value[name], (*violation.at, name))
+        if isinstance(violation.value, list) and isinstance(items, dict):
+            for index, value in enumerate(violation.value):
+                yield _Violation(items, f"{violation.pointer}/items", value, (*violation.at, str(index)))
 
-    def _at_place(self, fault: _Fault, part: Schema) -> Iterator[_Fault]:
+    def _at_place(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         if (target := self._references.pointer(part.get("$ref"))) is not None:
-            pointer = "#" + "".join(f"/{_escaped(token)}" for token in target)
-            yield _Fault(self._references.at(target), pointer, fault.value, fault.at)
+            pointer = "#" + "".join(f"/{_escape_token(token)}" for token in target)
+            yield _Violation(self._references.at(target), pointer, violation.value, violation.at)
         for index, below in enumerate(_sequence(part.get("allOf"))):
-            yield _Fault(below, f"{fault.pointer}/allOf/{index}", fault.value, fault.at)
+            yield _Violation(below, f"{violation.pointer}/allOf/{index}", violation.value, violation.at)
         for word in ("anyOf", "oneOf"):
             meant = [
-                _Fault(below, f"{fault.pointer}/{word}/{index}", fault.value, fault.at)
+                _Violation(below, f"{violation.pointer}/{word}/{index}", violation.value, violation.at)
                 for index, below in enumerate(_sequence(part.get(word)))
-                if self._is_meant(below, fault.value)
+                if self._is_meant(below, violation.value)
             ]
             yield from meant if len(meant) == 1 else ()
 
     def _is_meant(self, part: Any, value: Any) -> bool:
-        """Whether the members of a value that name its kind are those of one alternative."""
+        """Whether the members of a value that name its kind select this alternative."""
         kinds = self._kinds(part) if isinstance(value, dict) else {}
         return bool(kinds) and all(value.get(name) in allowed for name, allowed in kinds.items())
 
     def _kinds(self, part: Any) -> Mapping[str, list[Any]]:
-        """The constants that an alternative requires, by member."""
+        """The constants of an alternative by member."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(part, dict) or "$ref" not in part:
                 break
@@ -278,24 +278,24 @@ class _Explanation:
         constants = {name: _constants(below) for name, below in found}
         return {name: values for name, values in constants.items() if values}
 
-    def _text(self, fault: _Fault) -> str | None:
-        at = ".".join(fault.at)
-        validator = self._validators.get(fault.pointer) if self._is_cheap(fault) else None
-        error = next(iter(validator.iter_errors(fault.value)), None) if validator else None
+    def _text(self, violation: _Violation) -> str | None:
+        at = ".".join(violation.at)
+        validator = self._validators.get(violation.pointer) if self._is_cheap(violation) else None
+        error = next(iter(validator.iter_errors(violation.value)), None) if validator else None
         if error is not None:
             is_undecided = isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded)
-            where = ".".join([*fault.at, *map(str, error.instance_path)])
-            return None if is_undecided else _located(where, error.message)
-        part = fault.part if isinstance(fault.part, dict) else {}
-        own = {key: value for key, value in part.items() if key in _OWN}
-        if error := next(jsonschema_rs.iter_errors(own, fault.value), None):
-            return _located(at, error.message)
-        if named := self._unknown_kind(part, fault.value):
-            return _located(at, named)
-        return _located(at, "the value does not fit the schema of this argument")
+            where = ".".join([*violation.at, *map(str, error.instance_path)])
+            return None if is_undecided else _locate_message(where, error.message)
+        part = violation.part if isinstance(violation.part, dict) else {}
+        cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
+        if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
+            return _locate_message(at, error.message)
+        if named := self._unknown_kind(part, violation.value):
+            return _locate_message(at, named)
+        return _locate_message(at, "the value does not fit the schema of this argument")
 
     def _unknown_kind(self, part: Schema, value: Any) -> str | None:
-        """What is wrong with the member that names a value's kind, if no alternative has such a kind."""
+        """The message about the member that names a value's kind, if no alternative has such a kind."""
         alternatives = [self._kinds(one) for word in ("anyOf", "oneOf") for one in _sequence(part.get(word))]
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
@@ -315,7 +315,7 @@ def _short(value: Any) -> str:
     return json.dumps(value)[:40]
 
 
-def _escaped(token: str) -> str:
+def _escape_token(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
@@ -323,10 +323,10 @@ def _sequence(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _located(at: str, message: str) -> str:
-    return _bounded(f"{at}: {message}" if at else message)
+def _locate_message(at: str, message: str) -> str:
+    return _shorten(f"{at}: {message}" if at else message)
 
 
-def _bounded(message: str) -> str:
+def _shorten(message: str) -> str:
     half = _MAX_TEXT // 2 - 3
     return message if len(message) <= _MAX_TEXT else f"{message[:half]} ... {message[-half:]}"

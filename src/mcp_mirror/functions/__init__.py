@@ -1,4 +1,4 @@
-"""Python functions as MCP tools: from a signature to a schema, from a return value to a result.
+"""Python functions as MCP tools: schemas from signatures, results from return values.
 
-Pure. It must not know the gateway, sessions or transports.
+Pure. It does not know the gateway, sessions or transports.
 """

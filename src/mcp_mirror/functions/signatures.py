@@ -1,6 +1,6 @@
-"""A Python function as a tool: name, description and schema from its signature, its arguments from JSON.
+"""Derives a tool from a Python function: name, description and schema from its signature, arguments from JSON.
 
-pydantic reads the signature as it does for `validate_call`. The function is not called here.
+pydantic reads the signature as for `validate_call`. This module does not call the function.
 """
 
 import functools
@@ -15,96 +15,98 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.functions.result_types import unwritable_result
+from mcp_mirror.functions.result_types import find_unencodable_result
 from mcp_mirror.settings.policies import CaptureMode, ToolPolicy
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""What the protocol takes as a tool's name."""
+"""Tool names that the protocol allows."""
 _CONFIG: Final = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
-_TOLD: Final = 3
-"""Mistakes in one call's arguments that are told."""
-_MAX_TOLD: Final = 200
-"""Characters of each."""
-_NAMELESS: Final[Mapping[Any, str]] = {
-    inspect.Parameter.POSITIONAL_ONLY: "{}, which is taken by position alone",
+_MAX_ERRORS: Final = 3
+"""Errors of one call's arguments in a message."""
+_MAX_ERROR_LENGTH: Final = 200
+"""Characters of each error."""
+_UNNAMED_PARAMETERS: Final[Mapping[Any, str]] = {
+    inspect.Parameter.POSITIONAL_ONLY: "{}, which is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "*{}",
     inspect.Parameter.VAR_KEYWORD: "**{}",
 }
-"""Kinds of parameters that a model could not fill, as they are told."""
+"""Parameters that a model cannot fill, as named in error messages."""
 
 
 class ToolOptions(TypedDict, total=False):
-    """What a function may be made a tool with; what is left out is as the configuration says."""
+    """Options of a tool; missing options use the configuration's defaults."""
 
     name: str
-    """The tool's, to which its twin's adds the suffix; by default the function's."""
+    """The tool's name, by default the function's; the twin's name adds the suffix."""
     description: str
-    """By default the docstring."""
+    """The tool's description, by default the docstring."""
     capture: CaptureMode
-    """What of its results is stored; see `mirror.capture`."""
+    """Which results are stored; see `mirror.capture`."""
     inline_budget: int
     """Tokens up to which a result is shown."""
     timeout: float
-    """Seconds that a call may take; by default 60."""
+    """Timeout of a call in seconds; 60 by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that is a tool."""
+    """A function as a tool."""
 
     name: str
     description: str
     schema: dict[str, Any]
-    """Of its arguments: JSON Schema, an object."""
+    """The JSON Schema of its arguments, an object."""
     call: Callable[..., Any] = field(repr=False)
     adapter: TypeAdapter[Mapping[str, Any]] = field(repr=False)
     policy: ToolPolicy = field(default_factory=ToolPolicy)
 
     def read_arguments(self, raw: bytes) -> Mapping[str, Any]:
-        """The arguments of a call, decoded and validated in one pass: models become models.
+        """Decode and validate the arguments of a call in one pass; pydantic models are instantiated.
 
         Args:
             raw: A JSON object; `bytes` arguments are base64 in it.
 
         Raises:
-            ToolError: They do not fit the signature.
+            ToolError: The arguments do not fit the signature.
         """
         try:
             return self.adapter.validate_json(raw)
         except ValidationError as error:
-            mistakes = [_mistake(found["loc"], found["msg"]) for found in error.errors(include_url=False)[:_TOLD]]
+            errors = [
+                _describe_error(found["loc"], found["msg"]) for found in error.errors(include_url=False)[:_MAX_ERRORS]
+            ]
             raise ToolError(
-                f"The arguments do not fit tool {self.name!r}: {'; '.join(mistakes)}. Correct them and call again."
+                f"The arguments do not fit tool {self.name!r}: {'; '.join(errors)}. Correct them and call again."
             ) from None
 
 
 def read_function(
     function: Callable[..., Any], name: str | None, description: str | None, policy: ToolPolicy
 ) -> Function:
-    """What a function is as a tool.
+    """Derive a tool from a function.
 
     Args:
-        function: Any function or method, of type hints that pydantic can read from JSON.
-        name: None for its own.
-        description: None for its docstring.
-        policy: How its results are treated and how long it may take.
+        function: Any function or method whose type hints pydantic can read from JSON.
+        name: The tool's name; None for the function's.
+        description: The tool's description; None for the docstring.
+        policy: Capture, inline budget and timeout.
 
     Raises:
-        MirrorError: It cannot be a tool; the message says why and what to do.
+        MirrorError: The function cannot be a tool; the message names the reason and the next step.
     """
     if not callable(function):
         raise MirrorError("Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...) with options.")
     named = name if name is not None else str(getattr(function, "__name__", ""))
     if not _NAME.fullmatch(named):
         raise MirrorError(
-            f"{named!r} is no name for a tool, which has 1 to 128 of A-Z, a-z, 0-9, _, - and dots. "
+            f"{named!r} is not a valid tool name: a name has 1 to 128 of A-Z, a-z, 0-9, _, - and dots. "
             "Give one: @mirror.tool(name=...)."
         )
     _check_parameters(function, named)
-    adapter = _adapter_of(function, named)
+    adapter = _build_adapter(function, named)
     _check_result_type(function, named)
-    said = description if description is not None else inspect.getdoc(function) or ""
-    return Function(named, said, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
+    reason = description if description is not None else inspect.getdoc(function) or ""
+    return Function(named, reason, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
 
 
 def _check_parameters(function: Callable[..., Any], name: str) -> None:
@@ -114,47 +116,49 @@ def _check_parameters(function: Callable[..., Any], name: str) -> None:
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
     if inspect.isfunction(function) and next((one.name for one in parameters), "") == "self":
         raise MirrorError(
-            f"Function {name!r} cannot be a tool: it is the method of no object. Give one: mirror.tool(it.{name})."
+            f"Function {name!r} cannot be a tool: it is an unbound method. Bind it: mirror.tool(it.{name})."
         )
     for parameter in parameters:
-        if nameless := _NAMELESS.get(parameter.kind):
+        if unnamed := _UNNAMED_PARAMETERS.get(parameter.kind):
             raise MirrorError(
-                f"Function {name!r} cannot be a tool: a model gives arguments by name, and it takes "
-                f"{nameless.format(parameter.name)}. Give it parameters with names."
+                f"Function {name!r} cannot be a tool: models pass arguments by name, but it takes "
+                f"{unnamed.format(parameter.name)}. Give its parameters names."
             )
 
 
-def _adapter_of(function: Callable[..., Any], name: str) -> TypeAdapter[Mapping[str, Any]]:
-    """Reads the function's arguments, and can tell their schema."""
+def _build_adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Mapping[str, Any]]:
+    """A type adapter that validates the function's arguments and returns their schema."""
 
-    @functools.wraps(function)  # pydantic reads the signature of what is wrapped
+    @functools.wraps(function)  # pydantic reads the signature of the wrapped function
     def bind(**arguments: Any) -> Mapping[str, Any]:
         return arguments
 
     try:
-        adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # it takes functions
+        adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # TypeAdapter accepts functions
         adapter.json_schema(schema_generator=_Schema)
     except KeyError:
-        raise MirrorError(f"{name!r} cannot be a tool: it is no function or method. Wrap it in a function.") from None
-    except (PydanticUserError, NameError, TypeError) as error:
-        said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise MirrorError(
-            f"Function {name!r} cannot be a tool, for an annotation cannot be read from JSON: {said}. "
+            f"{name!r} cannot be a tool: it is not a function or method. Wrap it in a function."
+        ) from None
+    except (PydanticUserError, NameError, TypeError) as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise MirrorError(
+            f"Function {name!r} cannot be a tool, because an annotation cannot be read from JSON: {reason}. "
             "Use JSON's own types, dataclasses, TypedDicts or pydantic models."
         ) from None
     return adapter
 
 
 def _check_result_type(function: Callable[..., Any], name: str) -> None:
-    if (refused := unwritable_result(function)) is not None:
+    if (type_name := find_unencodable_result(function)) is not None:
         raise MirrorError(
-            f"Function {name!r} cannot be a tool: it returns {refused}, which cannot be written as JSON. "
+            f"Function {name!r} cannot be a tool: it returns {type_name}, which cannot be encoded as JSON. "
             "Return JSON's own types, dataclasses, pydantic models, tables, arrays or bytes."
         )
 
 
 class _Schema(GenerateJsonSchema):
-    """What pydantic says of a signature, without titles, which only repeat names."""
+    """pydantic's schema of a signature without titles, which only repeat names."""
 
     ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})  # type: ignore[assignment]
 
@@ -167,25 +171,27 @@ class _Schema(GenerateJsonSchema):
         return {"type": "string", "contentEncoding": "base64"}
 
 
-def _mistake(at: tuple[int | str, ...], said: str) -> str:
+def _describe_error(at: tuple[int | str, ...], reason: str) -> str:
     where = ".".join(map(str, at))
-    return f"{where}: {said}"[:_MAX_TOLD] if where else said[:_MAX_TOLD]
+    return f"{where}: {reason}"[:_MAX_ERROR_LENGTH] if where else reason[:_MAX_ERROR_LENGTH]
 
 
 def read_policy(options: ToolOptions) -> ToolPolicy:
-    """How a function's results are treated and how long it may take.
+    """Validate the options of a tool.
 
     Raises:
-        MirrorError: An option is none that there can be.
+        MirrorError: An option is unknown or has an invalid value.
     """
     if unknown := options.keys() - ToolOptions.__annotations__.keys():
         named = ", ".join(ToolOptions.__annotations__)
-        raise MirrorError(f"A tool has no option {min(unknown)!r}. There are {named}.")
+        raise MirrorError(f"A tool has no option {min(unknown)!r}. The options are {named}.")
     policy = ToolPolicy(options.get("capture"), options.get("inline_budget"), options.get("timeout"))
     if policy.capture not in (None, *get_args(CaptureMode)):
-        raise MirrorError(f"`capture` of a tool is one of {', '.join(get_args(CaptureMode))}, not {policy.capture!r}.")
+        raise MirrorError(
+            f"`capture` of a tool must be one of {', '.join(get_args(CaptureMode))}, not {policy.capture!r}."
+        )
     if policy.inline_budget is not None and policy.inline_budget < 0:
-        raise MirrorError("`inline_budget` of a tool is tokens, 0 or more.")
+        raise MirrorError("`inline_budget` of a tool must be a number of tokens, 0 or more.")
     if policy.timeout is not None and not policy.timeout > 0:
-        raise MirrorError("`timeout` of a tool is seconds above 0: no call is without an end.")
+        raise MirrorError("`timeout` of a tool must be a number of seconds above 0.")
     return policy

@@ -1,8 +1,8 @@
-"""What pieces of text cost with each provider's tokenizer.
+"""The costs of pieces of text with each provider's tokenizer.
 
-Pieces that are frequent have a measured cost each; the cost of any other follows from those of its parts, by a rule
-for its class of characters whose spread is known. All of the numbers were measured or fitted by `make calibrate`.
-The costs of all providers lie side by side, as lanes of one integer, so that one addition adds them all.
+Frequent pieces have a measured cost each; the cost of any other piece follows from its parts by a rule for its class
+of characters, whose variance is known. `make calibrate` measured or fitted all numbers. The costs of all providers are
+stored as lanes of one integer, so that one addition adds all of them.
 """
 
 import json
@@ -14,27 +14,27 @@ from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
 from mcp_mirror.tokens.lexicon import Data, Known, Lexicon, pack_lexicon
-from mcp_mirror.tokens.pieces import class_of, humps
+from mcp_mirror.tokens.pieces import class_of, split_camel_case
 
 UNIT: Final = 32
-"""Parts of a token that costs are counted in."""
+"""Costs are counted in this fraction of a token."""
 LANE: Final = 48
 """Bits of one provider's costs: no sum over a text that fits in memory overflows."""
 _LONGEST: Final = 9
-"""Characters of the longest part that is looked for in a word without a cost of its own; in signs, `_AT_ONCE`."""
+"""Characters of the longest part in a word without a cost of its own; for punctuation, `_AT_ONCE`."""
 _LIST: Final = 16
-"""Parts of one character each from which on a piece is no word, but a list of signs."""
+"""Number of one-character parts above which a piece counts as a list of signs rather than a word."""
 _AT_ONCE: Final = 24
-"""Characters that a rule is for; what is longer is taken as several pieces."""
+"""Characters that a rule covers; a longer piece is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a piece without a cost of its own costs a provider, in units.
+    """The cost of a piece without a measured cost for one provider, in units.
 
-    Weights of the sum over its parts, of their number, of its characters, and a constant. The variance is `spread`
-    square tokens for each token. `doubt` is the deviation of all such pieces of a text together, as a share of their
-    tokens: a text in an unforeseen language, say, errs with each of them the same way.
+    `weights` apply to the sum of its parts' costs, their number, its characters, and a constant. The variance is
+    `spread` square tokens for each token. `doubt` is the relative deviation of all such pieces of a text together: in a
+    text in an unforeseen language, for example, all pieces deviate in the same direction.
     """
 
     weights: tuple[float, float, float, float]
@@ -42,7 +42,7 @@ class Rule:
     doubt: float
 
     def cost(self, parts: int, count: int, characters: int) -> int:
-        """The expected units: those of a token at least. Of a long list of no words, all parts."""
+        """The expected units, at least those of one token; for a long list of signs, the sum of its parts."""
         if count == characters >= _LIST:
             return max(parts, UNIT)
         by_parts, by_count, by_characters, constant = self.weights
@@ -51,9 +51,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What is added to a provider's expected tokens: a share of them, and so many standard deviations.
+    """The margin that is added to a provider's expected tokens: a share of them and a number of standard deviations.
 
-    `noise` is the variance of each token that has a cost of its own, by how it joins with its neighbours.
+    `noise` is the variance of each token with a measured cost, caused by merges with its neighbours.
     """
 
     share: float
@@ -63,25 +63,25 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What `make calibrate` found, for its tokenizers in their order."""
+    """The results of `make calibrate` for its tokenizers in their order."""
 
     tokenizers: tuple[str, ...]
     margins: tuple[Margin, ...]
     rules: Mapping[str, tuple[Rule, ...]] = field(repr=False)
-    """By class of pieces: one rule a tokenizer."""
+    """By class of pieces: one rule per tokenizer."""
     unknown: Mapping[str, int] = field(repr=False)
-    """By class: the same of a character that is no part."""
+    """By class: the packed cost of a character that is not a known part."""
     costs: Mapping[str, int] = field(repr=False)
-    """By piece: units for each tokenizer, in lanes, and in the lane above these their sum."""
+    """By piece: the units of each tokenizer in lanes, and above them their sum."""
     parts: Lexicon = field(repr=False)
     """By part of a piece: the same."""
     joints: tuple[tuple[float, ...], ...] = ()
     """By tokenizer: tokens for each joint (`pieces.count_joints`)."""
 
     def guess(self, piece: str) -> tuple[int, int]:
-        """Units, and their variance in 1 / `UNIT` square tokens, of a piece without a cost of its own; in lanes.
+        """Units of a piece without a measured cost, and their variance in 1 / `UNIT` square tokens; in lanes.
 
-        A run of letters that is no word of any language costs all of its parts: genes, proteins, what has no end.
+        A long run of letters that is not a word, such as a gene sequence, costs the sum of its parts.
         """
         cost = spread = 0
         is_run = len(piece) > _AT_ONCE and piece.isascii()
@@ -95,8 +95,8 @@ class Table:
         return cost, spread
 
     def sum_parts(self, piece: str) -> tuple[int, int]:
-        """The costs of what a piece is made of, and the number of parts: its words, where capitals part them."""
-        words = humps(piece) if piece.isascii() and not piece.islower() else [piece]
+        """The packed costs of a piece's parts, and their number; capitals separate its words."""
+        words = split_camel_case(piece) if piece.isascii() and not piece.islower() else [piece]
         if len(words) == 1:
             return self._sum_least(piece)
         own = [self.costs.get(word) for word in words]
@@ -104,7 +104,7 @@ class Table:
         return sum(cost for cost, _ in each), sum(count for _, count in each)
 
     def _sum_least(self, piece: str) -> tuple[int, int]:
-        """The costs of the known parts that a piece is made of at the least cost in all, and their number."""
+        """The packed costs and the number of the known parts that make up a piece at the lowest total cost."""
         longest = _LONGEST if piece[-1].isalnum() else _AT_ONCE
         groups = [self.parts.starting_with(piece[start : start + 2]) for start in range(len(piece) - 1)]
         best, counts = [0], [0]
@@ -121,18 +121,18 @@ class Table:
         return best[-1], counts[-1]
 
     def _unknown(self, character: str) -> int:
-        """The cost of a character of which nothing is known: that of others of its class, else a token a byte."""
+        """The packed cost of an unknown character: that of its class, else one token per byte."""
         size = len(character.encode(errors="surrogatepass")) * UNIT
         return self.unknown.get(class_of(character)) or with_sum([size] * len(self.tokenizers))
 
 
 def pack(numbers: Iterable[int]) -> int:
-    """One number for each tokenizer, in lanes."""
+    """Pack one number for each tokenizer into lanes."""
     return sum(number << LANE * at for at, number in enumerate(numbers))
 
 
 def with_sum(numbers: Sequence[int]) -> int:
-    """As `pack`, and above all lanes their sum: by comparison, the least in all."""
+    """Pack the numbers, and above all lanes their sum, so that a comparison finds the lowest total."""
     return pack([*numbers, sum(numbers)])
 
 
@@ -142,21 +142,21 @@ def lane(packed: int, at: int) -> int:
 
 
 def lanes(packed: int, count: int) -> list[int]:
-    """The numbers of so many tokenizers."""
+    """The numbers of the first `count` tokenizers."""
     return [lane(packed, at) for at in range(count)]
 
 
 def encode_table(table: Table) -> bytes:
-    """The table as it is in the package: uncompressed, so that it can be mapped into memory and read in place.
+    """Encode the table for the package: uncompressed, so that it can be memory-mapped and read in place.
 
-    A line of JSON, the pieces and the parts (`pack_lexicon`), then the rows of costs, in lanes.
+    The format is a line of JSON, the pieces and the parts (`pack_lexicon`), then the rows of costs in lanes.
     """
     width = len(table.tokenizers)
     rows = {packed: at for at, packed in enumerate(dict.fromkeys([*table.costs.values(), *table.parts.values()]))}
     lexicons = [
         pack_lexicon({name: rows[packed] for name, packed in each.items()}) for each in (table.costs, table.parts)
     ]
-    said = {
+    header = {
         "tokenizers": table.tokenizers,
         "margins": [[margin.share, margin.deviations, margin.noise] for margin in table.margins],
         "joints": table.joints,
@@ -167,35 +167,35 @@ def encode_table(table: Table) -> bytes:
         "bytes": [len(each) for each in lexicons],
     }
     numbers = b"".join(packed.to_bytes(_row_size(width), "little") for packed in rows)
-    return json.dumps(said).encode() + b"\n" + b"".join(lexicons) + numbers
+    return json.dumps(header).encode() + b"\n" + b"".join(lexicons) + numbers
 
 
 def decode_table(data: Data) -> Table:
-    """The reverse of `encode_table`. The costs are not read yet."""
+    """Decode a table without reading the costs yet."""
     start = data.find(b"\n") + 1
-    said = json.loads(data[:start])
-    parts = start + said["bytes"][0]
-    rows = _Rows(data, parts + said["bytes"][1], _row_size(len(said["tokenizers"])))
-    rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in said["rules"].items()}
+    header = json.loads(data[:start])
+    parts = start + header["bytes"][0]
+    rows = _Rows(data, parts + header["bytes"][1], _row_size(len(header["tokenizers"])))
+    rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in header["rules"].items()}
     return Table(
-        tokenizers=tuple(said["tokenizers"]),
-        margins=tuple(Margin(*margin) for margin in said["margins"]),
+        tokenizers=tuple(header["tokenizers"]),
+        margins=tuple(Margin(*margin) for margin in header["margins"]),
         rules=rules,
-        unknown={name: with_sum(units) for name, units in said["unknown"].items()},
+        unknown={name: with_sum(units) for name, units in header["unknown"].items()},
         costs=Lexicon(data, start, rows),
         parts=Lexicon(data, parts, rows),
-        joints=tuple(map(tuple, said["joints"])),
+        joints=tuple(map(tuple, header["joints"])),
     )
 
 
 def _row_size(width: int) -> int:
-    """Bytes of the costs of so many tokenizers and of their sum."""
+    """Bytes of a row: the costs of `width` tokenizers and their sum."""
     return (width + 1) * LANE // 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of costs, read when asked for."""
+    """Rows of costs, read on demand."""
 
     data: Data
     start: int
@@ -207,28 +207,28 @@ class _Rows:
 
 
 class Guess(NamedTuple):
-    """What a piece without a cost of its own costs, in lanes: units, and their variance (`Table.guess`)."""
+    """The cost of a piece without a measured cost, in lanes: units and their variance (`Table.guess`)."""
 
     units: int
     variance: int
     named: str
-    """Its class."""
+    """The class of the piece."""
 
 
 @cache
 def costs() -> Known:
-    """Units of the package's pieces, in lanes; 0 for a piece without a cost of its own."""
+    """Units of the package's pieces in lanes; 0 for a piece without a measured cost."""
     return Known(table().costs)
 
 
 @cache
 def table() -> Table:
-    """The table of the package, mapped into memory when it is first asked for."""
+    """The table of the package, memory-mapped at first use."""
     with as_file(files(__package__) / "costs.bin") as path, path.open("rb") as file:
         return decode_table(mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 @lru_cache(maxsize=1 << 14)
 def guess(piece: str) -> Guess:
-    """What the package's table makes of a piece; the last are kept, since rare words come in bursts."""
+    """The estimated cost of a piece by the package's table; recent pieces are cached, since rare words recur."""
     return Guess(*table().guess(piece), class_of(piece))

@@ -1,9 +1,9 @@
-"""How many tokens a text costs at most, whole or by samples.
+"""An upper bound for the tokens of a text, from the whole text or from samples.
 
-A text of up to 32 KiB is looked at whole. Of a larger one, windows are: one at a place of its own in each of equal
-strata, so that nothing periodic can hide between them; and four times as many where the deviation between neighbours
-says that they do not suffice. A window holds the words that begin in it, so that none is cut. This bounds texts that
-change as texts do, in runs; of a text that somebody arranged so that the windows miss what is dense, it falls short.
+A text of up to 32 KiB is examined whole. A larger text is sampled by windows: one in each of equally sized strata, at
+a different position in each so that nothing periodic escapes; four times as many if the deviation between neighbours
+is large. A window contains the words that begin in it, so that no word is cut. The bound covers texts that vary in
+runs, as texts do; a text arranged to hide its dense parts from the windows can exceed it.
 """
 
 import codecs
@@ -19,29 +19,29 @@ from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, table
 from mcp_mirror.tokens.pieces import count_joints, split
 from mcp_mirror.types import Buffer
 
-_WHOLE: Final = 1 << 15
-"""Bytes, or characters of a `str`, of the largest text that is looked at whole."""
+_MAX_WHOLE: Final = 1 << 15
+"""Bytes, or characters of a `str`, of the largest text that is examined whole."""
 _WINDOW: Final = 48
-_REACH: Final = 24
-"""How far behind either edge of a window the spaces are looked for before which it is cut."""
-_READ: Final = 1 + _WINDOW + _REACH
-"""What is read of a window: also the character before it, by which a space is known to be the first."""
+_EDGE_SEARCH: Final = 24
+"""Characters after each edge of a window that are searched for a space, before which the window is cut."""
+_READ_SIZE: Final = 1 + _WINDOW + _EDGE_SEARCH
+"""Characters read for a window, including the one before it, which shows whether a space is the first."""
 _FEW_WINDOWS: Final = 64
 _MANY_WINDOWS: Final = 256
-_ENOUGH: Final = 0.05
-"""Share of the estimate that the standard error of few windows may be."""
+_MAX_ERROR_SHARE: Final = 0.05
+"""Maximum standard error of few windows as a share of the estimate."""
 _SAMPLED_DEVIATIONS: Final = 3.5
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
-_INSIDE: Final = 0x80
-"""The upper two bits of a byte inside a character of UTF-8."""
+_CONTINUATION: Final = 0x80
+"""The upper two bits of a UTF-8 continuation byte."""
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Tokens expected of a text by one tokenizer, the variance of those of rare pieces, and the error of the windows.
+    """Expected tokens of a text by one tokenizer, the variance of those of rare pieces, and the sampling error.
 
-    The latter is a standard error in tokens, 0 of a text that was looked at whole.
+    The sampling error is a standard error in tokens, 0 for a text that was examined whole.
     """
 
     tokens: float
@@ -50,45 +50,49 @@ class Expected:
 
 
 def estimate_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[int, ...]:
-    """Tokens that this text costs at most, by each of these tokenizers (their places in the table).
+    """The maximum tokens of a text by each of these tokenizers (their indices in the table).
 
-    Bytes are UTF-8; what is not valid there costs as the replacement character does.
+    Bytes are UTF-8; invalid bytes cost as much as the replacement character.
     """
-    return tuple(map(_bound, _measured(text, tokenizers), tokenizers))
+    return tuple(map(_add_margin, _measure(text, tokenizers), tokenizers))
 
 
 def expect_text(text: str | Buffer, tokenizers: Sequence[int]) -> tuple[float, ...]:
-    """Tokens that this text is expected to cost by each of these tokenizers: a central estimate, without a margin."""
-    return tuple(expected.tokens for expected in _measured(text, tokenizers))
+    """The expected tokens of a text by each of these tokenizers: a central estimate without a margin."""
+    return tuple(expected.tokens for expected in _measure(text, tokenizers))
 
 
-def _measured(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
-    """A small text looked at whole, a larger one by windows."""
+def _measure(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
+    """Measure a small text whole, a larger one by windows."""
     if not len(text):
         return [Expected(0, 0, 0)] * len(tokenizers)
-    return _expected([_decoded(text)], [len(text)], tokenizers) if len(text) <= _WHOLE else _sampled(text, tokenizers)
+    return (
+        _expect([_decode(text)], [len(text)], tokenizers)
+        if len(text) <= _MAX_WHOLE
+        else _measure_windows(text, tokenizers)
+    )
 
 
-def _decoded(text: str | Buffer) -> str:
+def _decode(text: str | Buffer) -> str:
     return text if isinstance(text, str) else bytes(text).decode(errors="replace")
 
 
 @dataclass(slots=True)
-class _Rare:
-    """Rare pieces, as they come."""
+class _RarePieces:
+    """Collects rare pieces."""
 
     pieces: list[str] = field(default_factory=list)
 
     def add(self, pieces: Iterable[str]) -> int:
-        """Take these in; what they cost, in lanes."""
+        """Add pieces and return their cost in lanes."""
         start = len(self.pieces)
         self.pieces += pieces
         return sum(guess(piece).units for piece in self.pieces[start:])
 
     def variances(self, tokenizers: Sequence[int]) -> list[float]:
-        """Of each tokenizer's tokens: of each piece, and of all of a class together.
+        """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together.
 
-        A rare piece that comes n times is n times as wrong: n squared its variance.
+        The errors of n occurrences of a rare piece are equal, so its variance counts n squared times.
         """
         costs: dict[str, int] = {}
         spread = 0
@@ -103,20 +107,20 @@ class _Rare:
         ]
 
 
-def _count(text: str, rare: _Rare) -> int:
-    """The sum over the pieces, in lanes; rare ones are also added up."""
+def _count_units(text: str, rare: _RarePieces) -> int:
+    """The total cost of the pieces in lanes; rare pieces are also collected."""
     pieces = split(text)
     known = list(map(costs().__getitem__, pieces))
     total = sum(known)
     return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
-def _expected(
+def _expect(
     windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[int], scale: float = 1
 ) -> list[Expected]:
-    """Of a text that is so many times its windows, by tokenizer: what the pieces cost, and the joints between them."""
-    rare = _Rare()
-    each = [_count(window, rare) for window in windows]
+    """Expected tokens, by tokenizer, of a text `scale` times as long as its windows: pieces and joints."""
+    rare = _RarePieces()
+    each = [_count_units(window, rare) for window in windows]
     weights = [table().joints[at] for at in tokenizers]
     joints = count_joints("".join(windows)) if any(map(any, weights)) else []
     found = []
@@ -128,10 +132,10 @@ def _expected(
 
 
 def _standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
-    """Of the sum of windows of such sizes; 0 of a single one.
+    """The standard error of the sum of windows of these sizes; 0 for a single window.
 
-    By the differences of neighbours, as is usual for a systematic sample (Wolter, Introduction to Variance Estimation,
-    section 8.2): of what each has more than its size lets expect.
+    Computed from the differences of neighbours' residuals, as is usual for a systematic sample (Wolter, Introduction to
+    Variance Estimation, section 8.2).
     """
     if len(tokens) == 1:
         return 0.0
@@ -141,54 +145,54 @@ def _standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
     return math.sqrt(len(tokens) * differences)
 
 
-def _bound(expected: Expected, at: int) -> int:
-    """Expected tokens and their margin."""
+def _add_margin(expected: Expected, at: int) -> int:
+    """Expected tokens plus margin."""
     margin = table().margins[at]
     deviation = margin.deviations * math.sqrt(expected.variance + expected.tokens * margin.noise)
     return math.ceil(expected.tokens * (1 + margin.share) + deviation + _SAMPLED_DEVIATIONS * expected.sampling)
 
 
-def _sampled(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
-    """By few windows, and by many where these differ."""
+def _measure_windows(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
+    """Measure by few windows, and by many if the few vary too much."""
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(*(_window(text, start) for start in _starts(len(text), count)), strict=True)
-        each = _expected(windows, sizes, tokenizers, len(text) / sum(sizes))
-        if all(one.sampling <= _ENOUGH * one.tokens for one in each):
+        windows, sizes = zip(*(_read_window(text, start) for start in _window_starts(len(text), count)), strict=True)
+        each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
+        if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
             break
     return each
 
 
-def _starts(size: int, count: int) -> Iterator[int]:
-    """Where so many windows start, each at a place of its own in its stratum.
+def _window_starts(size: int, count: int) -> Iterator[int]:
+    """The starts of `count` windows, each at a different offset in its stratum.
 
-    By squares: were the places a multiple of their number, each would be at the same column of a table of some width.
+    Offsets grow quadratically: linear ones would hit the same column of a table with a certain width in every stratum.
     """
     stratum = size / count
-    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _READ)) for at in range(count))
+    return (int(at * stratum + (at * at * _GOLDEN % 1) * (stratum - _READ_SIZE)) for at in range(count))
 
 
-def _window(text: str | Buffer, start: int) -> tuple[str, int]:
-    """What is in a window (`_words`), and its size."""
-    window = text[start : start + _READ]
+def _read_window(text: str | Buffer, start: int) -> tuple[str, int]:
+    """The contents of a window (`_select_words`) and their size."""
+    window = text[start : start + _READ_SIZE]
     if isinstance(window, str):
-        window = window[_words(window)]
+        window = window[_select_words(window)]
         return window, len(window)
     raw = bytes(window)
-    raw = raw[_words(raw.decode("latin-1"))]
-    raw = raw[next((at for at, byte in enumerate(raw[:3]) if byte & 0xC0 != _INSIDE), 3) :]
+    raw = raw[_select_words(raw.decode("latin-1"))]
+    raw = raw[next((at for at, byte in enumerate(raw[:3]) if byte & 0xC0 != _CONTINUATION), 3) :]
     decoder = _DECODER("replace")
     return decoder.decode(raw), len(raw) - len(decoder.getstate()[0])
 
 
-def _words(read: str) -> slice:
-    """The words that begin in a window, with the spaces before them; where there are no spaces, all of it."""
-    first, last = _first_run(read, 1, 1 + _REACH), _first_run(read, 1 + _WINDOW, _READ)
+def _select_words(read: str) -> slice:
+    """The words that begin in a window, with the spaces before them; all of it if it has no spaces."""
+    first, last = _find_spaces(read, 1, 1 + _EDGE_SEARCH), _find_spaces(read, 1 + _WINDOW, _READ_SIZE)
     return slice(first if first > 0 else 1, last if last > 0 else 1 + _WINDOW)
 
 
-def _first_run(read: str, start: int, stop: int) -> int:
-    """Where the first run of spaces begins between two places; below 0 if none does."""
+def _find_spaces(read: str, start: int, stop: int) -> int:
+    """The start of the first run of spaces between two positions; negative if there is none."""
     at = read.find(" ", start, stop)
-    if at == start and read[start - 1] == " ":  # it has begun before
+    if at == start and read[start - 1] == " ":  # the run began before `start`
         at = read.find(" ", stop - len(read[start:stop].lstrip(" ")), stop)
     return at

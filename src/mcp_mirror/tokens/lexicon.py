@@ -1,7 +1,7 @@
-"""Many short texts, each with a number, read in place from a file that is mapped into memory.
+"""A read-only mapping from names to numbers, read in place from a memory-mapped file.
 
-The names are sorted and cut into blocks. A name is found by a bisection over the first names of the blocks, then by a
-search of one block. Only the pages of the file that are read become resident.
+The names are sorted and divided into blocks. A lookup bisects the first names of the blocks and then searches one
+block, so only the pages that it reads become resident.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,23 +13,23 @@ from typing import Final, Protocol
 Data = bytes | mmap
 
 _BLOCK: Final = 512
-"""Bytes of names from which on the next block begins."""
+"""Bytes of names after which the next block begins."""
 _KEPT: Final = 1 << 15
-"""Names whose numbers are kept at hand."""
+"""Names whose numbers are cached."""
 _KEPT_PREFIXES: Final = 1 << 16
-"""Prefixes whose names are kept at hand."""
+"""Prefixes whose names are cached."""
 _HEAD: Final = Struct("<4I")
-"""Names, blocks, bytes of names, bytes of the blocks' first names."""
+"""Number of names, number of blocks, bytes of names, bytes of the blocks' first names."""
 _ROW: Final = Struct("<H")
 _BOUNDARY: Final = Struct("<2I")
-"""Where a block begins among the names, and how many names are before it."""
+"""Offset of a block among the names, and the number of names before it."""
 
 
 def pack_lexicon(rows: Mapping[str, int]) -> bytes:
-    """What `Lexicon` reads.
+    """Encode names in the format that `Lexicon` reads.
 
     Args:
-        rows: By name, which of the numbers it has, below 65,536. Names are not empty and hold no NUL.
+        rows: By name, the index of its number, below 65,536. Names are not empty and contain no NUL.
     """
     ordered = sorted((name.encode(), row) for name, row in rows.items())
     names = b"".join(b"\0" + name for name, _ in ordered) + b"\0"
@@ -47,21 +47,21 @@ def pack_lexicon(rows: Mapping[str, int]) -> bytes:
 
 
 class Numbers(Protocol):
-    """A sequence that need not know its length."""
+    """A sequence without a length."""
 
     def __getitem__(self, at: int, /) -> int: ...
 
 
 class Lexicon(Mapping[str, int]):
-    """A read-only mapping."""
+    """A read-only mapping over packed data."""
 
     def __init__(self, data: Data, start: int, numbers: Numbers) -> None:
         """Read the index of the blocks.
 
         Args:
-            data: Contains what `pack_lexicon` returned.
-            start: Where that begins.
-            numbers: Each once.
+            data: Contains the result of `pack_lexicon`.
+            start: Its offset.
+            numbers: The distinct numbers.
         """
         self._data, self._numbers = data, numbers
         head: tuple[int, ...] = _HEAD.unpack_from(data, start)
@@ -92,7 +92,7 @@ class Lexicon(Mapping[str, int]):
         return self._size
 
     def starting_with(self, prefix: str) -> Mapping[str, int]:
-        """All names that start with this, which is not empty; the last answers are kept."""
+        """All names with this prefix, which is not empty; recent results are cached."""
         if (group := self._groups.get(prefix)) is None:
             if len(self._groups) >= _KEPT_PREFIXES:
                 self._groups.clear()
@@ -113,7 +113,7 @@ class Lexicon(Mapping[str, int]):
             row += 1
 
     def _block(self, first: int, stop: int) -> tuple[bytes, int]:
-        """The names of these blocks, a NUL before and after each; and how many are before them."""
+        """The names of these blocks, each between NULs, and the number of names before them."""
         if first >= stop:
             return b"\0", 0
         start, before = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * first)
@@ -126,13 +126,13 @@ class Lexicon(Mapping[str, int]):
 
 
 def lexicon_of(numbers: Mapping[str, int]) -> Lexicon:
-    """The same mapping in a form that takes little memory; it has at most 65,536 different numbers."""
+    """The mapping as a lexicon, which needs little memory; it has at most 65,536 distinct numbers."""
     rows = {number: row for row, number in enumerate(dict.fromkeys(numbers.values()))}
     return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows))
 
 
 class Known(dict[str, int]):
-    """What was last asked of a mapping; 0 for what is not in it."""
+    """A cache of a mapping's numbers; 0 for a missing name."""
 
     def __init__(self, source: Mapping[str, int]) -> None:
         super().__init__()

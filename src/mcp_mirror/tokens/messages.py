@@ -1,7 +1,7 @@
-"""What of a chat message a model reads, in the formats of the providers and of the Vercel AI SDK.
+"""Finds the parts of a chat message that a model reads, in the formats of the providers and of the Vercel AI SDK.
 
-OpenAI chat and Responses items, Anthropic, Gemini (`parts`) and AI SDK messages differ in the names of their members
-alone: every text in a message is read, whatever it lies in, but for members that only say which message or call it is.
+OpenAI chat and Responses items, Anthropic, Gemini (`parts`) and AI SDK messages differ only in the names of their
+members: every text in a message is read at any depth, except members that identify the message or call.
 """
 
 import base64
@@ -12,47 +12,47 @@ from typing import Any, Final
 
 Message = Mapping[str, Any]
 
-_UNREAD: Final = frozenset({
+_UNREAD_MEMBERS: Final = frozenset({
     "type", "id", "role", "status", "object", "index", "model", "cache_control", "citations", "logprobs",
     "call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "signature",
     "thoughtSignature", "thought_signature", "thought", "state", "providerOptions", "providerMetadata", "annotations",
 })  # fmt: skip
-"""Members that no model reads as text: they are part of what a message or a call costs in any case."""
-_JSON: Final = frozenset({"input", "args", "arguments", "response", "result", "json", "rawInput", "tools"})
-"""Members whose value is read as the JSON text of it, or as it is if it is a text."""
-_RESULTS: Final = frozenset({"content", "output"})
-"""Members that hold blocks of a message, or whatever a tool gave, which is read as JSON text too."""
+"""Members that no model reads as text; the fixed cost of a message or call includes them."""
+_JSON_MEMBERS: Final = frozenset({"input", "args", "arguments", "response", "result", "json", "rawInput", "tools"})
+"""Members whose value is read as its JSON text, or unchanged if it is a text."""
+_RESULT_MEMBERS: Final = frozenset({"content", "output"})
+"""Members with blocks of a message or with a tool's own value, which is read as JSON text."""
 _JSON_OUTPUTS: Final = frozenset({"json", "error-json"})
 """Types of the AI SDK's outputs whose `value` is read as JSON text."""
-_CALLS: Final = frozenset({
+_CALL_NAMES: Final = frozenset({
     "tool_calls", "function_call", "functionCall", "functionResponse", "function_call_output", "tool_use",
     "tool_result", "tool-call", "tool-result", "custom_tool_call", "custom_tool_call_output",
 })  # fmt: skip
-"""Types, or members, that are a call or its result."""
-_IMAGES: Final = frozenset({
+"""Types or members that mark a call or its result."""
+_IMAGE_TYPES: Final = frozenset({
     "image", "image_url", "input_image", "image-data", "image-url", "image-file-id", "computer_screenshot",
     "image_generation_call",
 })  # fmt: skip
-_MEDIA: Final = frozenset({
+_MEDIA_NAMES: Final = frozenset({
     "input_audio", "audio", "file", "input_file", "document", "inlineData", "inline_data", "fileData", "file_data",
     "video", "media", "file-data", "file-url", "file-id",
 })  # fmt: skip
-_OUTPUTS: Final = _JSON_OUTPUTS | _IMAGES | _MEDIA | {
+_OUTPUT_TYPES: Final = _JSON_OUTPUTS | _IMAGE_TYPES | _MEDIA_NAMES | {
     "text", "input_text", "output_text", "content", "error-text", "execution-denied",
 }  # fmt: skip
-"""Types of what an `output` holds, if it is not a tool's own value."""
-_PARTS: Final = _CALLS | _MEDIA | {"parts", "text"}
-"""Members by which a part of a message is one where it has no type."""
+"""Types of the contents of `output` that are not a tool's own value."""
+_PART_MEMBERS: Final = _CALL_NAMES | _MEDIA_NAMES | {"parts", "text"}
+"""Members that mark a part of a message without a type."""
 IMAGE_TOKENS: Final = 4_800
-"""Tokens of an image at most: Anthropic's figure for its largest, 2,576 pixels a side. Of OpenAI's models those of the
-4o and 4.1 series take up to 3,814; gpt-4o-mini, which counts each tile of 512 pixels as 5,667, takes more."""
+"""Maximum tokens of an image: Anthropic's figure for its largest, 2,576 pixels a side. OpenAI's 4o and 4.1 models take
+up to 3,814; gpt-4o-mini, which counts each tile of 512 pixels as 5,667, takes more."""
 MEDIUM_TOKENS: Final = 6_400
-"""Tokens of any other medium at least, where it is no text; if more, one for 4 characters of its data."""
+"""Minimum tokens of any other medium that is not a text; one per 4 characters of its data if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a model reads of one message: its texts, how many calls and results are in it, and media in tokens."""
+    """The parts of one message that a model reads: texts, number of calls and results, tokens of media."""
 
     texts: tuple[str, ...]
     calls: int
@@ -60,10 +60,10 @@ class Reading:
 
 
 def read_message(message: Message) -> Reading:
-    """All of one message."""
+    """Read one message."""
     texts: list[str] = []
     calls = media = 0
-    for part in _parts(message):
+    for part in _read_parts(message):
         if isinstance(part, str):
             texts.append(part)
         elif part == _CALL:
@@ -74,69 +74,71 @@ def read_message(message: Message) -> Reading:
 
 
 _CALL: Final = 0
-"""Among the parts of a message: here is a call or a result."""
+"""Marks a call or a result among the parts of a message."""
 
 
-def _parts(value: Any) -> Iterator[str | int]:
-    """Texts as they are, a call as `_CALL`, a medium as its tokens."""
+def _read_parts(value: Any) -> Iterator[str | int]:
+    """Yield texts, `_CALL` for each call, and the tokens of each medium."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from _members(value)
+        yield from _read_members(value)
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         for item in value:
-            yield from _parts(item)
+            yield from _read_parts(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value) if isinstance(value, int | float) else _as_json(value)
 
 
-def _members(value: Mapping[str, Any]) -> Iterator[str | int]:
+def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
     kind = value.get("type")
-    if kind in _IMAGES:
+    if kind in _IMAGE_TYPES:
         yield IMAGE_TOKENS
-    elif kind in _MEDIA:
-        yield from _medium(value)
+    elif kind in _MEDIA_NAMES:
+        yield from _read_medium(value)
     elif kind in _JSON_OUTPUTS and "value" in value:
         yield _as_json(value["value"])
     else:
-        if kind in _CALLS or (isinstance(kind, str) and kind.startswith("tool-")):
+        if kind in _CALL_NAMES or (isinstance(kind, str) and kind.startswith("tool-")):
             yield _CALL
         for name, member in value.items():
-            yield from _member(name, member)
+            yield from _read_member(name, member)
 
 
-def _member(name: str, member: Any) -> Iterator[str | int]:
-    if name in _UNREAD or member is None:
+def _read_member(name: str, member: Any) -> Iterator[str | int]:
+    if name in _UNREAD_MEMBERS or member is None:
         return
-    if name == "encrypted_content":  # what it says is not known, but how long it is
+    if name == "encrypted_content":  # only its length is known
         yield len(_as_json(member)) // 4
         return
-    if name in _MEDIA and isinstance(member, Mapping):
-        yield from _medium(member)
+    if name in _MEDIA_NAMES and isinstance(member, Mapping):
+        yield from _read_medium(member)
         return
-    if name in _CALLS:
+    if name in _CALL_NAMES:
         yield from [_CALL] * (len(member) if isinstance(member, list) else 1)
-    if (name in _JSON and not isinstance(member, str)) or (name in _RESULTS and _is_value(name, member)):
+    if (name in _JSON_MEMBERS and not isinstance(member, str)) or (
+        name in _RESULT_MEMBERS and _is_tool_value(name, member)
+    ):
         yield _as_json(member)
     else:
-        yield from _parts(member)
+        yield from _read_parts(member)
 
 
-def _is_value(name: str, member: Any) -> bool:
-    """Whether this is what a tool gave as it is, and no block, or list of blocks, of a message."""
+def _is_tool_value(name: str, member: Any) -> bool:
+    """Whether a member is a tool's own value rather than a block, or list of blocks, of a message."""
     if isinstance(member, Mapping):
         if name == "output":
-            return member.get("type") not in _OUTPUTS
-        return not isinstance(member.get("type"), str) and not _PARTS & member.keys()
-    return isinstance(member, list) and any(isinstance(item, Mapping) and _is_value(name, item) for item in member)
+            return member.get("type") not in _OUTPUT_TYPES
+        return not isinstance(member.get("type"), str) and not _PART_MEMBERS & member.keys()
+    return isinstance(member, list) and any(isinstance(item, Mapping) and _is_tool_value(name, item) for item in member)
 
 
-def _medium(value: Any) -> Iterator[str | int]:
-    """A medium by its data; a document that is a text is read as one."""
+def _read_medium(value: Any) -> Iterator[str | int]:
+    """The tokens of a medium; a document that is a text is read as one."""
     whole = _as_json(value)
     source = value.get("source") if isinstance(value, Mapping) else None
     if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
-        yield from _parts({name: member for name, member in value.items() if name != "type"})
+        yield from _read_parts({name: member for name, member in value.items() if name != "type"})
     else:
         is_image = isinstance(value, Mapping) and any(
             str(value.get(name, "")).startswith("image/")
@@ -146,10 +148,10 @@ def _medium(value: Any) -> Iterator[str | int]:
 
 
 def _as_json(value: Any) -> str:
-    """The JSON text of a value; bytes stand as base64, what JSON has no form for as its `str`."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    """The JSON text of a value; bytes as base64, other types by `str`."""
+    return json.dumps(value, ensure_ascii=False, default=_encode_plain)
 
 
-def _plain(value: Any) -> str:
+def _encode_plain(value: Any) -> str:
     is_binary = isinstance(value, bytes | bytearray | memoryview)
     return base64.b64encode(value).decode() if is_binary else str(value)

@@ -1,4 +1,4 @@
-"""A text in pieces of the size that tokenizers split at, and the class of characters of a piece."""
+"""Splits a text into pieces of the size at which tokenizers split, and classifies their characters."""
 
 import re
 import string
@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 _CASED: Final = "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u03ff\u0400-\u052f\u1e00-\u1fff"
-"""Letters of scripts with capitals: a run of them is one piece, since some tokenizers split it at capitals and some
-do not."""
+"""Letters of scripts with capitals. A run of them is one piece, since only some tokenizers split it at capitals."""
 _HAN: Final = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
 _OTHER: Final = (
     "\u0530-\u1dff\u2c00-\u2dff\u3105-\u31ff\ua000-\uabff"
@@ -18,7 +17,7 @@ _OTHER: Final = (
 
 _EMOJI: Final = "\U0001f000-\U0001faff"
 _REGIONAL: Final = "\U0001f1e6-\U0001f1ff"
-"""Two of these letters are a flag."""
+"""Two of these letters form a flag."""
 _SIGNS: Final = "\u2600-\u27bf"
 
 
@@ -40,52 +39,52 @@ _PIECE: Final = _pattern(_CASED, (_HAN, _OTHER), _EMOJI + _SIGNS)
 
 
 def split(text: str) -> list[str]:
-    """The pieces of a text, in order: all of it, and nothing twice."""
+    """The pieces of a text, in order and complete."""
     return (_ASCII_PIECE if text.isascii() else _PIECE).findall(text)
 
 
-_HUMP: Final = re.compile("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
+_CAMEL_CASE_WORD: Final = re.compile("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
 
 
-def humps(piece: str) -> list[str]:
-    """The words that capitals part a piece of ASCII letters into: several tokenizers split there."""
-    return _HUMP.findall(piece)
+def split_camel_case(piece: str) -> list[str]:
+    """The words of a piece of ASCII letters, separated at capitals: several tokenizers split there."""
+    return _CAMEL_CASE_WORD.findall(piece)
 
 
 _SHAPE: Final = bytes.maketrans(
     (string.ascii_letters + string.digits + string.punctuation + "\t\r").encode(),
     b"a" * 52 + b"0" * 10 + b"," * 32 + b"\n" * 2,
 )
-"""What each byte of UTF-8 counts as where pieces meet."""
+"""The class of each byte of UTF-8 at joints between pieces."""
 JOINTS: Final = (
     b"0 a", b"0 ,", b", a", b", ,", b", 0", b"a 0", b"a ,", b"\n a", b"\n ,", b",a", b"0a", b"a0", b",0", b"0,",
     b"  0", b"  ,",
 )  # fmt: skip
-"""Where pieces meet: letters `a`, digits `0`, signs `,`, breaks of lines; some tokenizers mark the edges of words, or
-join over them."""
-_TAG: Final = re.compile(
+"""Joints between pieces: letters `a`, digits `0`, signs `,`, line breaks. Some tokenizers mark the edges of words or
+merge across them."""
+_TOKEN_MARKUP: Final = re.compile(
     "</?(?:[abisu]|h[1-6]|t[dhr]|ul|li|em|su[bp]|div|span|code|body|html|strong|table|tbody|thead|tfoot|caption|footer|"
     "iframe|img|blockquote)>(?=(<?))"
 )
-"""Markup that is one token of Gemma's, whatever stands beside it; and whether markup follows."""
+"""Markup that is a single token for Gemma in any context; the group shows whether markup follows."""
 
 
 _WIDE_EDGE: Final = re.compile(
     "[\u2190-\u2bff\u3001-\u303f\u3400-\u9fff\uac00-\ud7a3\ufe0f\uff00-\uffef\U0001f000-\U0001faff] (?=[!-~])"
 )
-"""A space between a sign, an emoji or an ideograph and ASCII: Claude's tokenizers join it to neither."""
+"""A space between a sign, an emoji or an ideograph and ASCII, which Claude's tokenizers merge with neither."""
 
 
 def count_joints(text: str) -> list[int]:
-    """How often each of `JOINTS` comes; then markup that is a token, such before other markup, and `_WIDE_EDGE`."""
+    """Count each of `JOINTS`, then single-token markup, such markup before other markup, and `_WIDE_EDGE`."""
     shape = text.encode(errors="surrogatepass").translate(_SHAPE)
-    tags = _TAG.findall(text) if "<" in text else []
+    tags = _TOKEN_MARKUP.findall(text) if "<" in text else []
     wide = 0 if text.isascii() else len(_WIDE_EDGE.findall(text))
     return [*map(shape.count, JOINTS), len(tags), tags.count("<"), wide]
 
 
 def class_of(piece: str) -> str:
-    """Which rule holds for a piece that has no cost of its own."""
+    """The class whose rule applies to a piece without a measured cost."""
     body = piece.strip(" \t\r\n\v\f")
     if not body:
         return "space"
@@ -121,11 +120,11 @@ _BLOCKS: Final = (
     (0xE0000, "extended"),
     (0x110000, "private"),
 )
-"""Where each class of characters beyond ASCII ends."""
+"""The end of each class of characters beyond ASCII."""
 
 
 def _ascii_class(body: str, *, inside: bool) -> str:
-    """`inside`: nothing that ends a word is before it, as in the middle of `camelCase`."""
+    """The class of ASCII text; `inside` means that it continues a word, as in the middle of `camelCase`."""
     if body[-1].isdigit():
         return "digit"
     if not body[-1].isalpha():
