@@ -172,8 +172,9 @@ def _is_buffer(value: object) -> bool:
 def _is_media(value: object) -> bool:
     if is_pillow_image(type(value)):
         return True
-    return form_of(type(value)) is None and _is_buffer(value) and memoryview(value).format in _BYTE_FORMATS  # type:
-    ignore[arg - type]
+    if form_of(type(value)) is not None or not _is_buffer(value):
+        return False
+    return memoryview(value).format in _BYTE_FORMATS  # type: ignore[arg-type]  # it supports the buffer protocol
 
 
 def _repeat_as_text(raw: bytes) -> bytes:
