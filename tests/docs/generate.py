@@ -69,11 +69,13 @@ _STYLE: Final = """\
     .box { fill: #f6f8fa; stroke: #8c959f; }
     .note { font: 12px system-ui, sans-serif; fill: #57606a; }
     .line { stroke: #8c959f; }
+    .back { fill: #ffffff; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
       .box { fill: #161b22; stroke: #6e7681; }
       .note { fill: #9198a1; }
       .line { stroke: #6e7681; }
+      .back { fill: #0d1117; }
     }
   </style>"""
 
@@ -94,6 +96,7 @@ def layers_drawing() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"',
         f'  role="img" aria-label="{label}">',
         _STYLE,
+        f'  <rect class="back" width="{_WIDTH}" height="{height}" rx="8"/>',
         f'  <path class="line" fill="none" d="M 24 12 V {end} M 18 {end - 8} L 24 {end} L 30 {end - 8}"/>',
     ]
     for number, names in enumerate(rows):

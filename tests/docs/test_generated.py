@@ -8,6 +8,9 @@ import pytest
 from doc_pages import ROOT
 from generate import GENERATED, layers
 
+from mcp_mirror import errors
+from mcp_mirror.errors import RefusalReason
+
 SOURCES = ("src", "configs", "evals", "calibration", "docker", "tests", "examples")
 
 
@@ -28,3 +31,23 @@ def test_sources_name_only_pages_that_exist() -> None:
     argv = ["git", "grep", "-IohE", r"docs/[a-z/-]+\.md", "--", *SOURCES]
     named = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30).stdout.split()
     assert [name for name in sorted(set(named)) if not (ROOT / name).exists()] == []
+
+
+def test_the_errors_page_lists_every_reason_of_a_refusal() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    reasons = page.partition("## Reasons of a refusal")[2].partition("\n## ")[0]
+    listed = {
+        name for row in re.findall(r"^\| ([^|]+) \|", reasons, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+    }
+    assert {reason.value for reason in RefusalReason} <= listed
+    auth = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "mcp_mirror" / "server").rglob("*.py"))
+    assert [reason for reason in listed - set(RefusalReason) if f'"{reason}"' not in auth] == []
+
+
+def test_the_errors_page_lists_every_error_class() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    classes = page.partition("## Error classes")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `(\w+Error)`", classes, re.MULTILINE))
+    assert listed == {
+        name for name, found in vars(errors).items() if isinstance(found, type) and name.endswith("Error")
+    }
