@@ -36,9 +36,9 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.observability.logging import shorthand_of
+from mcp_mirror.observability.logging import path_hasher_of
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.flows import flows_of
+from mcp_mirror.security.flows import build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
@@ -96,7 +96,7 @@ class _StateBuilder:
             ConfigError: A stage that the configuration names cannot be loaded.
         """
         services = self.services
-        flows = flows_of(config, is_isolated=is_isolated)
+        flows = build_flows(config, is_isolated=is_isolated)
         custom = (*self.stages, *load_stages(config.mirror.stages))
         stages = build_stages(config, flows, self.shared, custom)
         lifetime = services.writer.lifetime.lifetime
@@ -291,7 +291,7 @@ async def open_application(
                 limits=config.limits,
                 new_id=uuid4,
                 usage_counter=usage_counter,
-                path_hasher=shorthand_of(config),
+                path_hasher=path_hasher_of(config),
                 audit=Audit(audit, config.audit.required),
             )
             shared = StageDependencies(
@@ -331,7 +331,7 @@ def _auditing(config: Config) -> Iterator[AuditFile | None]:
     if config.audit.path is None:
         yield None
         return
-    file = AuditFile(config.audit.path, shorthand_of(config), time.time)
+    file = AuditFile(config.audit.path, path_hasher_of(config), time.time)
     try:
         yield file
     finally:

@@ -1,4 +1,4 @@
-"""What stands in an audit log: every text bounded and in ASCII, and never a whole memory path."""
+"""Audit records: bounded ASCII texts without complete memory paths."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, line_of
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, line_of
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import AuditPolicy
 
@@ -31,7 +31,7 @@ def test_a_record_is_one_line_of_json() -> None:
         "tool": "say",
         "upstream": "web",
         "outcome": "stored",
-        "path": SHORT.of(f"{BASE}/a"),
+        "path": SHORT.hash_path(f"{BASE}/a"),
         "labels": {"integrity": "untrusted", "sources": ["files", "web"]},
         "bytes": 7,
         "milliseconds": 1.3,
@@ -40,13 +40,13 @@ def test_a_record_is_one_line_of_json() -> None:
     }
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_members_are_omitted() -> None:
     told = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
     assert set(told) == {"time", "event", "principal", "tool", "outcome", "bytes"}
 
 
 @given(st.text(), st.text(), st.integers(0, 400), st.sampled_from(["", "/k", "/a b/~1", "/\u202e"]))
-def test_no_text_is_long_or_hidden_and_no_path_whole(before: str, behind: str, times: int, below: str) -> None:
+def test_texts_are_bounded_and_paths_are_hashed(before: str, behind: str, times: int, below: str) -> None:
     text = f"{before * times}'{BASE}{below}'{behind}"
     many = {f"{at}{text}": text for at in range(99)}
     said = line(AuditRecord("refusal", text, text, text, text, {**many, "all": [text] * 99}, detail=many))
@@ -58,11 +58,11 @@ def test_no_text_is_long_or_hidden_and_no_path_whole(before: str, behind: str, t
     json.loads(said)
 
 
-def test_a_path_below_another_is_told_as_such_and_another_key_tells_it_otherwise() -> None:
-    base, below = SHORT.of(BASE), SHORT.of(f"{BASE}/a/b")
+def test_path_hashes_show_the_base_and_depend_on_the_key() -> None:
+    base, below = SHORT.hash_path(BASE), SHORT.hash_path(f"{BASE}/a/b")
     assert below.startswith(f"{base}/")
     assert (len(base), len(below)) == (16, 33)
-    assert PathHasher(b"other").of(BASE) != base
+    assert PathHasher(b"other").hash_path(BASE) != base
     assert "k" * 8 not in repr(SHORT)
 
 
@@ -76,19 +76,19 @@ def test_a_path_below_another_is_told_as_such_and_another_key_tells_it_otherwise
         (f"{BASE}/x, {BASE}", f"{BASE}/x"),
     ],
 )
-def test_a_path_in_a_text_is_hidden_as_far_as_it_goes(text: str, hidden: str) -> None:
-    said = SHORT.hide(text)
+def test_paths_in_texts_are_replaced_completely(text: str, hidden: str) -> None:
+    said = SHORT.replace_paths(text)
     assert BASE not in said
     assert (said == text) is (BASE not in hidden)
     if BASE in hidden:
         path = hidden.strip('"').removesuffix('" is')
-        assert f"(path {SHORT.of(path)})" in said
+        assert f"(path {SHORT.hash_path(path)})" in said
 
 
-async def test_without_a_sink_all_is_admitted_and_nothing_written() -> None:
+async def test_without_a_sink_everything_is_admitted() -> None:
     record = AuditRecord("call", "local", "say", "ok")
-    SILENT.write(record)
-    assert await SILENT.admit(record)
+    NO_AUDIT.write(record)
+    assert await NO_AUDIT.admit(record)
     assert "c4nary" not in repr(AuditPolicy(key="c4nary"))
 
 
@@ -99,31 +99,31 @@ class Witness:
         self.records: list[AuditRecord] = []
         self.works = works
 
-    def put(self, record: AuditRecord) -> None:
+    def enqueue(self, record: AuditRecord) -> None:
         self.records.append(record)
 
     @property
     def counts(self) -> dict[str, int]:
         return {"written": len(self.records), "lost": 0}
 
-    async def keep(self, record: AuditRecord) -> bool:
-        self.put(record)
+    async def write(self, record: AuditRecord) -> bool:
+        self.enqueue(record)
         return self.works
 
 
 @pytest.mark.parametrize(
     ("required", "works", "admitted"), [(False, False, True), (True, False, False), (True, True, True)]
 )
-async def test_what_must_be_written_down_is_before_it_is_done(*, required: bool, works: bool, admitted: bool) -> None:
+async def test_a_required_record_is_written_before_the_action(*, required: bool, works: bool, admitted: bool) -> None:
     witness = Witness(works=works)
     assert await Audit(witness, required).admit(AuditRecord("call", "local", "say", "begun")) is admitted
     assert len(witness.records) == required
 
 
-def test_what_comes_of_one_call_has_one_correlation() -> None:
+def test_records_of_one_call_share_a_correlation_id() -> None:
     witness = Witness()
     audit = Audit(witness).within("c1")
     audit.write(AuditRecord("read", "local", "memory_read", "ok"))
     audit.write(AuditRecord("call", "local", "memory_read", "ok", correlation="c2"))
     assert [record.correlation for record in witness.records] == ["c1", "c2"]
-    assert (audit.counts, SILENT.counts) == ({"written": 2, "lost": 0}, {})
+    assert (audit.counts, NO_AUDIT.counts) == ({"written": 2, "lost": 0}, {})

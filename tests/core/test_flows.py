@@ -1,4 +1,4 @@
-"""Labels are a lattice, and what may flow where is as the policy says: every pair of labels, every rule."""
+"""The flow policy: labels form a lattice, and every rule is tested with every pair of labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_mirror.core.result_processing import read_ifc
-from mcp_mirror.security.flows import EVERYBODY, Flows, flows_of, key_of, read_rule, told, written
+from mcp_mirror.security.flows import (
+    DEFAULT_ZONE,
+    Flows,
+    build_flows,
+    describe_place,
+    key_of,
+    labels_as_text,
+    read_rule,
+)
 from mcp_mirror.settings.labels import (
     FILES,
     FUNCTIONS,
@@ -88,7 +96,7 @@ def is_higher(one: Labels, other: Labels) -> bool:
 
 @settings(max_examples=50)
 @given(labels, labels, labels)
-def test_the_join_is_that_of_a_lattice(one: Labels, other: Labels, third: Labels) -> None:
+def test_join_forms_a_lattice(one: Labels, other: Labels, third: Labels) -> None:
     join = Flows().join
     assert join(one, other) == join(other, one)
     assert join(one, join(other, third)) == join(join(one, other), third) == join(one, other, third)
@@ -108,7 +116,7 @@ def test_the_join_of_every_two_labels() -> None:
     assert Flows().join() == Flows().lowest
 
 
-def test_every_value_before_everything_that_a_place_may_accept() -> None:
+def test_every_label_against_every_accept_rule() -> None:
     """The truth table: 18 labels before 24 ways to accept, in one zone."""
     wrong = []
     for value, integrity, level, named in product(LABELS, INTEGRITIES, LEVELS, (None, ("a",), ("a", "b"), ())):
@@ -127,7 +135,7 @@ RULES = (None, "a -> b", "b -> a", "* -> *", "zone:east -> b", "a -> zone:west")
 ZONES = ((None, None), ("east", "west"), ("east", "east"), ("east", None))
 
 
-def test_every_way_between_two_places() -> None:
+def test_every_flow_between_two_places() -> None:
     """The truth table of zones and rules, from `a` to `b`: 192 of them."""
     wrong = []
     for isolated, default, rule, zones, how in product(
@@ -153,9 +161,7 @@ def test_every_way_between_two_places() -> None:
 
 @settings(max_examples=50)
 @given(every_flows, labels, labels, targets)
-def test_a_value_of_two_may_go_where_each_of_them_may_and_nowhere_else(
-    policy: Flows, one: Labels, other: Labels, to: str
-) -> None:
+def test_a_joined_value_may_flow_where_both_sources_may(policy: Flows, one: Labels, other: Labels, to: str) -> None:
     """So it is one whether two pointers of a call are looked at apart or together."""
     apart = policy.refusal(one, to) is None and policy.refusal(other, to) is None
     assert apart == (policy.refusal(policy.join(one, other), to) is None)
@@ -163,7 +169,7 @@ def test_a_value_of_two_may_go_where_each_of_them_may_and_nowhere_else(
 
 @settings(max_examples=50)
 @given(every_flows, labels, targets, st.lists(st.tuples(st.sampled_from(NAMES), ifcs), max_size=4))
-def test_no_chain_of_upstreams_that_may_lower_nothing_washes_a_value_clean(
+def test_upstreams_without_permission_never_lower_labels(
     policy: Flows, value: Labels, to: str, chain: list[tuple[str, object]]
 ) -> None:
     plain = {name: replace(place, may_lower="nothing") for name, place in policy.upstreams.items()}
@@ -179,9 +185,7 @@ def test_no_chain_of_upstreams_that_may_lower_nothing_washes_a_value_clean(
 
 @settings(max_examples=50)
 @given(every_flows, labels, st.sampled_from(NAMES), ifcs)
-def test_an_upstream_lowers_no_more_than_it_may_and_never_takes_sources_away(
-    policy: Flows, value: Labels, upstream: str, ifc: object
-) -> None:
+def test_an_upstream_lowers_only_what_it_may(policy: Flows, value: Labels, upstream: str, ifc: object) -> None:
     lowers = policy.place(upstream).may_lower
     result, own = policy.labels_of_result(upstream, value, ifc), policy.labels_from(upstream)
     assert result.sources == value.sources | {upstream}
@@ -215,13 +219,13 @@ OWN = PlacePolicy("untrusted", "internal")
         ("all", {}, ("untrusted", "internal")),
     ],
 )
-def test_what_an_upstream_says_of_its_own_result(lowers: Lowering, ifc: object, expected: tuple[str, str]) -> None:
+def test_an_upstream_labels_its_own_result(lowers: Lowering, ifc: object, expected: tuple[str, str]) -> None:
     policy = flows(a=replace(OWN, may_lower=lowers))
     found = policy.labels_of_result("a", policy.lowest, ifc)
     assert (found.integrity, found.confidentiality) == expected
 
 
-def test_what_a_call_was_given_is_lowered_where_all_may_be_and_nowhere_else() -> None:
+def test_labels_of_arguments_are_lowered_only_with_may_lower_all() -> None:
     ifc = {"integrity": "trusted", "confidentiality": "public"}
     value = Labels(frozenset({"b"}), "untrusted", "private")
     found = {
@@ -236,7 +240,7 @@ def test_what_a_call_was_given_is_lowered_where_all_may_be_and_nowhere_else() ->
     }
 
 
-def test_a_chain_is_refused_at_its_end_though_each_of_its_steps_is_allowed() -> None:
+def test_a_chain_of_allowed_flows_is_refused_at_its_end() -> None:
     policy = flows(isolated=True, policy={"allow": (FlowRule("a", "b"), FlowRule("b", "c"))})
     first = policy.labels_of_result("a", policy.lowest)
     assert policy.refusal(first, "b") is None
@@ -280,14 +284,14 @@ def test_a_chain_is_refused_at_its_end_though_each_of_its_steps_is_allowed() -> 
         (flows(a=PlacePolicy(zone="east")), "b", "flows.default: deny", "zone 'east' and not in 'local'"),
     ],
 )
-def test_a_refusal_names_the_key_that_says_so(policy: Flows, target: str, rule: str, why: str) -> None:
+def test_a_refusal_names_the_configuration_key(policy: Flows, target: str, rule: str, why: str) -> None:
     refusal = policy.refusal(policy.labels_from("a"), target)
     assert refusal is not None
     assert refusal.rule == rule
     assert why in refusal.why
 
 
-def test_everything_flows_where_nothing_is_said_and_nothing_between_principals_upstreams() -> None:
+def test_default_flows_with_one_and_several_principals() -> None:
     every = (*NAMES, FILES, MODEL)
     alone, many = flows(), flows(isolated=True)
     assert all(alone.refusal(alone.labels_from(one), to) is None for one, to in product(every, every))
@@ -295,7 +299,7 @@ def test_everything_flows_where_nothing_is_said_and_nothing_between_principals_u
     assert passes == {(one, to) for one, to in product(every, every) if one == to or MODEL in (one, to)}
 
 
-def test_the_model_is_in_every_zone_and_may_be_kept_from_a_source_by_a_rule_alone() -> None:
+def test_the_model_is_in_every_zone() -> None:
     policy = flows(isolated=True, policy={"deny": (FlowRule("a", "model"), FlowRule("model", "b"))})
     assert policy.zone_of(MODEL) is None
     assert not policy.may_show(policy.labels_from("a"))
@@ -304,7 +308,7 @@ def test_the_model_is_in_every_zone_and_may_be_kept_from_a_source_by_a_rule_alon
     assert policy.refusal(policy.labels_from(MODEL), "c") is None
 
 
-def test_what_the_model_says_is_no_worse_than_what_it_may_see() -> None:
+def test_model_labels_are_at_most_what_the_model_may_see() -> None:
     free = flows().labels_from(MODEL)
     assert (free.integrity, free.confidentiality) == ("untrusted", "private")
     bound = PlacePolicy(accepts=Accepts("trusted", "internal"))
@@ -315,7 +319,7 @@ def test_what_the_model_says_is_no_worse_than_what_it_may_see() -> None:
     assert (found.integrity, found.confidentiality) == ("untrusted", "public")
 
 
-def test_a_refusal_says_where_the_models_own_labels_may_be_why() -> None:
+def test_a_refusal_mentions_the_labels_of_the_model() -> None:
     place = PlacePolicy(accepts=Accepts("trusted", "public"))
     for value in (flows().labels_from(MODEL), Labels(frozenset({MODEL}), "trusted", "private")):
         refusal = flows(b=place).refusal(value, "b")
@@ -323,7 +327,7 @@ def test_a_refusal_says_where_the_models_own_labels_may_be_why() -> None:
         assert "`flows.model.labels`" in refusal.why
 
 
-def test_files_and_upstreams_are_labelled_as_the_user_says_whatever_they_accept() -> None:
+def test_files_and_upstreams_have_their_configured_labels() -> None:
     place = PlacePolicy(accepts=Accepts("trusted", "public"))
     policy = flows(policy={"files": place}, a=place)
     for name in ("a", FILES):
@@ -333,8 +337,8 @@ def test_files_and_upstreams_are_labelled_as_the_user_says_whatever_they_accept(
 
 @settings(max_examples=50)
 @given(labels)
-def test_labels_are_read_as_they_were_written(value: Labels) -> None:
-    assert Flows().labels_of(made(labels=written(value))) == value
+def test_stored_labels_survive_reading(value: Labels) -> None:
+    assert Flows().labels_of(made(labels=labels_as_text(value))) == value
 
 
 @pytest.mark.parametrize(
@@ -347,7 +351,7 @@ def test_labels_are_read_as_they_were_written(value: Labels) -> None:
     ],
 )
 @pytest.mark.parametrize("labels", [{}, {"sources": "b", "integrity": "trusted"}])
-def test_a_value_from_before_there_were_labels_has_the_worst(
+def test_a_value_without_labels_has_the_highest_labels(
     provenance: Provenance, expected: set[str], labels: dict[str, str]
 ) -> None:
     found = flows().labels_of(made(provenance=provenance, labels=labels))
@@ -356,12 +360,13 @@ def test_a_value_from_before_there_were_labels_has_the_worst(
     assert (beyond is None) == (expected == {"a"})
 
 
-def test_what_is_no_level_any_more_and_no_integrity_is_the_worst() -> None:
+def test_unknown_levels_are_the_highest() -> None:
     known = made(labels={"sources": "a", "integrity": "perhaps", "confidentiality": "hush"})
     assert flows().labels_of(known) == Labels(frozenset({"a"}), "untrusted", "private")
     levels = flows(policy={"levels": ("low", "high")})
     assert (
-        levels.labels_of(made(labels=written(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality == "high"
+        levels.labels_of(made(labels=labels_as_text(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality
+        == "high"
     )
 
 
@@ -369,16 +374,20 @@ def test_what_is_no_level_any_more_and_no_integrity_is_the_worst() -> None:
     ("text", "rule"),
     [("a -> b", FlowRule("a", "b")), (" a->b ", FlowRule("a", "b")), ("a b", None), ("a ->", None), ("a -> b c", None)],
 )
-def test_a_rule_is_two_sides(text: str, rule: FlowRule | None) -> None:
+def test_a_rule_has_two_sides(text: str, rule: FlowRule | None) -> None:
     assert read_rule(text) == rule
     if rule:
         assert read_rule(str(rule)) == rule
 
 
-def test_places_are_named_as_the_configuration_and_a_reader_know_them() -> None:
+def test_places_have_a_name_and_a_configuration_key() -> None:
     assert (key_of("crm"), key_of(MODEL), key_of(FILES)) == ("upstreams.crm", "flows.model", "flows.files")
-    assert (told("crm"), told(MODEL), told(UNKNOWN)) == ("upstream 'crm'", "the model", "unknown origin")
-    assert flows().zone_of("a") == EVERYBODY
+    assert (describe_place("crm"), describe_place(MODEL), describe_place(UNKNOWN)) == (
+        "upstream 'crm'",
+        "the model",
+        "unknown origin",
+    )
+    assert flows().zone_of("a") == DEFAULT_ZONE
 
 
 @pytest.mark.parametrize(
@@ -393,26 +402,26 @@ def test_places_are_named_as_the_configuration_and_a_reader_know_them() -> None:
         (b'{"ifc":"\xff"}', "unreadable"),
     ],
 )
-def test_what_a_result_says_of_its_labels_is_read_from_its_meta(meta: bytes, said: object) -> None:
+def test_ifc_labels_are_read_from_meta(meta: bytes, said: object) -> None:
     assert read_ifc(meta) == said
 
 
-def test_the_policy_of_a_configuration_is_at_work() -> None:
+def test_flows_are_built_from_a_configuration() -> None:
     place = PlacePolicy(zone="east")
     config = Config((UpstreamPolicy("a", StdioEndpoint("x"), place=place),), flows=FlowsPolicy(default="allow"))
-    found = flows_of(config, is_isolated=True)
+    found = build_flows(config, is_isolated=True)
     assert (found.place("a"), found.policy.default, found.is_isolated) == (place, "allow", True)
 
 
-def test_an_upstream_that_is_no_more_is_kept_apart_where_there_are_zones() -> None:
-    assert flows().zone_of("gone") == EVERYBODY
+def test_a_removed_upstream_is_its_own_zone() -> None:
+    assert flows().zone_of("gone") == DEFAULT_ZONE
     zoned = flows(a=PlacePolicy(zone="east"))
-    assert (zoned.zone_of("gone"), zoned.zone_of("b"), zoned.zone_of(FUNCTIONS)) == ("gone", EVERYBODY, EVERYBODY)
+    assert (zoned.zone_of("gone"), zoned.zone_of("b"), zoned.zone_of(FUNCTIONS)) == ("gone", DEFAULT_ZONE, DEFAULT_ZONE)
     assert zoned.refusal(zoned.labels_from("gone"), "b") is not None
     assert flows({"files": PlacePolicy(zone="east")}).zone_of(UNKNOWN) == UNKNOWN
 
 
-def test_a_programs_functions_are_a_place_that_rules_name() -> None:
+def test_rules_can_name_the_functions_of_a_program() -> None:
     policy = flows({"deny": (FlowRule("a", "functions"),)})
     refusal = policy.refusal(policy.labels_from("a"), FUNCTIONS)
     assert refusal is not None

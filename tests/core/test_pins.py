@@ -1,4 +1,4 @@
-"""Definitions that are pinned, and what is said of those that differ."""
+"""Pinned definitions and findings about changes."""
 
 import json
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from mcp_mirror.security.pins import (
     Lock,
     Pinned,
     Pins,
+    compare_tool,
     differences,
-    judge,
     pin_upstream,
     read_lock,
     write_lock,
@@ -68,29 +68,29 @@ OTHER = [
 
 
 @pytest.mark.parametrize("now", SAME)
-def test_a_tool_that_says_the_same_in_other_words_is_as_it_was(now: Mapping[str, Any]) -> None:
-    assert judge(lock(TOOL), "up", "add", now) is None
+def test_an_equal_definition_in_other_json_text_is_unchanged(now: Mapping[str, Any]) -> None:
+    assert compare_tool(lock(TOOL), "up", "add", now) is None
 
 
 @pytest.mark.parametrize("now", OTHER)
-def test_whatever_differs_is_a_change_that_names_it(now: Mapping[str, Any]) -> None:
-    change = judge(lock(TOOL), "up", "add", now)
+def test_a_change_names_the_member_that_differs(now: Mapping[str, Any]) -> None:
+    change = compare_tool(lock(TOOL), "up", "add", now)
     assert change is not None
-    assert change.how == "is not as locked"
+    assert change.predicate == "is not as locked"
     (differing,) = [key for key in {**TOOL, **now} if TOOL.get(key) != now.get(key) or (key == "annotations" and
                     json.dumps(now.get(key)) != json.dumps(TOOL[key]))]  # fmt: skip
-    assert change.where == f' ("{differing}")'
+    assert change.changed_members == f' ("{differing}")'
     assert any(line.startswith(("-", "+")) for line in change.lines())
 
 
-def test_what_was_not_pinned_is_new_and_what_is_gone_is_told() -> None:
+def test_new_and_removed_tools_are_changes() -> None:
     other = {**TOOL, "name": "sub"}
-    assert judge(NO_LOCK, "up", "add", TOOL) == DefinitionChange("up", "add", None, TOOL)
+    assert compare_tool(NO_LOCK, "up", "add", TOOL) == DefinitionChange("up", "add", None, TOOL)
     found = differences(lock(TOOL, instructions="Hi."), lock(other))
-    assert [(one.what, one.how, one.where) for one in found] == [
-        ("The instructions of upstream 'up'", "are there no more", ""),
+    assert [(one.subject, one.predicate, one.changed_members) for one in found] == [
+        ("The instructions of upstream 'up'", "were removed", ""),
         ("Tool \"sub\" of upstream 'up'", "is not in the lock file", ""),
-        ("Tool \"add\" of upstream 'up'", "is there no more", ""),
+        ("Tool \"add\" of upstream 'up'", "was removed", ""),
     ]
     gone = differences(lock(TOOL), Lock(1, {}))
     assert [(one.tool, one.now) for one in gone] == [("add", None)]
@@ -105,39 +105,39 @@ def test_what_was_not_pinned_is_new_and_what_is_gone_is_told() -> None:
         ("", None, None),
         (None, "Hi.", "are not in the lock file"),
         ("Hi.", "Ho.", "are not as locked"),
-        ("Hi.", None, "are there no more"),
+        ("Hi.", None, "were removed"),
     ],
 )
 def test_instructions_are_pinned_too(was: str | None, now: str | None, how: str | None) -> None:
-    finding = Pins(lock(instructions=was), "block").judge_instructions(policy(), now)
-    assert (finding.change.how if finding else None) == how
+    finding = Pins(lock(instructions=was), "block").check_instructions(policy(), now)
+    assert (finding.change.predicate if finding else None) == how
     if finding:
-        assert finding.change.where == ""
+        assert finding.change.changed_members == ""
         assert f"{how}: they are quarantined." in finding.sentence
 
 
 @pytest.mark.parametrize("of_all", ["off", "warn", "block"])
 @pytest.mark.parametrize("own", [None, "off", "warn", "block"])
-def test_an_upstream_may_be_held_otherwise_but_not_where_all_is_off(of_all: LockMode, own: LockMode | None) -> None:
+def test_an_upstream_can_override_the_mode_unless_it_is_off(of_all: LockMode, own: LockMode | None) -> None:
     pins, upstream = Pins(lock(TOOL), of_all), policy(lock=own)
-    finding = pins.judge(upstream, "add", {**TOOL, "description": "Subtracts."})
+    finding = pins.check_tool(upstream, "add", {**TOOL, "description": "Subtracts."})
     wanted = "off" if of_all == "off" else own or of_all
     assert (finding is None) == (wanted == "off")
     assert pins.pinned_tools([upstream, policy("two")]) == ([("up", "add")] if wanted != "off" else [])
     if finding:
         assert finding.is_blocked == (wanted == "block")
-        served = "it is quarantined" if wanted == "block" else "it is served all the same"
+        served = "it is quarantined" if wanted == "block" else "it is still served"
         assert served in finding.sentence
         assert '("description")' in finding.sentence
         assert finding.refusal == (
-            "Tool \"add\" of upstream 'up' is not as locked, so it is quarantined. Ask the operator to look at it: "
-            "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` takes it."
+            "Tool \"add\" of upstream 'up' is not as locked, so it is quarantined. Ask the operator to review it: "
+            "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` accepts it."
         )
 
 
-def test_nothing_is_held_to_pins_where_there_are_none() -> None:
-    assert NO_PINS.judge(policy(), "add", TOOL) is None
-    assert NO_PINS.judge_instructions(policy(), "x") is None
+def test_without_pins_there_are_no_findings() -> None:
+    assert NO_PINS.check_tool(policy(), "add", TOOL) is None
+    assert NO_PINS.check_instructions(policy(), "x") is None
 
 
 def test_a_tool_that_is_not_served_is_not_pinned() -> None:
@@ -149,47 +149,47 @@ def test_a_tool_that_is_not_served_is_not_pinned() -> None:
     assert Pins(lock(TOOL), "block").pinned_tools([policy(deny=("add",))]) == []
 
 
-def test_a_definition_that_is_nested_too_deep_is_never_as_it_was() -> None:
+def test_a_definition_nested_too_deep_is_always_a_change() -> None:
     problems: list[str] = []
     bad = {**TOOL, "inputSchema": deep()}
     assert pin_upstream(policy(), None, [bad], problems).tools == {}
     assert problems == ["Tool \"add\" of upstream 'up' is nested too deep to be locked."]
-    finding = Pins(lock(TOOL), "block").judge(policy(), "add", bad)
+    finding = Pins(lock(TOOL), "block").check_tool(policy(), "add", bad)
     assert finding is not None
     assert '("inputSchema")' in finding.sentence
     assert any("nested too deep" in line for line in finding.change.lines())
 
 
-def test_a_difference_is_readable_and_hides_nothing() -> None:
+def test_a_diff_is_readable_and_escapes_invisible_characters() -> None:
     said = "Adds.\nThree numbers.\u202e\x1b[31m\u200bnow\x9b"
-    change = judge(lock(TOOL), "up", "add", {**TOOL, "description": said, "icons": [], "\u2028k": {}})
+    change = compare_tool(lock(TOOL), "up", "add", {**TOOL, "description": said, "icons": [], "\u2028k": {}})
     assert change is not None
     lines = list(change.lines())
     assert '-    "Two numbers."' in lines
     assert '+    "Three numbers.\\u202e\\u001b[31m\\u200bnow\\u009b"' in lines
     assert '+  "icons": []' in lines
     assert all(character.isprintable() for line in lines for character in line)
-    assert '"\\u2028k"' in change.where
+    assert '"\\u2028k"' in change.changed_members
     assert all(len(line) <= 512 for line in DefinitionChange("up", "x", None, {"a": "b" * 9999}).lines())
 
 
-def test_a_sentence_names_few_of_many_members() -> None:
-    change = judge(lock(TOOL), "up", "add", {**TOOL, **{f"k{number}": number for number in range(9)}})
+def test_a_finding_names_few_of_many_changed_members() -> None:
+    change = compare_tool(lock(TOOL), "up", "add", {**TOOL, **{f"k{number}": number for number in range(9)}})
     assert change is not None
-    assert change.where == ' ("k0", "k1", "k2", "k3", "k4" and 4 more)'
+    assert change.changed_members == ' ("k0", "k1", "k2", "k3", "k4" and 4 more)'
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @given(TEXT, TEXT, st.none() | TEXT)
-def test_a_lock_is_read_as_it_was_written(name: str, description: str, instructions: str | None) -> None:
+def test_a_lock_survives_writing_and_reading(name: str, description: str, instructions: str | None) -> None:
     tool = {"name": name, "description": description, "n": 1.0, "big": 10**30, "none": float("nan")}
     made = lock(tool, instructions=instructions)
     text = write_lock(made)
     assert text.isascii()
     assert read_lock(text) == made
-    assert judge(read_lock(text), "up", name, tool) is None
+    assert compare_tool(read_lock(text), "up", name, tool) is None
     assert differences(made, read_lock(text)) == ()
 
 
@@ -211,10 +211,10 @@ def damaged(change: Any) -> str:
         (damaged(lambda tree: tree["upstreams"]["up"]["tools"]["add"].update(sha256="0")), "\"add\" of upstream 'up'"),
     ],
 )
-def test_a_lock_that_was_changed_by_hand_is_refused(text: str, said: str) -> None:
+def test_an_edited_lock_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_lock(text)
 
 
-def test_an_upstream_that_says_nothing_is_locked_as_that() -> None:
+def test_an_upstream_without_instructions_is_pinned() -> None:
     assert lock() == Lock(1, {"up": Pinned(None, {})})

@@ -6,7 +6,7 @@ import pytest
 from tests.faces.conftest import Load
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.security.flows import flows_of
+from mcp_mirror.security.flows import build_flows
 from mcp_mirror.settings.labels import WORDS, Accepts, FlowRule, FlowsPolicy, PlacePolicy
 
 WHOLE = """
@@ -109,6 +109,6 @@ def test_a_word_of_rules_that_is_an_upstreams_name_too_must_say_which_it_means(l
     assert f"'{ours}'" in str(caught.value)
     for side, refused, passed in ((ours, ours, word), (theirs, word, ours)):
         loaded = load(f"{upstreams}flows: {{deny: ['a -> {side}']}}")
-        flows = flows_of(loaded, is_isolated=False)
+        flows = build_flows(loaded, is_isolated=False)
         assert flows.refusal(flows.labels_from("a"), refused)
         assert not flows.refusal(flows.labels_from("a"), passed)

@@ -1,4 +1,4 @@
-"""The file of an audit log: appended to, exchanged, torn by a full disk, and never waited for."""
+"""The file of an audit log: appends, rotation, full disks and a bounded queue."""
 
 import json
 import os
@@ -35,23 +35,23 @@ def records(path: Path) -> list[str]:
     return [json.loads(line)["tool"] for line in path.read_text().splitlines() if line]
 
 
-def test_records_are_appended_in_order_to_a_file_that_only_we_can_read(tmp_path: Path) -> None:
+def test_records_are_appended_to_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     for start in (0, 100):
         with writing(path) as file:
             for at in range(start, start + 100):
-                file.put(AuditRecord("call", "local", str(at), "ok"))
+                file.enqueue(AuditRecord("call", "local", str(at), "ok"))
     assert records(path) == [str(at) for at in range(200)]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text().splitlines()[0])["time"] == "2001-09-09T01:46:40.000Z"
 
 
-def test_the_mode_of_a_file_that_is_there_is_the_operators(tmp_path: Path) -> None:
+def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     path.touch()
     path.chmod(0o640)
     with writing(path) as file:
-        file.put(RECORD)
+        file.enqueue(RECORD)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
@@ -59,58 +59,54 @@ def test_the_mode_of_a_file_that_is_there_is_the_operators(tmp_path: Path) -> No
 async def test_a_file_may_be_rotated(how: str, tmp_path: Path) -> None:
     path, old = tmp_path / "audit.jsonl", tmp_path / "audit.1"
     with writing(path) as file:
-        assert await file.keep(RECORD)
+        assert await file.write(RECORD)
         if how == "renamed":
             path.rename(old)
             file.reopen()
         else:
             os.truncate(path, 0)
-        assert await file.keep(AuditRecord("call", "local", "then", "ok"))
+        assert await file.write(AuditRecord("call", "local", "then", "ok"))
     assert records(path) == ["then"]
     assert not old.exists() or records(old) == ["say"]
 
 
-async def test_where_it_cannot_be_opened_anew_the_old_file_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_reopen_continues_in_the_old_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder, moved = tmp_path / "logs", tmp_path / "moved"
     folder.mkdir()
     with writing(folder / "audit.jsonl") as file:
         folder.rename(moved)
         file.reopen()
-        assert await file.keep(RECORD)
+        assert await file.write(RECORD)
     assert records(moved / "audit.jsonl") == ["say"]
-    assert "goes on in the old file" in caplog.text
+    assert "continues in the old file" in caplog.text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
-async def test_what_a_full_disk_loses_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_losses_on_a_full_disk_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with writing(Path("/dev/full")) as file:
-        file.put(RECORD)
-        assert not await file.keep(RECORD)
+        file.enqueue(RECORD)
+        assert not await file.write(RECORD)
         assert (file.lost, file.written) == (2, 0)
     assert caplog.text.count("loses records: No space left on device") == 1
 
 
-async def test_a_line_that_was_cut_ends_before_the_next(
+async def test_a_truncated_line_ends_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "audit.jsonl"
     write = os.write
     with writing(path) as file:
         monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
-        assert not await file.keep(RECORD)
+        assert not await file.write(RECORD)
         monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
-        assert await file.keep(AuditRecord("call", "local", "then", "ok"))
+        assert await file.write(AuditRecord("call", "local", "then", "ok"))
     torn, whole = path.read_text().splitlines()
     assert (len(torn), json.loads(whole)["tool"]) == (20, "then")
     assert (file.lost, file.written) == (1, 1)
     assert "is written again; 1 records are lost" in caplog.text
 
 
-def test_records_that_come_faster_than_they_are_written_are_lost_and_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_over_the_queue_limit_are_lost_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, write = threading.Event(), os.write
 
     def wait_and_write(descriptor: int, data: bytes) -> int:
@@ -118,10 +114,10 @@ def test_records_that_come_faster_than_they_are_written_are_lost_and_nobody_wait
         return write(descriptor, data)
 
     monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", wait_and_write)
-    monkeypatch.setattr("mcp_mirror.observability.audit_file._WAITING", 50)
+    monkeypatch.setattr("mcp_mirror.observability.audit_file._QUEUE_SIZE", 50)
     with writing(tmp_path / "audit.jsonl") as file:
         for _ in range(100):
-            file.put(RECORD)
+            file.enqueue(RECORD)
         gate.set()
     assert file.lost in (49, 50)  # one may be on its way to the disk
     assert file.lost + file.written == 100
@@ -132,7 +128,10 @@ def test_records_that_come_faster_than_they_are_written_are_lost_and_nobody_wait
     [lambda tmp: tmp, lambda tmp: tmp / "none" / "audit.jsonl", lambda _: Path("a\0b"), lambda tmp: tmp / "pipe"],
     ids=["folder", "no folder", "no path", "pipe"],
 )
-def test_a_file_that_cannot_be_opened_is_said_at_once(place: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error(place: Callable[[Path], Path], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(MirrorError, match=r"cannot be opened: .+\. Mend 'audit.path'"), writing(place(tmp_path)):
+    with (
+        pytest.raises(MirrorError, match=r"cannot be opened: .+\. Correct or remove 'audit.path'"),
+        writing(place(tmp_path)),
+    ):
         pass

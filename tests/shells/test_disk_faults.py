@@ -307,7 +307,7 @@ async def test_a_sealed_folder_is_told_and_used_once_it_is_open_again(small_disk
         await put(store, "kept", blob_of("kept"))
     remount(small_disk, "ro")
     for place in (folder, small_disk / "new"):
-        with pytest.raises(StoreError, match=r"cannot be written to: make it writable, or choose another"):
+        with pytest.raises(StoreError, match=r"is not writable: make it writable, or choose another"):
             await opened(place).__aenter__()
     remount(small_disk, "rw")
     async with opened(folder) as store:

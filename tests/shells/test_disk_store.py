@@ -23,7 +23,7 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM
 from mcp_mirror.stores.disk.formats import STEPS
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.stores.process_dir import alone_in
+from mcp_mirror.stores.process_dir import lock_folder
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ async def test_an_index_that_proves_damaged_later_is_set_aside_at_the_next_start
     whole[(root - 1) * page : root * page] = b"\xff" * page
     index.write_bytes(whole)
     async with opened(folder, clock) as store:
-        with pytest.raises(StoreError, match="start the gateway anew"):
+        with pytest.raises(StoreError, match="restart the gateway"):
             await store.list("me")
     async with opened(folder, clock) as store:
         assert await store.list("me") == ()
@@ -393,7 +393,7 @@ async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_
         await put(store, clock, "t-1", SMALL)
         with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreError, match="does not let go of it: call again later"):
+            with pytest.raises(StoreError, match="keeps it locked: call again later"):
                 await put(store, clock, "t-2", LARGE)
             assert await read(store, "t-1") == SMALL
             assert list((folder / "blobs").iterdir()) == []
@@ -404,9 +404,9 @@ async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_
 async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.process_dir._PATIENCE", 0.05)
+    monkeypatch.setattr("mcp_mirror.stores.process_dir._LOCK_TIMEOUT", 0.05)
     folder.mkdir(parents=True)
-    with alone_in(folder), pytest.raises(StoreError, match="does not let go of it"):
+    with lock_folder(folder), pytest.raises(StoreError, match="keeps it locked"):
         await opened(folder, clock).__aenter__()
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, LARGE)

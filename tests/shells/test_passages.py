@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.observability.logging import set_up_logging
+from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import MARK, join
 from mcp_mirror.payload.spool import SpooledFrame
@@ -386,7 +386,7 @@ def test_a_librarys_message_is_logged_without_its_words(capsys: pytest.CaptureFi
     root, level = logging.getLogger(), logging.getLogger("mcp_mirror").level
     handlers, root_level = root.handlers[:], root.level
     try:
-        set_up_logging(2)
+        configure_logging(2)
         for message in ("secret", "", "two\nlines secret", 7):
             logging.getLogger("some.library").error(message)
         try:

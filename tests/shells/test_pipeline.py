@@ -17,7 +17,7 @@ from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.errors import answer_errors
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import Audit, AuditRecord
-from mcp_mirror.security.flows import Flows, flows_of
+from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
@@ -37,10 +37,10 @@ class Sink:
         self.is_writable = is_writable
         self.counts: dict[str, int] = {}
 
-    def put(self, record: AuditRecord) -> None:
+    def enqueue(self, record: AuditRecord) -> None:
         self.records.append(record)
 
-    async def keep(self, record: AuditRecord) -> bool:
+    async def write(self, record: AuditRecord) -> bool:
         self.records.append(record)
         return self.is_writable
 
@@ -65,7 +65,7 @@ def call_of(name: str = "echo_mirrored", **members: Any) -> Call:
 
 
 def names_of(config: Config, sink: Sink | None = None) -> list[str]:
-    stages = build_stages(config, flows_of(config, is_isolated=False), shared(sink))
+    stages = build_stages(config, build_flows(config, is_isolated=False), shared(sink))
     return [getattr(stage, "__name__", type(stage).__name__) for stage in stages]
 
 

@@ -1,4 +1,4 @@
-"""What an upstream was told in confidence is hidden wherever it stands, and what is none of it stays readable."""
+"""Redaction of an upstream's secrets in messages and output."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_secret_is_hidden_however_it_is_quoted(form: str) -> None:
+def test_a_secret_is_redacted_in_every_quoted_form(form: str) -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": SECRET}))
     said = redactor.clean(f"before {form} after")
     assert "***" in said
@@ -28,7 +28,7 @@ def test_a_secret_is_hidden_however_it_is_quoted(form: str) -> None:
 
 
 @pytest.mark.parametrize("before", range(35, 52))
-def test_no_part_of_a_secret_is_left_where_a_message_is_shortened(before: int) -> None:
+def test_shortening_leaves_no_part_of_a_secret(before: int) -> None:
     redactor = Redactor(StdioEndpoint("x", env={"KEY": "0123456789"}))
     for message in (f"{'x' * before}0123456789{'x' * 500}", f"{'x' * 500}0123456789{'x' * before}"):
         said = redactor.quote(message, 100)
@@ -51,9 +51,7 @@ def test_each_line_of_a_key_is_a_secret() -> None:
         (("-y", "@scope/server", "/home/me/files"), "***", "@scope/server /home/me/files"),
     ],
 )
-def test_arguments_are_hidden_but_for_flags_paths_and_the_programs_name(
-    args: tuple[str, ...], hidden: str, shown: str
-) -> None:
+def test_arguments_are_redacted_except_flags_and_paths(args: tuple[str, ...], hidden: str, shown: str) -> None:
     said = Redactor(StdioEndpoint("x", args)).clean(f"usage: {' '.join(args)}")
     assert hidden not in said
     assert shown in said
@@ -67,19 +65,19 @@ URL = "https://me:pa%73sword@host.example/v1/0123456789abcdef0123/mcp?api_key=qu
     ["pa%73sword", "password", base64.b64encode(b"me:password").decode(), "0123456789abcdef0123", "query%20secret",
      "query secret", "fragment", "Bearer token-token", "token-token", "cookie-value"],
 )  # fmt: skip
-def test_what_may_be_secret_in_a_url_and_in_headers_is_hidden(hidden: str) -> None:
+def test_secrets_of_urls_and_headers_are_redacted(hidden: str) -> None:
     headers = {"authorization": "Bearer token-token", "cookie": "a=cookie-value; b=2"}
     redactor = Redactor(HttpEndpoint(URL, headers))
     assert redactor.clean(f"failed with {hidden}!") == "failed with ***!"
     assert redactor.clean("no route to host.example") == "no route to host.example"
 
 
-def test_short_values_and_no_values_hide_nothing() -> None:
+def test_short_and_empty_values_are_not_redacted() -> None:
     assert Redactor(StdioEndpoint("x", env={"DEBUG": "1", "ON": "yes", "NO": ""})).clean("1 yes") == "1 yes"
 
 
 @pytest.mark.parametrize("size", range(8450, 8750, 7))
-def test_a_secret_that_is_cut_by_the_bound_of_output_is_hidden_too(size: int) -> None:
+def test_a_secret_cut_by_the_output_limit_is_redacted(size: int) -> None:
     secret = "s3cr3t" * 20
     output = ServerOutput(Redactor(StdioEndpoint("x", env={"KEY": secret})))
     output.add(b"x" * 20_000 + secret.encode() + b"y" * size)
@@ -88,7 +86,7 @@ def test_a_secret_that_is_cut_by_the_bound_of_output_is_hidden_too(size: int) ->
     assert output.lines[-1] == "last *** line"
 
 
-def test_output_may_be_empty_or_not_text() -> None:
+def test_output_can_be_empty_or_binary() -> None:
     output = ServerOutput(Redactor(StdioEndpoint("x")))
     assert (output.lines, output.summary, output.stray) == ((), "", None)
     output.add(b"\xff\xfe\n\n")
@@ -110,7 +108,7 @@ def test_the_last_twenty_lines_of_output_are_kept() -> None:
         ("first\nlast\n", "last"),
     ],
 )
-def test_the_summary_of_output_is_its_most_telling_line(printed: str, summary: str) -> None:
+def test_the_summary_of_output_is_its_most_useful_line(printed: str, summary: str) -> None:
     output = ServerOutput(Redactor(StdioEndpoint("x")))
     output.add(printed.encode())
     assert output.summary == summary

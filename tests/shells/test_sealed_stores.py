@@ -30,7 +30,7 @@ CANARY = b"canary-5f1c"
 FIRST, SECOND = "an example of a secret of 32 characters", "another example of a secret of 32 characters"
 SMALL = b'{"' + CANARY + b'": 1}'
 LARGE = (CANARY + b" ") * 20_000
-CHANGED = "it was changed or moved, and is not given out"
+CHANGED = "was changed or moved outside the gateway"
 
 
 def sealed(*keys: str, **more: Any) -> EncryptionPolicy:

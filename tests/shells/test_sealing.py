@@ -33,14 +33,14 @@ def encryptor(*keys: str, **more: object) -> Encryptor:
 
 
 def sealing(namespace: str = "me", base: str = "t-1") -> Envelope:
-    envelope = encryptor().new(namespace, base)
+    envelope = encryptor().new_envelope(namespace, base)
     assert envelope
     return envelope
 
 
 def opened(envelope: Envelope, sealed: Buffer, size: int, span: Span | None = None) -> bytes:
     wanted = within(size, span)
-    where, opening = sealed_span(size, wanted), envelope.opening(size, wanted)
+    where, opening = sealed_span(size, wanted), envelope.range_reader(size, wanted)
     opening.add(memoryview(sealed)[where.start : where.stop])
     return bytes(opening.take())
 
@@ -100,7 +100,7 @@ TAMPERED = {
 
 @pytest.mark.parametrize("sealed", TAMPERED.values(), ids=TAMPERED)
 def test_what_was_changed_does_not_open(sealed: bytes) -> None:
-    with pytest.raises(StoreError, match="it was changed or moved, and is not given out"):
+    with pytest.raises(StoreError, match="was changed or moved outside the gateway"):
         opened(ENVELOPE, sealed, SIZE)
 
 
@@ -115,7 +115,7 @@ def test_a_value_does_not_open_as_a_shorter_one(size: int) -> None:
     [("you", "t-1"), ("me", "t-2"), ("m", "et-1"), ("met", "-1"), ("", "met-1"), ("me\0", "t-1"), ("ME", "t-1")],
 )
 def test_what_is_anothers_or_another_value_does_not_open(namespace: str, base: str) -> None:
-    stranger = encryptor().of(namespace, base, RECORD)
+    stranger = encryptor().envelope_of(namespace, base, RECORD)
     assert stranger
     with pytest.raises(StoreError, match="changed or moved"):
         stranger.open_record(RECORD)
@@ -146,7 +146,7 @@ def test_a_chunk_is_no_record_and_a_record_no_chunk() -> None:
 def test_the_first_key_seals_and_all_open() -> None:
     after = encryptor(OTHER, SECRET)
     assert after.open_record("me", "t-1", RECORD) == b"what is known"
-    envelope = after.new("me", "t-2")
+    envelope = after.new_envelope("me", "t-2")
     assert envelope
     record = envelope.seal_record(b"new")
     assert encryptor(OTHER).open_record("me", "t-2", record) == b"new"
@@ -165,8 +165,8 @@ def test_a_key_may_be_given_in_base64(written: Callable[[bytes], bytes]) -> None
 
 
 def test_what_is_in_clear_passes_or_is_refused() -> None:
-    assert Encryptor().new("me", "t-1") is None
-    assert encryptor(enabled=False).new("me", "t-1") is None
+    assert Encryptor().new_envelope("me", "t-1") is None
+    assert encryptor(enabled=False).new_envelope("me", "t-1") is None
     assert encryptor(enabled=False).open_record("me", "t-1", RECORD) == b"what is known"
     for one in (Encryptor(), encryptor()):
         assert one.open_record("me", "t-1", b"\x8cclear") == b"\x8cclear"

@@ -217,7 +217,7 @@ async def test_what_was_used_longest_ago_makes_room(store: Store, clock: Clock) 
 
 async def test_a_value_that_cannot_fit_is_refused_and_costs_the_others_nothing(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
-    with pytest.raises(StoreError, match=r"1,001 bytes and the store holds 1,000 \(`store.max_bytes`\)"):
+    with pytest.raises(StoreError, match=r"1,001 bytes; the limit of the store is 1,000 \(`store.max_bytes`\)"):
         await put(store, clock, "t-2", b"x" * (ROOM + 1))
     assert [one.base for one in await store.list("me")] == ["t-1"]
     assert await store.describe("me", "t-2") is None
@@ -283,7 +283,7 @@ async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: C
 
 async def test_one_value_over_its_bound_is_refused_by_name(open_store: OpenStore, clock: Clock) -> None:
     async with open_store(max_value_bytes=100) as store:
-        with pytest.raises(StoreError, match=r"101 bytes and one value may have 100 \(`store.max_value_bytes`\)"):
+        with pytest.raises(StoreError, match=r"101 bytes; the limit of one value is 100 \(`store.max_value_bytes`\)"):
             await put(store, clock, "t-1", b"x" * 101)
         await put(store, clock, "t-1", b"x" * 100)
 
@@ -350,7 +350,7 @@ async def test_a_value_over_what_others_fairly_keep_is_refused(open_store: OpenS
         for index in range(5):
             await put(store, clock, f"t-{index}", b"x" * 100, "quiet")
             clock.now += 1
-        with pytest.raises(StoreError, match=r"600 bytes and other principals leave 500 .*`store\.max_bytes`"):
+        with pytest.raises(StoreError, match=r"600 bytes, and only 500 .*`store\.max_bytes`"):
             await put(store, clock, "t-0", b"x" * 600, "loud")
         assert (await store.stats("quiet")).values == 5
         assert await store.describe("loud", "t-0") is None

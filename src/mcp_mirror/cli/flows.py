@@ -11,7 +11,7 @@ from rich.table import Table
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import load
-from mcp_mirror.security.flows import Flows, flows_of
+from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.settings.labels import FILES, MODEL
 from mcp_mirror.settings.policies import Config
 
@@ -34,7 +34,7 @@ def print_flows(
     Example: mcp-mirror flows
     """
     loaded = load(config)
-    flows = flows_of(loaded, is_isolated=loaded.auth.is_required and not stdio)
+    flows = build_flows(loaded, is_isolated=loaded.auth.is_required and not stdio)
     found = matrix_of(flows, places_of(loaded))
     if as_:
         print(json.dumps(as_json(flows, found), indent=2))

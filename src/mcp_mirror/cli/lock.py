@@ -84,7 +84,7 @@ class Comparison:
         """Yield the changes line by line; of a first lock only the names, since the file contains the definitions."""
         for change in self.changes:
             is_first = self.before is None and is_written
-            yield change.what if is_first else f"{change.what} {change.how}{change.where}."
+            yield change.subject if is_first else f"{change.subject} {change.predicate}{change.changed_members}."
             if self.before is not None:
                 yield from (f"  {line}" for line in change.lines())
 

@@ -15,7 +15,7 @@ import typer
 
 from mcp_mirror.config import find_config, load_config
 from mcp_mirror.errors import MirrorError, summarize_traceback, unwrap_error_group
-from mcp_mirror.observability.logging import set_up_logging
+from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.event_loop import new_event_loop
 
@@ -38,9 +38,9 @@ def load(path: Path | None, verbosity: int = 0) -> Config:
 
 def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
     """Do the same as `load`, without its warnings."""
-    set_up_logging(verbosity)
+    configure_logging(verbosity)
     loaded = load_file(find_file(path))
-    set_up_logging(verbosity, loaded)
+    configure_logging(verbosity, loaded)
     return loaded
 
 

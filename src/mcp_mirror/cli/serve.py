@@ -12,7 +12,7 @@ from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.reload import Reloading
 from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings, run_until_signal
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.logging import set_up_logging, tell_operator
+from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.system.file_handles import raise_handle_limit
 
 _MAX_PORT = 65535
@@ -34,10 +34,10 @@ def serve(
 
     Example: mcp-mirror serve --http 127.0.0.1:8000
     """
-    set_up_logging(verbose)
+    configure_logging(verbose)
     loaded = load_file(path := find_file(config))
-    set_up_logging(verbose, loaded)
-    print_line = partial(tell_operator, loaded)
+    configure_logging(verbose, loaded)
+    print_line = partial(print_status, loaded)
     print_warnings(loaded, print_line)
     address = _read_address(http) if http else None
     raise_handle_limit()
@@ -48,7 +48,7 @@ def serve(
             open_application(loaded, awaits_client=not address) as application,
             anyio.create_task_group() as tasks,
         ):
-            reloading = Reloading(application, path, os.environ, print_line, partial(set_up_logging, verbose))
+            reloading = Reloading(application, path, os.environ, print_line, partial(configure_logging, verbose))
             tasks.start_soon(reloading.follow_signal)
             if watch:
                 tasks.start_soon(reloading.follow_file)

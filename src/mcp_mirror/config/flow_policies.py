@@ -6,7 +6,7 @@ from typing import Final
 from mcp_mirror.config.flows import FilesPlaceSection, FlowsSection, ModelPlaceSection, UpstreamPlaceSection
 from mcp_mirror.config.models import ConfigFile
 from mcp_mirror.config.source import Findings, Items, Node, Table
-from mcp_mirror.security.flows import EVERYBODY, read_rule
+from mcp_mirror.security.flows import DEFAULT_ZONE, read_rule
 from mcp_mirror.settings.labels import WORDS, ZONE, Accepts, FlowRule, FlowsPolicy, PlacePolicy
 
 _GLOB: Final = frozenset("*?[")
@@ -92,7 +92,7 @@ def _wrong_names(
     zones = {one.zone for one in places.values() if isinstance(one, FilesPlaceSection) and one.zone}
     for at, side in sides:
         zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
-        if zone is not None and zone not in {EVERYBODY, *zones, *names}:
+        if zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
             yield at, f"there is no zone '{zone}'; wanted {ZONE} and one of {', '.join(sorted(zones)) or 'none'}"
         elif zone is None and side not in known and not _GLOB & set(side):
             yield at, f"there is no upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"

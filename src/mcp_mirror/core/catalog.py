@@ -249,7 +249,7 @@ def _select_tools(
                 )
                 break
             problems += _problems_of(policy, examined)
-            selected[name] = _ListedTool(policy, examined, pins.judge(policy, name, examined.raw))
+            selected[name] = _ListedTool(policy, examined, pins.check_tool(policy, name, examined.raw))
     return list(selected.values())
 
 

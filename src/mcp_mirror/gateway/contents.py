@@ -20,7 +20,7 @@ from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
-from mcp_mirror.security.flows import Flows, written
+from mcp_mirror.security.flows import Flows, labels_as_text
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.types import Buffer, Provenance, Segments
@@ -124,7 +124,7 @@ class ContentCapture:
             return None
         try:
             made = Provenance(place.upstream, place.key, "")
-            await self.writer.keep(namespace, made, order, digest.captured, written(labels))
+            await self.writer.keep(namespace, made, order, digest.captured, labels_as_text(labels))
         except StoreError as error:
             if not preview:
                 raise

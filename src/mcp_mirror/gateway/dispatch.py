@@ -160,7 +160,7 @@ class Dispatcher:
         for location, path, reason in explained:
             is_declared = location and location[0] in entry.schema.get("properties", {})
             name = location[0] if is_declared else "(unnamed)"
-            path_hash = self._services.path_hasher.of(path) if path else "-"
+            path_hash = self._services.path_hasher.hash_path(path) if path else "-"
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)

@@ -32,7 +32,7 @@ from mcp_mirror.gateway.reply_cost import cost_of_reply
 from mcp_mirror.gateway.services import Services, fit_to_reservation
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.spool import SpooledFrame
-from mcp_mirror.security.flows import written
+from mcp_mirror.security.flows import labels_as_text
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.tokens import upper_estimator
@@ -152,7 +152,7 @@ class ResultProcessor:
             StoreError: The store failed.
         """
         captured, trace = processed.result.captured, call.trace
-        trace.labels = written(processed.labels)
+        trace.labels = labels_as_text(processed.labels)
         if captured.value is not None:
             digest = hashlib.sha256(call.arguments).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))

@@ -9,7 +9,7 @@ from mcp_mirror.gateway.context_budgets import UNLIMITED, Reservation
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import SILENT, Audit, CallTrace
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.path_hash import PathHasher
@@ -38,7 +38,7 @@ class Services:
     usage_counter: UsageCounter
     path_hasher: PathHasher
     """Hashes paths for the log."""
-    audit: Audit = SILENT
+    audit: Audit = NO_AUDIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import msgspec
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError, RefusalReason
 from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
-from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord, CallTrace, Event
-from mcp_mirror.security.flows import Flows, Refusal, told, written
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
+from mcp_mirror.security.flows import Flows, Refusal, describe_place, labels_as_text
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Descriptor
@@ -37,7 +37,7 @@ class FlowGuard:
     namespace: str
     tool: str
     """As clients call it."""
-    audit: Audit = SILENT
+    audit: Audit = NO_AUDIT
     trace: CallTrace = field(default_factory=CallTrace)
     """Receives the reason of a refusal."""
     consent: str | None = None
@@ -74,14 +74,14 @@ class FlowGuard:
 
     def _write(self, base: str, known: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-        labels = written(self.flows.labels_of(known))
+        labels = labels_as_text(self.flows.labels_of(known))
         event: Event = "refusal" if outcome == "refused" else "flow"
         self.audit.write(AuditRecord(event, self.namespace, self.tool, outcome, base, labels, known.size, detail))
 
 
 def _refuse(refused: Mapping[str, Refusal], labels: Mapping[str, Labels], to: str, tool: str, flow: str) -> FlowError:
     base, first = next(iter(refused.items()))
-    goes = _GOES.get(to, f"go to {told(to)}")
+    goes = _GOES.get(to, f"go to {describe_place(to)}")
     more = f" ({len(refused) - 1} more may not either.)" if len(refused) > 1 else ""
     listed = "\n".join(f'- "{one}" ({described(labels[one])}): {refused[one].why}' for one in [*refused][:_ASKED])
     rest = f"\n- and {len(refused) - _ASKED} more" if len(refused) > _ASKED else ""

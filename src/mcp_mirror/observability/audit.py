@@ -1,7 +1,7 @@
-"""Who called, read and was refused what: the records of an audit log, and where the parts say them.
+"""Audit records: calls, flows, refusals and reads of stored values, and the interface that writes them.
 
-No record holds a value, an argument or a whole memory path; a hash stands for a path. Writing is elsewhere: to say
-something here takes no time and never fails.
+A record contains no value, argument or complete memory path; a hash replaces each path. Reporting a record does not
+wait and never fails.
 """
 
 import json
@@ -14,17 +14,17 @@ from mcp_mirror.errors import RefusalReason
 from mcp_mirror.security.path_hash import PathHasher
 
 Event = Literal["call", "flow", "refusal", "read"]
-"""`call`: a tool was called; `flow`: a value went from one zone to another; `refusal`: something was not done or shown;
-`read`: a stored value was looked at."""
+"""`call`: a tool was called; `flow`: a value went from one zone to another; `refusal`: the gateway refused an action or
+withheld a value; `read`: a client read a stored value."""
 
 UNKNOWN: Final = "(unknown)"
-"""Stands for a tool that is none of ours: what a client calls it may be anything."""
+"""Replaces the name of an unknown tool, because a client may send any text as a name."""
 
 _LONGEST: Final = 200
 """Characters of one text."""
-_LOOKED: Final = 4096
-"""Characters of it that are looked at."""
-_MOST: Final = 16
+_SCANNED: Final = 4096
+"""Characters of one text that are searched for memory paths."""
+_MAX_ITEMS: Final = 16
 """Labels or details of one record."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -35,70 +35,70 @@ class AuditRecord:
 
     event: Event
     principal: str
-    """The namespace of who did it."""
+    """The namespace of the caller."""
     tool: str
-    """As clients call it."""
+    """The name by which clients call the tool."""
     outcome: str
     """One word, such as `ok`, `stored`, `error`, `refused`."""
     path: str | None = None
-    """The memory path that it is about. A hash of it is written."""
+    """The memory path of the record. Its hash is written."""
     labels: Mapping[str, Any] = field(default_factory=lambda: _NONE)
-    """Those of the value."""
+    """The labels of the value."""
     bytes: int = 0
-    """Of the answer, or of the value that was read."""
+    """The size of the response, or of the value that was read."""
     detail: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    """What else there is to say, in words of ours alone."""
+    """Further members, without text of upstreams or clients."""
     upstream: str = ""
     milliseconds: float | None = None
     correlation: str = ""
-    """One for all that comes of one call."""
+    """An id that all records of one call share."""
 
 
-class Sink(Protocol):
-    """What takes records."""
+class AuditSink(Protocol):
+    """Writes records."""
 
-    def put(self, record: AuditRecord) -> None:
-        """Write it some time soon, or count that it is lost. Never raises, and never waits."""
+    def enqueue(self, record: AuditRecord) -> None:
+        """Write a record soon, or count it as lost. Never raises and never waits."""
 
-    async def keep(self, record: AuditRecord) -> bool:
-        """Write it now; False where that cannot be."""
+    async def write(self, record: AuditRecord) -> bool:
+        """Write a record and wait for it. Returns False if it cannot be written."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many records are `written`, and how many `lost`."""
+        """The number of records that were `written` and `lost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Where a part says what is to be written down. Without a sink nothing is."""
+    """Writes audit records to a sink. Without a sink, records are dropped."""
 
-    sink: Sink | None = None
+    sink: AuditSink | None = None
     is_required: bool = False
-    """Nothing may be done that cannot be written down."""
+    """An action is refused if its record cannot be written."""
     correlation: str = ""
-    """Of the records that have none."""
+    """The id for records without one."""
 
     def write(self, record: AuditRecord) -> None:
-        """Have it written down. Never raises, and never waits."""
+        """Write a record soon. Never raises and never waits."""
         if self.sink is not None:
-            self.sink.put(record if record.correlation else replace(record, correlation=self.correlation))
+            self.sink.enqueue(record if record.correlation else replace(record, correlation=self.correlation))
 
     async def admit(self, record: AuditRecord) -> bool:
-        """Whether what a record announces may be done: where it must be written down, it is before."""
-        return self.sink is None or not self.is_required or await self.sink.keep(record)
+        """Whether the recorded action may be done. If records are required, the record is written first."""
+        return self.sink is None or not self.is_required or await self.sink.write(record)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many records are `written` and `lost`; nothing where none are said."""
+        """The number of records that were `written` and `lost`; empty without a sink."""
         return self.sink.counts if self.sink else {}
 
     def within(self, correlation: str) -> "Audit":
-        """The same for what comes of one call."""
+        """The same audit log, with the correlation id of one call."""
         return replace(self, correlation=correlation)
 
 
-SILENT: Final = Audit()
-"""Writes nothing."""
+NO_AUDIT: Final = Audit()
+"""An audit log without a sink."""
 
 
 @dataclass(slots=True)
@@ -124,37 +124,37 @@ class CallTrace:
 
 
 def line_of(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
-    """A record as a line: ASCII, and bounded.
+    """A record as a line of ASCII with bounded length.
 
     Args:
-        record: What happened.
-        time: When, as it is written.
-        path_hasher: Says its path.
+        record: The record.
+        time: The time as it is written.
+        path_hasher: Hashes memory paths.
     """
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,
-        "principal": _told(record.principal, path_hasher),
-        "tool": _told(record.tool, path_hasher),
-        "upstream": _told(record.upstream, path_hasher),
-        "outcome": _told(record.outcome, path_hasher),
-        "path": path_hasher.of(record.path) if record.path else "",
-        "labels": {_told(k, path_hasher): _said(v, path_hasher) for k, v in [*record.labels.items()][:_MOST]},
+        "principal": _bounded(record.principal, path_hasher),
+        "tool": _bounded(record.tool, path_hasher),
+        "upstream": _bounded(record.upstream, path_hasher),
+        "outcome": _bounded(record.outcome, path_hasher),
+        "path": path_hasher.hash_path(record.path) if record.path else "",
+        "labels": {_bounded(k, path_hasher): _label(v, path_hasher) for k, v in [*record.labels.items()][:_MAX_ITEMS]},
         "bytes": record.bytes,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 1),
-        "correlation": _told(record.correlation, path_hasher),
-        **{_told(k, path_hasher): _told(v, path_hasher) for k, v in [*record.detail.items()][:_MOST]},
+        "correlation": _bounded(record.correlation, path_hasher),
+        **{_bounded(k, path_hasher): _bounded(v, path_hasher) for k, v in [*record.detail.items()][:_MAX_ITEMS]},
     }
     return json.dumps({key: value for key, value in members.items() if value not in ("", None, {})}).encode() + b"\n"
 
 
-def _told(text: str, path_hasher: PathHasher) -> str:
-    hidden = path_hasher.hide(text[:_LOOKED])
+def _bounded(text: str, path_hasher: PathHasher) -> str:
+    hidden = path_hasher.replace_paths(text[:_SCANNED])
     return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}..."
 
 
-def _said(value: Any, path_hasher: PathHasher) -> Any:
-    """A label's value: a text, or a list of texts."""
+def _label(value: Any, path_hasher: PathHasher) -> Any:
+    """The value of a label: a text or a list of texts."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_told(str(one), path_hasher) for one in sorted(map(str, value))[:_MOST]]
-    return _told(str(value), path_hasher)
+        return [_bounded(str(one), path_hasher) for one in sorted(map(str, value))[:_MAX_ITEMS]]
+    return _bounded(str(value), path_hasher)

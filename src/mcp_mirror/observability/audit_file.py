@@ -1,7 +1,7 @@
-"""The file of an audit log: one line a record, written by a thread of its own, so that no call waits for a disk.
+"""The file of an audit log: one line per record, written by a separate thread, so that calls do not wait for the disk.
 
-Every line is appended in one write, so that several gateways and programs that rotate logs may share the file. Who
-rotates it by renaming sends SIGHUP; who copies and empties it has nothing to do.
+Each line is appended in one write, so several gateways and log rotation programs can share the file. After a rotation
+by rename, send SIGHUP to the gateway. A rotation that copies and truncates the file needs no signal.
 """
 
 import logging
@@ -23,42 +23,42 @@ from mcp_mirror.system.private_files import UnsafePathError, open_log
 
 _logger = logging.getLogger(__name__)
 
-_WAITING: Final = 10_000
-"""Records that wait to be written at most; one more is lost, and counted."""
-_PATIENCE: Final = 5.0
-"""Seconds that a call which must be written down waits for that, and that the end waits for what is not written yet."""
+_QUEUE_SIZE: Final = 10_000
+"""Records in the queue. Further records are lost and counted."""
+_WRITE_TIMEOUT: Final = 5.0
+"""Seconds that a call waits for a required record, and that `close` waits for the queue."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Item:
     line: bytes
     done: "Future[bool] | None" = None
-    """Told whether it was written."""
+    """Receives whether the line was written."""
 
 
-_REOPEN: Final = _Waiting(b"")
-_END: Final = _Waiting(b"")
+_REOPEN: Final = _Item(b"")
+_END: Final = _Item(b"")
 
 
 class AuditFile:
-    """Writes records to a file, from its opening to `close`."""
+    """An `AuditSink` that writes to a file until `close`."""
 
     def __init__(self, path: str, path_hasher: PathHasher, clock: Callable[[], float]) -> None:
-        """Open the file; a new one is for this user alone to read.
+        """Open the file. Only this user can read a new file.
 
         Args:
-            path: Where it is.
-            path_hasher: Says memory paths.
+            path: The file.
+            path_hasher: Hashes memory paths.
             clock: Seconds since the epoch.
 
         Raises:
-            MirrorError: It cannot be opened.
+            MirrorError: The file cannot be opened.
         """
         self._path, self._path_hasher, self._clock = path, path_hasher, clock
-        self._waiting: queue.Queue[_Waiting] = queue.Queue(_WAITING)
-        self._is_torn = self._is_failing = False
-        self._refused = self._failed = 0
+        self._queue: queue.Queue[_Item] = queue.Queue(_QUEUE_SIZE)
+        self._is_truncated = self._is_failing = False
+        self._dropped = self._failed = 0
         self.written = 0
         """Lines in the file."""
         try:
@@ -68,89 +68,89 @@ class AuditFile:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not a usable path"
             raise MirrorError(
-                f"The audit log {path!r} cannot be opened: {reason}. Mend 'audit.path', or take it out."
+                f"The audit log {path!r} cannot be opened: {reason}. Correct or remove 'audit.path'."
             ) from None
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
         self._thread.start()
 
     @property
     def lost(self) -> int:
-        """Records that are in no file."""
-        return self._refused + self._failed
+        """Number of records that were not written."""
+        return self._dropped + self._failed
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """See `Sink.counts`."""
+        """See `AuditSink.counts`."""
         return {"written": self.written, "lost": self.lost}
 
-    def put(self, record: AuditRecord) -> None:
-        """Write it soon; see `Sink.put`."""
-        self._add(_Waiting(self._line(record)))
+    def enqueue(self, record: AuditRecord) -> None:
+        """Write a record soon; see `AuditSink.enqueue`."""
+        self._add(_Item(self._line(record)))
 
-    async def keep(self, record: AuditRecord) -> bool:
-        """Write it now; see `Sink.keep`."""
+    async def write(self, record: AuditRecord) -> bool:
+        """Write a record and wait for it; see `AuditSink.write`."""
         done: Future[bool] = Future()
-        if not self._add(_Waiting(self._line(record), done)):
+        if not self._add(_Item(self._line(record), done)):
             return False
         try:
-            return await anyio.to_thread.run_sync(done.result, _PATIENCE, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(done.result, _WRITE_TIMEOUT, abandon_on_cancel=True)
         except TimeoutError:
             return False
 
     def reopen(self) -> None:
-        """Go on in the file that now has its name."""
+        """Open the path again after a log rotation, and continue in the new file."""
         self._add(_REOPEN)
 
     def close(self) -> None:
-        """Write what is waiting, as far as that can be done soon."""
+        """Write the queued records within a few seconds, and close the file."""
         try:
-            self._waiting.put(_END, timeout=_PATIENCE)
+            self._queue.put(_END, timeout=_WRITE_TIMEOUT)
         except queue.Full:
             return
-        self._thread.join(_PATIENCE)
+        self._thread.join(_WRITE_TIMEOUT)
 
     def _line(self, record: AuditRecord) -> bytes:
         now = datetime.fromtimestamp(self._clock(), UTC)
         return line_of(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
 
-    def _add(self, waiting: _Waiting) -> bool:
+    def _add(self, item: _Item) -> bool:
         try:
-            self._waiting.put_nowait(waiting)
+            self._queue.put_nowait(item)
         except queue.Full:
-            self._refused += 1
-            self._tell("it is written too slowly")
+            self._dropped += 1
+            self._report_loss("the disk is too slow")
             return False
         return True
 
     def _write_all(self) -> None:
-        while (waiting := self._waiting.get()) is not _END:
-            if waiting is _REOPEN:
-                self._channel()
+        while (item := self._queue.get()) is not _END:
+            if item is _REOPEN:
+                self._reopen_file()
                 continue
-            is_written = self._write(waiting.line)
-            if waiting.done:
-                waiting.done.set_result(is_written)
+            is_written = self._write_line(item.line)
+            if item.done:
+                item.done.set_result(is_written)
         os.close(self._file)
 
-    def _channel(self) -> None:
+    def _reopen_file(self) -> None:
         try:
             opened = open_log(self._path, _FLAGS)
         except (OSError, UnsafePathError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            _logger.error("The audit log cannot be opened anew and goes on in the old file: %s", reason)  # noqa: TRY400  # no traceback says more
+            _logger.error("The audit log cannot be reopened and continues in the old file: %s", reason)  # noqa: TRY400  # a traceback adds nothing
             return
         os.close(self._file)
-        self._file, self._is_torn = opened, False
+        self._file, self._is_truncated = opened, False
 
-    def _write(self, line: bytes) -> bool:
-        """Append a line. One that a full disk has cut is ended before the next begins."""
-        line = b"\n" + line if self._is_torn else line
+    def _write_line(self, line: bytes) -> bool:
+        """Append a line. If a full disk truncated the last line, end that line first."""
+        line = b"\n" + line if self._is_truncated else line
         try:
             size = os.write(self._file, line)
         except OSError as error:
             return self._fail(error.strerror or "it cannot be written")
-        self._is_torn = size < len(line)
-        if self._is_torn:
+        self._is_truncated = size < len(line)
+        if self._is_truncated:
             return self._fail("the disk is full")
         self.written += 1
         if self._is_failing:
@@ -160,11 +160,11 @@ class AuditFile:
 
     def _fail(self, reason: str) -> bool:
         self._failed += 1
-        self._tell(reason)
+        self._report_loss(reason)
         return False
 
-    def _tell(self, reason: str) -> None:
-        """Log it once, until it goes again."""
+    def _report_loss(self, reason: str) -> None:
+        """Log the first loss, and again after records were written."""
         if not self._is_failing:
             self._is_failing = True
             _logger.error("The audit log loses records: %s", reason)

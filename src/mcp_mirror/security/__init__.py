@@ -1,4 +1,4 @@
 """Flow policy, pinned definitions, rate limits, redaction, sanitizing, SSRF guard.
 
-Each is a rule that others apply. Nothing here calls an upstream or reads a store.
+Each module is a rule that other packages apply. This package must not call upstreams or read stores.
 """

@@ -1,7 +1,7 @@
-"""What may flow where: labels joined, and each flow allowed or refused, by the user's policy.
+"""The flow policy: joins labels, and allows or refuses each flow of a value to a destination.
 
-Labels are a lattice: more sources, less integrity and more confidentiality are higher, and what is made of values is
-as high as all of them together. Pure: who asks, and what a refusal becomes, is not known here.
+Labels are a lattice: more sources, less integrity and more confidentiality are higher. A value that is made of others
+has the join of their labels. Pure.
 """
 
 import re
@@ -25,8 +25,8 @@ from mcp_mirror.settings.labels import (
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.types import Descriptor
 
-EVERYBODY: Final = "local"
-"""The zone of every place that is in no other, where there is one user."""
+DEFAULT_ZONE: Final = "local"
+"""The zone of every place without a configured zone, if there is one user."""
 
 _SIDE: Final = r"\s*((?:the |local )?\S+)\s*"
 RULE: Final = f"{_SIDE}->{_SIDE}"
@@ -39,19 +39,19 @@ class Refusal:
     """Why a value may not go somewhere."""
 
     rule: str
-    """The key of the configuration that says so, and what it says."""
+    """The configuration key that refuses the flow, and its value."""
     why: str
-    """The same as a clause: what is so of the value, and what the place wants."""
+    """The reason as a clause: the property of the value, and the requirement of the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """The policy at work."""
+    """The flow policy of a configuration."""
 
     policy: FlowsPolicy = field(default_factory=FlowsPolicy)
     upstreams: Mapping[str, PlacePolicy] = field(default_factory=dict)
     is_isolated: bool = False
-    """Several principals use the gateway: each place that is in no zone is one of its own."""
+    """Several principals use the gateway, so each place without a zone is its own zone."""
     lowest: Labels = field(init=False, compare=False, repr=False)
     """The labels of something without a source."""
     can_hide: bool = field(init=False, compare=False, repr=False)
@@ -72,7 +72,7 @@ class Flows:
         object.__setattr__(self, "can_refuse", can_hide or accepts or has_zones)
 
     def join(self, *labels: Labels) -> Labels:
-        """What a value is that was made of others; of none, the lowest."""
+        """The labels of a value that was made of others; the lowest labels if there are no others."""
         if not labels:
             return self.lowest
         return Labels(
@@ -82,26 +82,30 @@ class Flows:
         )
 
     def place(self, name: str) -> PlacePolicy:
-        """What the user decided on a place; of one that is none any more, nothing."""
+        """The configured policy of a place; the default policy for a place that is not configured (any more)."""
         others = {MODEL: self.policy.model, FILES: self.policy.files}
         return others[name] if name in others else self.upstreams.get(name, _PLAIN)
 
     def zone_of(self, name: str) -> str | None:
-        """The zone of a place; None for the model, which is in all. One that is no more is kept apart from zones."""
+        """The zone of a place; None for the model, which is in all zones.
+
+        If zones are configured, a place that is no longer configured is its own zone.
+        """
         if name == MODEL:
             return None
         is_gone = name not in {*self.upstreams, FILES, FUNCTIONS}
-        return self.place(name).zone or (name if self.is_isolated or (is_gone and self._has_zones) else EVERYBODY)
+        return self.place(name).zone or (name if self.is_isolated or (is_gone and self._has_zones) else DEFAULT_ZONE)
 
     @property
     def _has_zones(self) -> bool:
-        """Whether a place that is no more may have been in another zone than everybody."""
+        """Whether zones are configured, so that a removed place may have been in one of them."""
         return any(one.zone for one in (self.policy.files, *self.upstreams.values()))
 
     def labels_from(self, name: str) -> Labels:
-        """What a value gets that comes from a place: where nothing is said, the least trust and the fewest readers.
+        """The labels of a value that comes from a place.
 
-        What the model writes is no worse than the worst that it may be shown.
+        Without configuration, a value is untrusted and most confidential. A value that the model wrote has the highest
+        labels that the model may see.
         """
         place = self.place(name)
         accepts = place.accepts if name == MODEL else _PLAIN.accepts
@@ -112,26 +116,26 @@ class Flows:
         )
 
     def labels_of(self, known: Descriptor) -> Labels:
-        """The labels of a stored value; of one from before there were any, the worst that they can be."""
-        told = known.labels
-        if not {"sources", "integrity", "confidentiality"} <= told.keys():
+        """The labels of a stored value; the highest labels for a value that was stored without any."""
+        stored = known.labels
+        if not {"sources", "integrity", "confidentiality"} <= stored.keys():
             made = known.provenance
             is_whole = made.upstream in {*self.upstreams, FUNCTIONS} and not made.inputs
             sources = {made.upstream} if is_whole else {made.upstream, UNKNOWN}
             return Labels(frozenset(sources), "untrusted", self.policy.levels[-1])
         return Labels(
-            frozenset(told["sources"].split(",")),
-            "trusted" if told["integrity"] == "trusted" else "untrusted",
-            self._level(told["confidentiality"]),
+            frozenset(stored["sources"].split(",")),
+            "trusted" if stored["integrity"] == "trusted" else "untrusted",
+            self._level(stored["confidentiality"]),
         )
 
     def labels_of_result(self, upstream: str, given: Labels, ifc: object = None) -> Labels:
-        """The labels of what an upstream answers.
+        """The labels of an upstream's result.
 
         Args:
-            upstream: Its name.
-            given: The join of the values that the call was given.
-            ifc: What `_meta.ifc` of the result says, as JSON read; None where it says nothing.
+            upstream: The name of the upstream.
+            given: The joined labels of the values in the call's arguments.
+            ifc: `_meta.ifc` of the result, parsed; None if the result has none.
         """
         if ifc is None and not given.sources:
             if upstream not in self._labels:
@@ -141,12 +145,13 @@ class Flows:
         if ifc is None:
             return self.join(own, given)
         if lowers == "nothing":
-            return self.join(own, given, self._said(ifc, self.lowest))
-        said = self._said(ifc, own if lowers == "own" else self.join(own, given))
-        return self.join(said, given) if lowers == "own" else said
+            return self.join(own, given, self._apply_ifc(ifc, self.lowest))
+        if lowers == "own":
+            return self.join(self._apply_ifc(ifc, own), given)
+        return self._apply_ifc(ifc, self.join(own, given))
 
     def refusal(self, labels: Labels, to: str) -> Refusal | None:
-        """Why a value may not go to a place; None where it may."""
+        """Why a value may not flow to a place; None if it may."""
         if not (self.can_hide if to == MODEL else self.can_refuse):
             return None
         return next((found for check in _CHECKS if (found := check(self, labels, to))), None)
@@ -155,10 +160,10 @@ class Flows:
         """Whether the model may see a value."""
         return not self.can_hide or self.refusal(labels, MODEL) is None
 
-    def _said(self, ifc: object, before: Labels) -> Labels:
-        """Labels with what `_meta.ifc` says in place of what they were; what it says unreadably is the worst.
+    def _apply_ifc(self, ifc: object, before: Labels) -> Labels:
+        """Labels with the integrity and confidentiality of `_meta.ifc`; the highest for malformed values.
 
-        Confidentiality is a level, or a list of readers of whom `public` is everybody.
+        Confidentiality is a level, or a list of readers in which `public` means every reader.
         """
         if not isinstance(ifc, Mapping):
             return replace(before, integrity="untrusted", confidentiality=self.policy.levels[-1])
@@ -172,7 +177,7 @@ class Flows:
         return replace(before, integrity=integrity, confidentiality=level)
 
     def _rank(self, level: object) -> int:
-        """How few may see it; what is no level (any more) is seen by the fewest."""
+        """The rank of a level; the highest for an unknown level."""
         levels: tuple[object, ...] = self.policy.levels
         return levels.index(level) if level in levels else len(levels) - 1
 
@@ -190,7 +195,8 @@ class Flows:
     def _denied(self, labels: Labels, to: str) -> Refusal | None:
         for source in sorted(labels.sources):
             if rule := self._matching(self.policy.deny, source, to):
-                return Refusal(f"flows.deny: {rule}", f"it holds data of {told(source)}, and `flows.deny` has '{rule}'")
+                why = f"it contains data of {describe_place(source)}, and `flows.deny` has '{rule}'"
+                return Refusal(f"flows.deny: {rule}", why)
         return None
 
     def _unnamed(self, labels: Labels, to: str) -> Refusal | None:
@@ -198,35 +204,38 @@ class Flows:
         for source in sorted(labels.sources - {to, MODEL}) if globs is not None else ():
             if not any(self._is(glob, source) for glob in globs or ()):
                 key = f"{key_of(to)}.accepts.sources"
-                return Refusal(key, f"it holds data of {told(source)}, and `{key}` does not name that")
+                return Refusal(key, f"it contains data of {describe_place(source)}, and `{key}` does not name that")
         return None
 
     def _untrusted(self, labels: Labels, to: str) -> Refusal | None:
         if self.place(to).accepts.integrity != "trusted" or labels.integrity == "trusted":
             return None
         key = f"{key_of(to)}.accepts.integrity"
-        return Refusal(f"{key}: trusted", f"it is untrusted{_hand(labels)}, and `{key}` is trusted")
+        return Refusal(f"{key}: trusted", f"it is untrusted{_model_hint(labels)}, and `{key}` is trusted")
 
     def _secret(self, labels: Labels, to: str) -> Refusal | None:
         most = self.place(to).accepts.confidentiality
         if most is None or self._rank(labels.confidentiality) <= self._rank(most):
             return None
         key = f"{key_of(to)}.accepts.confidentiality"
-        return Refusal(f"{key}: {most}", f"it is {labels.confidentiality}{_hand(labels)}, and `{key}` is {most}")
+        return Refusal(f"{key}: {most}", f"it is {labels.confidentiality}{_model_hint(labels)}, and `{key}` is {most}")
 
     def _beyond(self, labels: Labels, to: str) -> Refusal | None:
-        """Whether a source is in another zone, and nothing lets it out of there."""
+        """Why a source in another zone may not flow to this place."""
         target = self.zone_of(to)
         for source in sorted(labels.sources) if self.policy.default == "deny" and target is not None else ():
             zone = self.zone_of(source)
             if zone not in (None, target) and not self._matching(self.policy.allow, source, to):
-                said = f"it holds data of {told(source)}, which is in zone '{zone}' and not in '{target}', and no rule "
-                return Refusal("flows.default: deny", f"{said}of `flows.allow` lets it pass")
+                why = (
+                    f"it contains data of {describe_place(source)}, which is in zone '{zone}' and not in '{target}', "
+                    "and no rule of `flows.allow` permits the flow"
+                )
+                return Refusal("flows.default: deny", why)
         return None
 
 
 _CHECKS: Final[tuple[Callable[[Flows, Labels, str], Refusal | None], ...]] = (
-    Flows._denied,  # noqa: SLF001  # the table of this class's own checks, in their order
+    Flows._denied,  # noqa: SLF001  # the checks of this class, in their order
     Flows._unnamed,  # noqa: SLF001
     Flows._untrusted,  # noqa: SLF001
     Flows._secret,  # noqa: SLF001
@@ -234,13 +243,13 @@ _CHECKS: Final[tuple[Callable[[Flows, Labels, str], Refusal | None], ...]] = (
 )
 
 
-def flows_of(config: Config, *, is_isolated: bool) -> Flows:
-    """The policy of a configuration."""
+def build_flows(config: Config, *, is_isolated: bool) -> Flows:
+    """The flow policy of a configuration."""
     return Flows(config.flows, {one.name: one.place for one in config.upstreams}, is_isolated)
 
 
-def written(labels: Labels) -> dict[str, str]:
-    """Labels as a descriptor keeps them."""
+def labels_as_text(labels: Labels) -> dict[str, str]:
+    """Labels as a descriptor stores them."""
     return {
         "sources": ",".join(sorted(labels.sources)),
         "integrity": labels.integrity,
@@ -249,24 +258,24 @@ def written(labels: Labels) -> dict[str, str]:
 
 
 def read_rule(text: str) -> FlowRule | None:
-    """`from -> to`; None where it is something else."""
+    """Parse `from -> to`; None for any other text."""
     match = re.fullmatch(RULE, text)
     return FlowRule(match[1], match[2]) if match else None
 
 
-def told(name: str) -> str:
-    """A place in a sentence."""
-    return _TOLD.get(name, f"upstream '{name}'")
+def describe_place(name: str) -> str:
+    """The name of a place in a sentence."""
+    return _PLACES.get(name, f"upstream '{name}'")
 
 
-def _hand(labels: Labels) -> str:
-    return " (the model had a hand in it: `flows.model.labels`)" if MODEL in labels.sources else ""
+def _model_hint(labels: Labels) -> str:
+    return " (the model took part in making it: `flows.model.labels`)" if MODEL in labels.sources else ""
 
 
 def key_of(name: str) -> str:
-    """Where in a configuration a place is."""
+    """The configuration key of a place."""
     return _KEYS.get(name, f"upstreams.{name}")
 
 
-_TOLD: Final = {MODEL: MODEL, FILES: FILES, FUNCTIONS: FUNCTIONS, UNKNOWN: "unknown origin"}
+_PLACES: Final = {MODEL: MODEL, FILES: FILES, FUNCTIONS: FUNCTIONS, UNKNOWN: "unknown origin"}
 _KEYS: Final = {MODEL: "flows.model", FILES: "flows.files"}

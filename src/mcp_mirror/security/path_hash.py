@@ -1,6 +1,6 @@
-"""Short keyed hashes that stand for memory paths where none may stand: in logs and in the audit log.
+"""Short keyed hashes that replace memory paths in logs and in the audit log.
 
-Who has the key can tell whether two lines are of one value, and nobody which value it is.
+With the key, a reader can tell whether two lines are about the same value, but not which value it is.
 """
 
 import hmac
@@ -18,24 +18,24 @@ _IN_TEXT: Final = (
     re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?P=quote)(?![A-Za-z0-9])", re.DOTALL),
     re.compile(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
 )
-"""A path in quotes goes as far as they do, another one to what ends a word."""
+"""A quoted path ends at its closing quote, any other path at the end of the word."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathHasher:
-    """Says paths in short."""
+    """Hashes memory paths with a key."""
 
     key: bytes = field(repr=False)
 
-    def of(self, path: str) -> str:
-        """What stands for a path: a hash of its base, and, for a path below it, one of the whole path behind that."""
+    def hash_path(self, path: str) -> str:
+        """The hash of a path's base and, for a path below the base, `/` and the hash of the whole path."""
         base, slash, _ = path.partition("/")
         return f"{self._hash(base)}/{self._hash(path)}" if slash else self._hash(base)
 
-    def hide(self, text: str) -> str:
-        """A text with what stands for them in the place of all memory paths."""
+    def replace_paths(self, text: str) -> str:
+        """Replace all memory paths in a text by their hashes."""
         for pattern in _IN_TEXT:
-            text = pattern.sub(lambda found: f"(path {self.of(found['path'])})", text)
+            text = pattern.sub(lambda found: f"(path {self.hash_path(found['path'])})", text)
         return text
 
     def _hash(self, text: str) -> str:

@@ -1,8 +1,8 @@
-"""What upstreams said of their tools when the operator looked last, and in what they differ from it now.
+"""Pinned tool definitions and instructions of upstreams, and their changes since the operator locked them.
 
-Pinned is all that an upstream sends of a tool, members that nobody knows included: a twin passes them on, and what a
-client makes of them is not known here. Its instructions are pinned too, which a model reads unasked. Prompts and
-resources are not: a person picks them, and what they hold comes when they are fetched. Pure.
+A pin covers the complete definition of a tool, unknown members included, because a twin passes them on to clients. It
+also covers an upstream's instructions, which models read. Prompts and resources are not pinned, because a person
+selects them. Pure.
 """
 
 import difflib
@@ -23,34 +23,34 @@ Definition = Mapping[str, Any]
 _FORMAT: Final = 1
 _NAME: Final = 160
 _NAMED: Final = 5
-"""Members of a definition that a sentence names."""
+"""Number of changed members that a sentence names."""
 _LINE: Final = 1 << 20
 _SHOWN: Final = 1 << 9
-"""Characters of a line that are shown."""
+"""Characters of a diff line that are shown."""
 _CONTEXT: Final = 1
 _INSTRUCTIONS: Final = "instructions"
 _TOO_DEEP: Final = "(nested too deep to be shown)"
-_ADVICE: Final = "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` takes it."
+_ADVICE: Final = "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` accepts it."
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool as it was."""
+    """The pinned definition of a tool."""
 
     sha256: str
-    """Of the definition's canonical form, hexadecimal."""
+    """The digest of the definition's canonical form, hexadecimal."""
     definition: dict[str, Any]
 
 
 class Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One upstream as it was."""
+    """The pins of an upstream."""
 
     instructions: str | None
     tools: dict[str, Pin]
-    """In the order in which it listed them."""
+    """In the order of the upstream's list."""
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All upstreams as they were."""
+    """The pins of all upstreams."""
 
     format: Literal[1]
     upstreams: dict[str, Pinned]
@@ -61,34 +61,35 @@ NO_LOCK: Final = Lock(_FORMAT, {})
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """What an upstream says otherwise than it was pinned: one tool, or its instructions."""
+    """A difference between a pin and the upstream: of one tool, or of the instructions."""
 
     upstream: str
     tool: str | None
-    """None: the upstream's instructions."""
+    """None for the upstream's instructions."""
     was: Definition | None
-    """None: it was not pinned."""
+    """The pinned definition; None if it was not pinned."""
     now: Definition | None
-    """None: it is there no more."""
+    """The present definition; None if it was removed."""
 
     @property
-    def what(self) -> str:
-        """Its name in a sentence."""
+    def subject(self) -> str:
+        """The changed object in a sentence."""
         if self.tool is None:
             return f"The instructions of upstream {self.upstream!r}"
         return f"Tool {as_json_string(self.tool, _NAME)} of upstream {self.upstream!r}"
 
     @property
-    def how(self) -> str:
-        """What is the matter with it, a predicate without a word of the upstream's."""
-        verb = "are" if self.tool is None else "is"
+    def predicate(self) -> str:
+        """The kind of the change in a sentence, without text of the upstream."""
         if self.was is None:
-            return f"{verb} not in the lock file"
-        return f"{verb} not as locked" if self.now is not None else f"{verb} there no more"
+            return f"{'are' if self.tool is None else 'is'} not in the lock file"
+        if self.now is None:
+            return f"{'were' if self.tool is None else 'was'} removed"
+        return f"{'are' if self.tool is None else 'is'} not as locked"
 
     @property
-    def where(self) -> str:
-        """The members that differ, in brackets; nothing where that says no more."""
+    def changed_members(self) -> str:
+        """The members that differ, in parentheses; empty for instructions and for new or removed tools."""
         if self.tool is None or self.was is None or self.now is None:
             return ""
         names = [as_json_string(name, _NAME) for name in _differing(self.was, self.now)]
@@ -96,65 +97,66 @@ class DefinitionChange:
         return f" ({', '.join(names[:_NAMED])}{more})"
 
     def lines(self) -> Iterator[str]:
-        """The difference, a line each, as a unified diff without its head; nothing invisible in it."""
-        told = difflib.unified_diff(_told(self.was), _told(self.now), n=_CONTEXT, lineterm="")
-        return (line[:_SHOWN] for line in islice(told, 2, None) if not line.startswith("@@ "))
+        """The lines of a unified diff without its header. Invisible characters are escaped."""
+        diff = difflib.unified_diff(_render(self.was), _render(self.now), n=_CONTEXT, lineterm="")
+        return (line[:_SHOWN] for line in islice(diff, 2, None) if not line.startswith("@@ "))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A change and what is done about it."""
+    """A change and its consequence."""
 
     change: DefinitionChange
     is_blocked: bool
-    """It is kept from clients; else told of alone."""
+    """The object is hidden from clients. Otherwise the change is only reported."""
 
     @property
     def sentence(self) -> str:
-        """For an operator."""
-        done = "quarantined" if self.is_blocked else "served all the same"
-        what, verb = self.change, "they are" if self.change.tool is None else "it is"
-        return f"{what.what} {what.how}{what.where}: {verb} {done}. {_ADVICE}"
+        """The finding for an operator."""
+        consequence = "quarantined" if self.is_blocked else "still served"
+        change, verb = self.change, "they are" if self.change.tool is None else "it is"
+        return f"{change.subject} {change.predicate}{change.changed_members}: {verb} {consequence}. {_ADVICE}"
 
     @property
     def refusal(self) -> str:
-        """For a model that calls the tool."""
-        return f"{self.change.what} {self.change.how}, so it is quarantined. Ask the operator to look at it: {_ADVICE}"
+        """The error for a model that calls the tool."""
+        change = self.change
+        return f"{change.subject} {change.predicate}, so it is quarantined. Ask the operator to review it: {_ADVICE}"
 
 
 def _differing(was: Definition, now: Definition) -> list[str]:
-    """The members that are not the same."""
+    """The names of the members that differ."""
     return [key for key in {**was, **now} if _form(was, key) != _form(now, key)]
 
 
 def _form(definition: Definition, key: str) -> str | None:
-    """A member's one text; of one that is nested too deep none that a pin can have."""
+    """A member's canonical text; a text that no pin can have if the member is nested too deep."""
     try:
         return canonical(definition[key]) if key in definition else None
     except RecursionError:
         return _TOO_DEEP
 
 
-def _told(definition: Definition | None) -> Sequence[str]:
-    """A definition in lines that a person reads: its texts keep their lines."""
+def _render(definition: Definition | None) -> Sequence[str]:
+    """The lines of a readable form of a definition: its texts keep their line breaks."""
     try:
-        return [] if definition is None else list(_tell("", definition, ""))
+        return [] if definition is None else list(_render_value("", definition, ""))
     except RecursionError:
         return [_TOO_DEEP]
 
 
-def _tell(begin: str, value: Any, margin: str) -> Iterator[str]:
+def _render_value(begin: str, value: Any, margin: str) -> Iterator[str]:
     inner = f"{margin}  "
     match value:
         case dict() if value:
             yield f"{margin}{begin}{{"
             for key in sorted(value):
-                yield from _tell(f"{as_json_string(key, _LINE)}: ", value[key], inner)
+                yield from _render_value(f"{as_json_string(key, _LINE)}: ", value[key], inner)
             yield f"{margin}}}"
         case list() if value:
             yield f"{margin}{begin}["
             for item in value:
-                yield from _tell("", item, inner)
+                yield from _render_value("", item, inner)
             yield f"{margin}]"
         case str() if "\n" in value:
             yield f"{margin}{begin}"
@@ -165,8 +167,8 @@ def _tell(begin: str, value: Any, margin: str) -> Iterator[str]:
             yield f"{margin}{begin}{json.dumps(value)}"
 
 
-def judge(lock: Lock, upstream: str, tool: str, definition: Definition) -> DefinitionChange | None:
-    """In what a tool differs from how it was pinned; None where in nothing."""
+def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -> DefinitionChange | None:
+    """The difference between a tool and its pin; None if there is none."""
     pinned = lock.upstreams.get(upstream)
     pin = pinned.tools.get(tool) if pinned else None
     if pin is None:
@@ -182,49 +184,46 @@ def _is_same(pin: Pin, definition: Definition) -> bool:
 
 
 def _sorted(definition: Definition) -> bytes:
-    """What is equal for most equal definitions, and never for others: it costs a small part of the digest."""
+    """A text that is equal for most equal definitions and never for others. Cheaper than the digest."""
     return msgspec.json.encode(definition, order="deterministic")
 
 
-def judge_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
-    """In what an upstream's instructions differ from how they were pinned; None where in nothing."""
+def compare_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
+    """The difference between an upstream's instructions and their pin; None if there is none."""
     pinned = lock.upstreams.get(upstream)
     was = pinned.instructions if pinned else None
     if (was or None) == (instructions or None):
         return None
-    return DefinitionChange(upstream, None, _said(was), _said(instructions))
-
-
-def _said(instructions: str | None) -> Definition | None:
-    return {_INSTRUCTIONS: instructions} if instructions else None
+    old, new = ({_INSTRUCTIONS: text} if text else None for text in (was, instructions))
+    return DefinitionChange(upstream, None, old, new)
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What is pinned, and what is done about what differs."""
+    """The pins of a configuration and the mode in which they are enforced."""
 
     lock: Lock = NO_LOCK
     mode: LockMode = "off"
 
     def mode_of(self, policy: UpstreamPolicy) -> LockMode:
-        """What is done where this upstream's tools differ; where nothing is locked, nothing."""
+        """The mode for an upstream; always off if the mode of the gateway is off."""
         return self.mode if self.mode == "off" else policy.lock or self.mode
 
-    def judge(self, policy: UpstreamPolicy, tool: str, definition: Definition) -> Finding | None:
-        """What there is to say of a tool; nothing where it is as it was pinned, or need not be."""
-        return self._finding(policy, lambda: judge(self.lock, policy.name, tool, definition))
+    def check_tool(self, policy: UpstreamPolicy, tool: str, definition: Definition) -> Finding | None:
+        """The finding about a tool; None if it matches its pin or is not enforced."""
+        return self._finding(policy, lambda: compare_tool(self.lock, policy.name, tool, definition))
 
-    def judge_instructions(self, policy: UpstreamPolicy, said: str | None) -> Finding | None:
-        """The same of what an upstream says of itself."""
-        return self._finding(policy, lambda: judge_instructions(self.lock, policy.name, said))
+    def check_instructions(self, policy: UpstreamPolicy, instructions: str | None) -> Finding | None:
+        """The finding about an upstream's instructions; None if they match their pin or are not enforced."""
+        return self._finding(policy, lambda: compare_instructions(self.lock, policy.name, instructions))
 
-    def _finding(self, policy: UpstreamPolicy, look: Callable[[], DefinitionChange | None]) -> Finding | None:
+    def _finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
         mode = self.mode_of(policy)
-        change = None if mode == "off" else look()
+        change = None if mode == "off" else compare()
         return Finding(change, mode == "block") if change else None
 
     def pinned_tools(self, policies: Iterable[UpstreamPolicy]) -> list[tuple[str, str]]:
-        """Upstream and name of every tool that is pinned and would be served, in a stable order."""
+        """Upstream and name of every pinned tool that the policy admits, in a stable order."""
         held = [one for one in policies if self.mode_of(one) != "off" and one.name in self.lock.upstreams]
         return [(one.name, tool) for one in held for tool in self.lock.upstreams[one.name].tools if one.admits(tool)]
 
@@ -235,13 +234,13 @@ NO_PINS: Final = Pins()
 def pin_upstream(
     policy: UpstreamPolicy, instructions: str | None, tools: Iterable[Definition], problems: list[str]
 ) -> Pinned:
-    """An upstream as it lists its tools now: those that are served, the first of each name.
+    """Pin the instructions and the served tools of an upstream; of tools with one name, the first.
 
     Args:
-        policy: Which are served.
-        instructions: What it says of itself.
-        tools: All that it lists.
-        problems: Told what cannot be pinned, a sentence each.
+        policy: Admits the tools that are served.
+        instructions: The instructions of the upstream.
+        tools: All tools that the upstream lists.
+        problems: Receives a sentence about each tool that cannot be pinned.
     """
     pins: dict[str, Pin] = {}
     for tool in tools:
@@ -260,12 +259,12 @@ def pin_upstream(
 
 
 def differences(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
-    """What one lock has otherwise than another."""
+    """The differences between two locks."""
     found: list[DefinitionChange | None] = []
     for name in {**was.upstreams, **now.upstreams}:
-        before, after = was.upstreams.get(name, _NOBODY), now.upstreams.get(name, _NOBODY)
-        found.append(judge_instructions(was, name, after.instructions))
-        found += [judge(was, name, tool, pin.definition) for tool, pin in after.tools.items()]
+        before, after = was.upstreams.get(name, _NO_TOOLS), now.upstreams.get(name, _NO_TOOLS)
+        found.append(compare_instructions(was, name, after.instructions))
+        found += [compare_tool(was, name, tool, pin.definition) for tool, pin in after.tools.items()]
         gone = before.tools.keys() - after.tools.keys()
         found += [
             DefinitionChange(name, tool, pin.definition, None) for tool, pin in before.tools.items() if tool in gone
@@ -273,19 +272,19 @@ def differences(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
     return tuple(change for change in found if change)
 
 
-_NOBODY: Final = Pinned(None, {})
+_NO_TOOLS: Final = Pinned(None, {})
 
 
 def write_lock(lock: Lock) -> str:
-    """A lock as the text of its file, ASCII alone: what is not seen cannot hide there."""
+    """The text of a lock file, in ASCII, so that invisible characters are escaped."""
     return f"{json.dumps(msgspec.to_builtins(lock), indent=1)}\n"
 
 
 def read_lock(text: str) -> Lock:
-    """The lock that was written.
+    """Parse the text of a lock file.
 
     Raises:
-        ValueError: It is none, or a definition in it was changed by hand; the message says which.
+        ValueError: The text is not a lock file, or a definition in it was edited; the message names the definition.
     """
     try:
         lock = msgspec.convert(json.loads(text), Lock)
@@ -295,6 +294,7 @@ def read_lock(text: str) -> Lock:
         for tool, pin in pinned.tools.items():
             if digest_of(pin.definition) != pin.sha256:
                 raise ValueError(
-                    f"tool {as_json_string(tool, _NAME)} of upstream {upstream!r} is not what its sha256 says"
+                    f"the definition of tool {as_json_string(tool, _NAME)} of upstream {upstream!r} does not match its "
+                    "sha256"
                 )
     return lock

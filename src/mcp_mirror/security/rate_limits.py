@@ -1,7 +1,7 @@
-"""Who may go on now, who waits, and who is turned away: calls at once and calls a minute, by whom or for what.
+"""Concurrency limits with fair queues, and rate limits with token buckets.
 
-Waiting is in turn: of several who want the same, each gets the next place once, whoever asks most. What is asked, and
-of whom, is not known here.
+Waiters are admitted round-robin by key (a principal), however many calls each key has in the queue. This module must
+not know tools, upstreams or protocols.
 """
 
 from collections import Counter, deque
@@ -16,14 +16,14 @@ from mcp_mirror.errors import BusyError
 
 _MINUTE: Final = 60.0
 _MANY: Final = 1000
-"""Meters past which those that nobody has used for a while are forgotten."""
+"""Token buckets above which the idle ones are removed."""
 _SOON: Final = 1.0
-"""Seconds after which a place may be free where that cannot be told."""
+"""Seconds after which to retry when the concurrency limit is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound, and what it is called in the configuration and in errors."""
+    """A limit with its name in the configuration."""
 
     name: str
     most: int
@@ -34,7 +34,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How many may wait, and for how long."""
+    """The limits of a waiting queue."""
 
     bound: Limit
     seconds: float
@@ -42,141 +42,139 @@ class Queue:
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """Somebody who waits."""
-
-    is_free: anyio.Event = field(default_factory=anyio.Event)
+    is_admitted: anyio.Event = field(default_factory=anyio.Event)
 
 
 class ConcurrencyLimiter:
-    """Lets so many in at once; the others wait in turn, and a bounded number of them."""
+    """A concurrency limit with a bounded, fair waiting queue."""
 
-    def __init__(self, bound: Limit, queue: Queue, what: str) -> None:
-        """Let nobody in yet.
+    def __init__(self, bound: Limit, queue: Queue, owner: str) -> None:
+        """Start without calls.
 
         Args:
-            bound: How many may be in.
-            queue: How many may wait.
-            what: Who turns those away that are too many, for a message: `Upstream 'x'`.
+            bound: The concurrency limit.
+            queue: The limits of the waiting queue.
+            owner: The limited object in error messages, such as `Upstream 'x'`.
         """
         self._bound = bound
         self._queue = queue
-        self._what = what
-        self._held = Counter[str]()
-        """Places by who has them."""
+        self._owner = owner
+        self._running = Counter[str]()
+        """Running calls by key."""
         self._waiting: dict[str, deque[_Waiter]] = {}
-        """By who waits, in the order in which they are let in."""
+        """Waiters by key, in the order of admission."""
         self._shares: dict[str, int] = {}
-        """How many places those who wait may have at once."""
+        """The concurrency limit of each waiting key."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is in and nobody waits."""
-        return not self._held and not self._waiting
+        """Whether no call runs or waits."""
+        return not self._running and not self._waiting
 
     @asynccontextmanager
-    async def entered(self, who: str, *, is_shared: bool = False) -> AsyncIterator[None]:
-        """While one is in.
+    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
+        """Hold one place.
 
         Args:
-            who: Who wants in.
-            is_shared: Others may want in too: this one gets half of the places at most, so that calls which take long,
-                such as those that wait for a person, never keep all others out.
+            key: The caller. Callers are admitted round-robin.
+            is_shared: Other callers may need places too, so this key gets at most half of them. Calls that take long,
+                such as those that wait for a person, then never block all other callers.
 
         Raises:
-            BusyError: Too many wait, or this one has waited too long.
+            BusyError: The queue is full, or this call has waited too long.
         """
         share = max(1, self._bound.most // 2) if is_shared else self._bound.most
-        if self._waiting.get(who) or not self._has_room(who, share):
-            await self._wait(who, share)
+        if self._waiting.get(key) or not self._has_room(key, share):
+            await self._wait(key, share)
         else:
-            self._held[who] += 1
+            self._running[key] += 1
         try:
             yield
         finally:
-            self._leave(who)
+            self._release(key)
 
-    def _has_room(self, who: str, share: int) -> bool:
-        return self._held.total() < self._bound.most and self._held[who] < share
+    def _has_room(self, key: str, share: int) -> bool:
+        return self._running.total() < self._bound.most and self._running[key] < share
 
-    async def _wait(self, who: str, share: int) -> None:
-        """Until there is a place, which is then taken."""
+    async def _wait(self, key: str, share: int) -> None:
+        """Wait in the queue until this call is admitted."""
         if sum(map(len, self._waiting.values())) >= self._queue.bound.most:
-            raise self._busy(f"{self._queue.bound} wait already")
-        place = _Waiter()
-        self._waiting.setdefault(who, deque()).append(place)
-        self._shares[who] = share
+            raise self._busy(f"{self._queue.bound} calls wait already")
+        waiter = _Waiter()
+        self._waiting.setdefault(key, deque()).append(waiter)
+        self._shares[key] = share
         try:
             with anyio.move_on_after(self._queue.seconds):
-                await place.is_free.wait()
+                await waiter.is_admitted.wait()
         except BaseException:
-            self._give_up(who, place)
+            self._withdraw(key, waiter)
             raise
-        if not place.is_free.is_set():
-            self._give_up(who, place)
-            raise self._busy(f"no place has become free for {self._queue.seconds:g} s (`limits.queue_timeout`)")
+        if not waiter.is_admitted.is_set():
+            self._withdraw(key, waiter)
+            raise self._busy(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
 
-    def _give_up(self, who: str, place: _Waiter) -> None:
-        if place.is_free.is_set():  # a place was given that nobody takes
-            self._leave(who)
+    def _withdraw(self, key: str, waiter: _Waiter) -> None:
+        if waiter.is_admitted.is_set():  # admitted while it was cancelled
+            self._release(key)
             return
-        self._waiting[who].remove(place)
-        if not self._waiting[who]:
-            del self._waiting[who], self._shares[who]
+        self._waiting[key].remove(waiter)
+        if not self._waiting[key]:
+            del self._waiting[key], self._shares[key]
 
-    def _leave(self, who: str) -> None:
-        """Whose turn it is gets the place; who has got one stands last again."""
-        self._held[who] -= 1
-        if not self._held[who]:
-            del self._held[who]
+    def _release(self, key: str) -> None:
+        """Free a place and admit the next waiter, round-robin by key."""
+        self._running[key] -= 1
+        if not self._running[key]:
+            del self._running[key]
         for following in tuple(self._waiting):
             if not self._has_room(following, self._shares[following]):
                 continue
-            places = self._waiting.pop(following)
-            self._held[following] += 1
-            places.popleft().is_free.set()
-            if places:
-                self._waiting[following] = places
+            waiters = self._waiting.pop(following)
+            self._running[following] += 1
+            waiters.popleft().is_admitted.set()
+            if waiters:
+                self._waiting[following] = waiters
             else:
                 del self._shares[following]
 
-    def _busy(self, why: str) -> BusyError:
-        calls = "calls" if self._held.total() >= self._bound.most else "calls, of which one client gets half,"
-        return BusyError(f"{self._what} is busy: {self._bound} {calls} are under way, and {why}.", _SOON)
+    def _busy(self, reason: str) -> BusyError:
+        calls = "calls" if self._running.total() >= self._bound.most else "calls, of which one client gets half,"
+        return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 
 
 class TokenBucket:
-    """Lets so many through a minute: as many at once as a minute's, then each as its time comes."""
+    """A rate limit per minute. A minute's worth of calls may come at once."""
 
-    def __init__(self, bound: Limit, what: str, clock: Callable[[], float]) -> None:
-        """Let through a minute's worth at first.
+    def __init__(self, bound: Limit, owner: str, clock: Callable[[], float]) -> None:
+        """Start with a full bucket.
 
         Args:
-            bound: How many a minute.
-            what: Who is told of.
-            clock: Seconds that only grow.
+            bound: The rate limit in calls per minute.
+            owner: The limited object in error messages.
+            clock: Monotonic seconds.
         """
         self._bound = bound
-        self._what = what
+        self._owner = owner
         self._clock = clock
         self._left = float(bound.most)
         self._seen = clock()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it would let through as many as a new one."""
+        """Whether the bucket is full."""
         self._refill()
         return self._left >= self._bound.most
 
-    def pass_one(self) -> None:
-        """Let one through.
+    def take(self) -> None:
+        """Take one token.
 
         Raises:
-            BusyError: There were too many.
+            BusyError: The bucket is empty.
         """
         self._refill()
         if self._left < 1:
             seconds = (1 - self._left) * _MINUTE / self._bound.most
-            raise BusyError(f"{self._what} has had {self._bound} calls in a minute.", seconds)
+            raise BusyError(f"{self._owner} has had {self._bound} calls in a minute.", seconds)
         self._left -= 1
 
     def _refill(self) -> None:
@@ -186,47 +184,47 @@ class TokenBucket:
 
 
 class PerKeyLimiter:
-    """One door, and one meter where there is a rate, for each of many: principals, or the one upstream."""
+    """A concurrency limit and an optional rate limit for each of many owners: principals or upstreams."""
 
     def __init__(self, bound: Limit, rate: Limit | None, queue: Queue, clock: Callable[[], float]) -> None:
         self._bound = bound
         self._rate = rate
         self._queue = queue
         self._clock = clock
-        self._doors: dict[str, ConcurrencyLimiter] = {}
-        self._meters: dict[str, TokenBucket] = {}
+        self._limiters: dict[str, ConcurrencyLimiter] = {}
+        self._buckets: dict[str, TokenBucket] = {}
 
     def __len__(self) -> int:
-        """How many are remembered."""
-        return len(self._doors.keys() | self._meters.keys())
+        """The number of owners with running or recent calls."""
+        return len(self._limiters.keys() | self._buckets.keys())
 
     @asynccontextmanager
-    async def admitted(self, to: str, who: str, what: str, *, is_shared: bool = False) -> AsyncIterator[None]:
-        """While a call of somebody's is under way.
+    async def acquire(self, owner: str, key: str, title: str, *, is_shared: bool = False) -> AsyncIterator[None]:
+        """Hold one place of an owner.
 
         Args:
-            to: Whose door it is.
-            who: Who wants in; several share a door fairly.
-            what: What the door's owner is called in an error.
-            is_shared: See `ConcurrencyLimiter.entered`.
+            owner: The owner of the limits.
+            key: The caller. Several callers share the places of an owner fairly.
+            title: The owner in error messages.
+            is_shared: See `ConcurrencyLimiter.acquire`.
 
         Raises:
-            BusyError: It cannot be let in.
+            BusyError: A limit is reached.
         """
         if self._rate is not None:
             self._sweep()
-            self._meters.setdefault(to, TokenBucket(self._rate, what, self._clock)).pass_one()
-        limiter = self._doors.setdefault(to, ConcurrencyLimiter(self._bound, self._queue, what))
+            self._buckets.setdefault(owner, TokenBucket(self._rate, title, self._clock)).take()
+        limiter = self._limiters.setdefault(owner, ConcurrencyLimiter(self._bound, self._queue, title))
         try:
-            async with limiter.entered(who, is_shared=is_shared):
+            async with limiter.acquire(key, is_shared=is_shared):
                 yield
         finally:
-            if limiter.is_idle and self._doors.get(to) is limiter:
-                del self._doors[to]
+            if limiter.is_idle and self._limiters.get(owner) is limiter:
+                del self._limiters[owner]
 
     def _sweep(self) -> None:
-        """Forget those who have not called for a minute, as soon as there are many."""
-        if len(self._meters) < _MANY:
+        """Remove full buckets if there are many."""
+        if len(self._buckets) < _MANY:
             return
-        for name in [name for name, bucket in self._meters.items() if bucket.is_idle]:
-            del self._meters[name]
+        for name in [name for name, bucket in self._buckets.items() if bucket.is_idle]:
+            del self._buckets[name]

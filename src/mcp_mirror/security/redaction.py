@@ -1,7 +1,7 @@
-"""Takes the secrets that an upstream was given out of what is said about it.
+"""Redacts the secrets of an upstream in messages about it.
 
-A server that fails likes to quote its environment, its arguments or its URL. Which of them are secret is not known,
-so all that could be one is taken for one.
+A failing server often quotes its environment, its arguments or its URL. The gateway cannot know which values are
+secret, so it redacts every value that may be one.
 """
 
 import json
@@ -15,24 +15,24 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 from mcp_mirror.settings.policies import HttpEndpoint, LocalEndpoint, StdioEndpoint
 
 HIDDEN: Final = "***"
-"""Stands for a secret."""
+"""The replacement of a secret."""
 _SHORTEST: Final = 4
-"""Characters: `1`, `yes` and `on` hide nothing."""
+"""Characters of the shortest redacted value, so that `1`, `yes` and `on` stay."""
 _SHORTEST_PART: Final = 8
-"""Characters of a part of a value that may be a secret of its own, such as the token behind `Bearer`."""
+"""Characters of the shortest part of a value that is redacted by itself, such as the token after `Bearer`."""
 _LEARNED: Final = 32
-"""Secrets that were learned and are hidden still."""
-MOST_QUOTED: Final = 1 << 18
+"""Number of learned secrets that are redacted, the latest ones."""
+MAX_QUOTED: Final = 1 << 18
 """Characters of a server's message that are passed on. A transport that shortens messages keeps more."""
 _OMITTED: Final = "\n...\n"
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
 _KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
-"""A segment of a URL's path that may be a key, as some hosts hand them out."""
+"""A segment of a URL's path that may be an API key."""
 
 
 class Redactor:
-    """Hides the secrets of one upstream."""
+    """Redacts the secrets of one upstream."""
 
     def __init__(self, endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> None:
         self._learned: deque[str] = deque(maxlen=_LEARNED)
@@ -40,7 +40,7 @@ class Redactor:
         self._compile()
 
     def learn(self, secret: str) -> None:
-        """Hide this too: a token that was had meanwhile. Of very many, those that came last are hidden."""
+        """Redact another secret, such as a new token. Only the latest learned secrets are redacted."""
         if secret not in self._learned:
             self._learned.append(secret)
             self._compile()
@@ -51,43 +51,43 @@ class Redactor:
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
         self.longest = max(map(len, forms), default=0)
-        """Characters of the longest text that is hidden."""
+        """Characters of the longest redacted text."""
 
     def clean(self, text: str) -> str:
-        """The text with three stars for each secret in it, however it is quoted."""
+        """Redact each secret in a text, in any quoted form."""
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
     def clean_tree(self, value: Any) -> Any:
-        """A JSON value, each text in it cleaned."""
+        """Redact each text of a JSON value."""
         if isinstance(value, str):
             return self.clean(value)
         if isinstance(value, list):
             return [self.clean_tree(part) for part in value]
         return {key: self.clean_tree(part) for key, part in value.items()} if isinstance(value, dict) else value
 
-    def quote(self, message: str, most: int = MOST_QUOTED) -> str:
-        """A server's message without the secrets in it; of a longer one the beginning and the end.
+    def quote(self, message: str, most: int = MAX_QUOTED) -> str:
+        """Redact a server's message, and shorten it to its beginning and end if it is long.
 
         Args:
-            message: What it wrote.
-            most: Characters.
+            message: The message.
+            most: Characters of the result.
         """
         if len(message) <= most:
             return self.clean(message)
-        raw = most // 2 + self.longest  # what is cut off again may be a part of a secret
+        raw = most // 2 + self.longest  # the extra characters may be a part of a secret and are cut off
         head, tail = self.clean(message[:raw]), self.clean(message[-raw:])
         return f"{head[: len(head) - self.longest]}{_OMITTED}{tail[self.longest :]}"
 
 
 def forms_of(secret: str) -> Iterator[str]:
-    """A secret as programs print it."""
+    """The forms in which programs print a secret."""
     for part in (secret, *secret.splitlines()):
         yield from (part, part.strip(), repr(part)[1:-1], quote(part), quote(part, safe=""), quote_plus(part))
         yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
 
 
 def secrets_of(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
-    """All that may be one of what an upstream is given."""
+    """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
         yield from endpoint.env.values()
         yield from _of_arguments(endpoint.args)
@@ -101,7 +101,7 @@ def secrets_of(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterat
 
 
 def _of_arguments(args: Iterable[str]) -> Iterator[str]:
-    """All but flags, paths and the first word, which names the program to run."""
+    """All arguments except flags, paths and the first word, which names the program."""
     named = False
     for argument in args:
         flag, equals, value = argument.partition("=")

@@ -1,8 +1,7 @@
-"""Where connections may lead: public addresses, and the private ones that the configuration names.
+"""The SSRF guard: connections only to public addresses and to private addresses that the configuration names.
 
-What counts is the address that a connection is made to, looked up once and used as it was checked: a name whose address
-changes in between changes nothing. A name that only looks public leads nowhere private, nor does one that a server has
-sent us to.
+The guard checks the address of each connection. A host name is resolved once, and the connection uses the checked
+address, so DNS rebinding has no effect. The check also applies to hosts of redirects and of server metadata.
 """
 
 import socket
@@ -17,54 +16,54 @@ import httpx2
 
 from mcp_mirror.settings.access import is_loopback, is_public, names_itself
 
-PRIVATE: Final = "its name leads to a private address that the configuration does not name"
+PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEAD_START: Final = 0.25
-"""Seconds."""
+"""Seconds after which the next address of a host is tried in parallel."""
 _POOLED: Final = 20
-"""Connections that are kept open though nothing is asked."""
+"""Idle connections that are kept open."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """Which hosts may have private addresses."""
+    """The hosts that may have private addresses."""
 
     named: frozenset[str] = frozenset()
-    """Hosts that the configuration itself names."""
+    """Hosts that the configuration names."""
     everywhere: bool = False
-    """All may."""
+    """All hosts may have private addresses."""
 
     @classmethod
     def of(cls, *urls: str | None, everywhere: bool = False) -> "AddressPolicy":
-        """Where these URLs of the configuration's let us go."""
+        """The policy for the hosts of these configured URLs."""
         hosts = [httpx2.URL(url).host.lower() for url in urls if url]
         named = frozenset(host for host in hosts if names_itself(host))
         return cls(named | (_LOOPBACK if any(map(is_loopback, named)) else frozenset()), everywhere)
 
     def admits(self, host: str, address: str) -> bool:
-        """Whether a connection for a host may be made to an address."""
+        """Whether a connection to a host may use an address."""
         return self.everywhere or host.lower() in self.named or is_public(address)
 
 
 class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
-    """Makes connections to where they may lead."""
+    """Opens only connections that the address policy admits."""
 
-    def __init__(self, reach: AddressPolicy) -> None:
-        self._reach = reach
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
         self._inner = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109  # the base class's word
+        timeout: float | None = None,  # noqa: ASYNC109  # the signature of the base class
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to the first of a host's addresses that answers.
+        """Connect to the first admitted address of a host that accepts.
 
         Raises:
-            httpcore2.ConnectError: None does, or it may not lead there.
+            httpcore2.ConnectError: No address accepts or is admitted.
         """
         try:
             with anyio.fail_after(timeout):
@@ -79,7 +78,7 @@ class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
             found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise httpcore2.ConnectError(error.strerror or "the host has no address") from None
-        addresses = [one for one in dict.fromkeys(str(one[4][0]) for one in found) if self._reach.admits(host, one)]
+        addresses = [one for one in dict.fromkeys(str(one[4][0]) for one in found) if self._policy.admits(host, one)]
         if not addresses:
             raise httpcore2.ConnectError(PRIVATE)
         return await _first(
@@ -87,12 +86,12 @@ class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
         )
 
     async def connect_unix_socket(self, *_args: Any, **_keys: Any) -> httpcore2.AsyncNetworkStream:
-        """Nothing of ours is reached so.
+        """Refuse Unix sockets.
 
         Raises:
             httpcore2.ConnectError: Always.
         """
-        raise httpcore2.ConnectError("no URL leads to a socket of this machine")
+        raise httpcore2.ConnectError("URLs of Unix sockets are not supported")
 
     async def sleep(self, seconds: float) -> None:
         """Wait between two attempts."""
@@ -102,7 +101,7 @@ class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
 async def _first(
     connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]], addresses: Iterable[str]
 ) -> httpcore2.AsyncNetworkStream:
-    """The first connection of those to a host's addresses, which are tried one soon after another (RFC 8305)."""
+    """Try addresses one soon after another (RFC 8305) and return the first connection."""
     made: list[httpcore2.AsyncNetworkStream] = []
     failures: list[httpcore2.ConnectError] = []
 
@@ -129,14 +128,14 @@ async def _first(
 
 
 class SSRFGuardTransport(httpx2.AsyncHTTPTransport):
-    """HTTP to where connections may lead; no proxy of the environment's is asked."""
+    """An HTTP transport with the SSRF guard, which ignores proxies of the environment."""
 
-    def __init__(self, reach: AddressPolicy) -> None:
+    def __init__(self, policy: AddressPolicy) -> None:
         context: ssl.SSLContext = httpx2.create_ssl_context()
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
             max_connections=None,
             max_keepalive_connections=_POOLED,
             keepalive_expiry=httpx2.Limits().keepalive_expiry,
-            network_backend=SSRFGuardBackend(reach),
+            network_backend=SSRFGuardBackend(policy),
         )

@@ -225,7 +225,7 @@ class ChangeNotifier:
 
     def _judge_instructions(self) -> list[Finding]:
         """Return the upstreams whose instructions differ from the pinned ones."""
-        judge = self._state.pins.judge_instructions
+        judge = self._state.pins.check_instructions
         found = [judge(one.policy, one.listing.instructions) for one in self._upstreams if one.listing]
         return [finding for finding in found if finding]
 

@@ -291,7 +291,7 @@ class Handlers:
                 who = self.sessions.namespace_of(context)
                 if method in _UNLIMITED:
                     return await handler(context, params)
-                async with self.admission.admitted(who, who, "This client"):
+                async with self.admission.acquire(who, who, "This client"):
                     return await handler(context, params)
             except BusyError as error:
                 self.gateway.audit.write(AuditRecord("refusal", who, method, RefusalReason.BUSY))

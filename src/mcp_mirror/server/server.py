@@ -205,7 +205,7 @@ def _introduce(upstream: Upstream, pins: Pins) -> str:
     if state != "ready":
         return f"Server {name} is {state}; its tools cannot be called now."
     said = (upstream.listing.instructions or "").strip() if upstream.listing else ""
-    finding = pins.judge_instructions(upstream.policy, upstream.listing.instructions if upstream.listing else None)
+    finding = pins.check_instructions(upstream.policy, upstream.listing.instructions if upstream.listing else None)
     if (finding and finding.is_blocked) or not upstream.policy.preview:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What every store does. Nothing above a store knows which one it is."""
+"""The interface of all stores. Callers of a store must not depend on its kind."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
@@ -10,7 +10,7 @@ Reason = Literal["expired", "evicted"]
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What is left of a value that is gone, for a while."""
+    """The remaining description of a removed value, kept for a limited time."""
 
     descriptor: Descriptor
     reason: Reason
@@ -19,88 +19,87 @@ class Tombstone:
 
 
 class Store(Protocol):
-    """Keeps immutable values by namespace and base.
+    """Stores immutable values by namespace and base.
 
-    A namespace sees its own values alone: another's, a swept and a never stored base are all None. Reads are of
-    byte ranges, so one key of a large value costs that key. Every use of a value puts its expiry off. What was read
-    stays readable whatever becomes of the value meanwhile.
+    A namespace sees only its own values: foreign, removed and unknown bases all return None. Reads are of byte ranges,
+    so reading one key of a large value costs only that key. Every use of a value extends its expiry. Bytes that were
+    read stay readable after the value is removed.
 
-    A store is an async context manager: entered before its first use, left when nobody uses it any more.
+    A store is an async context manager: enter it before its first use, and leave it after its last.
     """
 
     async def __aenter__(self) -> Self:
-        """Open it.
+        """Open the store.
 
         Raises:
-            StoreError: It cannot be used.
+            StoreError: The store cannot be used.
         """
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the store."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Keep a value; when this returns, it is kept.
+        """Store a value durably.
 
         Args:
-            namespace: Whose value it is.
-            descriptor: What is known about it.
-            blob: Its bytes.
-            file: Where the same bytes are in a file of ours that nobody writes to any more; it may be linked instead of
-                written anew.
+            namespace: The owner of the value.
+            descriptor: The description of the value.
+            blob: The bytes of the value.
+            file: An immutable file of the gateway with the same bytes. The store may link it instead of copying.
 
         Raises:
-            StoreError: The store is full or failed; nothing was kept.
+            StoreError: The store is full or failed; the value was not stored.
         """
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """What is known about a value, without reading it."""
+        """The descriptor or tombstone of a value, without reading the value."""
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes of a value or of a range of it; None where there is none any more."""
+        """The bytes of a value or of a range of it; None if the value does not exist."""
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """Where the value is in a file; None where it is in none."""
+        """The file span of a value; None if the value is not in a file."""
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Forget a value at once; False where there was none."""
+        """Remove a value without a tombstone. Returns False if it does not exist."""
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of what is kept, the newest first. Only the values on the page are read.
+        """A page of the stored values, newest first. Only the descriptors on the page are read.
 
         Args:
-            namespace: Whose values.
-            after: The base of the last value on the page before; None for the first page.
+            namespace: The owner of the values.
+            after: The base of the last value of the previous page; None for the first page.
             label: Only values whose bases begin with this tool label; empty for all.
-            limit: Values on the page; None for all.
+            limit: The size of the page; None for all values.
 
         Raises:
-            LookupError: Nothing is kept under `after`.
+            LookupError: `after` does not exist.
         """
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases of a namespace that stand next to a text in alphabetical order, at most `limit` on each side."""
+        """The bases of a namespace next to a text in alphabetical order, at most `limit` on each side."""
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of what was made last, the newest first; nothing else is read of the values."""
+        """The bases of the newest values, newest first, without reading their descriptors."""
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, from sums that the store keeps, and the tokens that were counted."""
+        """The number and bytes of the stored values, and the counted tokens."""
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Count tokens, beside those that are; they outlive what the values do, but need not be on the disk yet.
+        """Add to the counted tokens. They are kept when values expire, but need not be on the disk on return.
 
         Raises:
-            StoreError: They could not be counted; where an answer was lost on its way, they are all the same.
+            StoreError: The tokens were not counted, or the store's confirmation was lost.
         """
 
     async def namespaces(self) -> frozenset[str]:
-        """Whose values it keeps or tokens it has counted."""
+        """The namespaces with stored values or counted tokens."""
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels with which bases begin.
 
         Args:
-            namespace: Whose values; None: all that is kept or remembered, whoever owns it.
+            namespace: The owner of the values; None for values and tombstones of all namespaces.
         """

@@ -1,14 +1,14 @@
-"""Values and what is known about them, encrypted at rest: AES-256-GCM, bound to whose they are and to their base.
+"""Encryption of values and descriptors at rest: AES-256-GCM, bound to the namespace and the base.
 
-Each value has a key of its own, which HKDF-SHA256 (RFC 5869) makes of one of the user's and of 32 random bytes, so that
-no nonce is ever used twice under one key. Its record begins with a head that is in clear:
+Each value has its own key. HKDF-SHA256 (RFC 5869) derives it from a configured key and 32 random bytes, so that a nonce
+is never used twice with one key. The record of a value begins with a head in clear:
 
-    magic (1)   which of the user's keys (8)   random bytes (32)   | the record, its tag (16)
+    magic (1)   id of the configured key (8)   random bytes (32)   | encrypted record, its tag (16)
 
-and its bytes are sealed in chunks of 64 KiB, each with a tag of its own, so that a range costs the chunks that it is
-in. A nonce is the number of the chunk, and the largest there is for the record. Authenticated with each are the
-namespace, the base, and for a chunk the size of the whole: what was moved, cut, put in another order, or is another's
-does not open. That an older copy of the very same value is put back, or that one is removed, is not noticed.
+The bytes of the value are encrypted in chunks of 64 KiB, each with its own tag, so that reading a range costs only its
+chunks. The nonce of a chunk is its number; the nonce of the record is the largest one. The namespace, the base and, for
+chunks, the size of the value are authenticated too, so that moved, truncated, reordered or foreign chunks fail.
+Replacing a value by an older copy of the same value, and removing a value, are not detected.
 """
 
 import base64
@@ -33,104 +33,104 @@ from mcp_mirror.types import Buffer, Segments, Span
 _logger = logging.getLogger(__name__)
 
 CHUNK: Final = 64 << 10
-"""Bytes of a value that are sealed together."""
+"""Bytes of a value that are encrypted together."""
 TAG: Final = 16
 SEALED_CHUNK: Final = CHUNK + TAG
 
 MAGIC: Final = b"\xc1"
-"""With what no record in clear begins: MessagePack leaves this byte unused."""
+"""The first byte of an encrypted record. MessagePack does not use it, so no record in clear begins with it."""
 _KEY: Final = 32
 _ID: Final = 8
 _SALT: Final = 32
 HEAD: Final = len(MAGIC) + _ID + _SALT
-"""Bytes of a record that tell how it and its value are opened."""
+"""Bytes of a record with the parameters for decryption."""
 _NONCE: Final = 12
 _OF_RECORD: Final = b"\xff" * _NONCE
 _CONTEXT: Final = struct.Struct(">QQ")
 _SIZE: Final = struct.Struct(">Q")
 
 _UNKNOWN: Final = (
-    "A stored value is encrypted with a key that is not in `store.encryption.keys`. The operator adds that key again, "
-    "last in the list."
+    "A stored value is encrypted with a key that is not in `store.encryption.keys`. Ask the operator to add that key "
+    "at the end of the list."
 )
 CHANGED: Final = (
-    "A stored value is not what was stored under its path: it was changed or moved, and is not given out. Call the "
-    "tool that made it again."
+    "A stored value was changed or moved outside the gateway and cannot be decrypted. Call the tool that created it "
+    "again."
 )
 _CLEAR: Final = (
-    "A stored value is not encrypted, and `store.encryption.clear` is refuse. Call the tool that made it again."
+    "A stored value is not encrypted, and `store.encryption.clear` is refuse. Call the tool that created it again."
 )
 
 
 class UnknownKeyError(StoreError):
-    """What is sealed with a key that we do not have: it is there, and could be read with that key."""
+    """A value is encrypted with a key that is not configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Seals and opens one value and the record of it."""
+    """Encrypts and decrypts one value and its record."""
 
     head: bytes
     _aead: AESGCM = field(repr=False)
-    _whose: bytes
-    """Namespace and base, so that no two read alike."""
+    _identity: bytes
+    """Namespace and base, in an unambiguous encoding."""
 
     def seal_record(self, record: bytes) -> bytes:
-        """What is known about the value; once alone."""
-        return self.head + self._aead.encrypt(_OF_RECORD, record, self.head + self._whose)
+        """Encrypt the record. Call it only once."""
+        return self.head + self._aead.encrypt(_OF_RECORD, record, self.head + self._identity)
 
     def open_record(self, sealed: bytes) -> bytes:
-        """The record.
+        """Decrypt the record.
 
         Raises:
-            StoreError: It was changed, or is another value's.
+            StoreError: The record was changed or belongs to another value.
         """
-        return self._opened(_OF_RECORD, memoryview(sealed)[HEAD:], self.head + self._whose)
+        return self._decrypt(_OF_RECORD, memoryview(sealed)[HEAD:], self.head + self._identity)
 
     def seal(self, blob: Segments, size: int, first: int = 0) -> Iterator[bytes]:
-        """A value chunk by chunk; once alone.
+        """Encrypt a value chunk by chunk. Call it only once for each chunk.
 
         Args:
-            blob: Its bytes, or some of them that begin with a chunk.
-            size: Bytes of all of it.
+            blob: The bytes of the value, or a part that begins at a chunk.
+            size: The size of the whole value in bytes.
             first: The number of the first chunk.
         """
-        whole = self._of_chunks(size)
+        whole = self._chunk_context(size)
         for number, chunk in enumerate(cut(blob, CHUNK), first):
             yield self._aead.encrypt(_nonce(number), chunk, whole)
 
-    def opening(self, size: int, span: Span) -> "RangeReader":
-        """For the chunks that a range is in, of a value of `size` bytes."""
+    def range_reader(self, size: int, span: Span) -> "RangeReader":
+        """A reader for the chunks of a range of a value of `size` bytes."""
         return RangeReader(self, size, span)
 
     def open_chunk(self, number: int, sealed: memoryview, size: int) -> bytes:
-        """One chunk of a value of `size` bytes.
+        """Decrypt one chunk of a value of `size` bytes.
 
         Raises:
-            StoreError: It was changed, or is not this one.
+            StoreError: The chunk was changed, or is not the one with this number.
         """
-        return self._opened(_nonce(number), sealed, self._of_chunks(size))
+        return self._decrypt(_nonce(number), sealed, self._chunk_context(size))
 
-    def _opened(self, nonce: bytes, sealed: memoryview, bound: bytes) -> bytes:
+    def _decrypt(self, nonce: bytes, sealed: memoryview, context: bytes) -> bytes:
         try:
-            return self._aead.decrypt(nonce, sealed, bound)
+            return self._aead.decrypt(nonce, sealed, context)
         except InvalidTag:
             raise StoreError(CHANGED) from None
 
-    def _of_chunks(self, size: int) -> bytes:
-        return self._whose + _SIZE.pack(size)
+    def _chunk_context(self, size: int) -> bytes:
+        return self._identity + _SIZE.pack(size)
 
 
 class RangeReader:
-    """A range of a value, put together of its chunks in their order."""
+    """Assembles a range of a value from its encrypted chunks."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
-        """Nothing is there yet.
+        """Start without chunks.
 
         Args:
-            envelope: The value's.
-            size: Bytes of all of it.
-            span: Which; within the value.
+            envelope: The envelope of the value.
+            size: The size of the whole value in bytes.
+            span: The range, within the value.
         """
         first, last = chunks_of(span)
         self._envelope, self._size, self._number, self._at = envelope, size, first, 0
@@ -138,10 +138,10 @@ class RangeReader:
         self._room = bytearray(min(last * CHUNK, size) - first * CHUNK)
 
     def add(self, sealed: Buffer) -> None:
-        """The next chunks, whole ones.
+        """Decrypt and append the next complete chunks.
 
         Raises:
-            StoreError: They were changed, or are not of this value or not the next.
+            StoreError: The chunks were changed, or are not the next chunks of this value.
         """
         view = memoryview(sealed)
         for begin in range(0, len(view), SEALED_CHUNK):
@@ -150,7 +150,7 @@ class RangeReader:
             self._number, self._at = self._number + 1, self._at + len(chunk)
 
     def take(self) -> Buffer:
-        """The range.
+        """Return the range.
 
         Raises:
             StoreError: Chunks are missing.
@@ -161,33 +161,33 @@ class RangeReader:
 
 
 class Encryptor:
-    """The user's keys. Without any, what is in clear passes, and what is sealed is refused."""
+    """Creates envelopes with the configured keys. Without keys, only values in clear can be read."""
 
     def __init__(self, policy: EncryptionPolicy | None = None) -> None:
         self._masters = {key_id(key): key for key in map(_master, policy.keys)} if policy else {}
         self.seals: Final = bool(policy and policy.enabled)
-        """Whether what is new is sealed."""
+        """Whether new values are encrypted."""
         self._admits_clear = not policy or policy.clear == "read"
         self._reported: set[str] = set()
 
     @property
     def key_ids(self) -> frozenset[bytes]:
-        """The keys that there are."""
+        """The ids of the configured keys."""
         return frozenset(self._masters)
 
-    def new(self, namespace: str, base: str) -> Envelope | None:
-        """For a value that is to be kept; None where it stays in clear."""
+    def new_envelope(self, namespace: str, base: str) -> Envelope | None:
+        """The envelope for a new value; None if new values stay in clear."""
         if not self.seals:
             return None
         head = MAGIC + next(iter(self._masters)) + secrets.token_bytes(_SALT)
         return self._envelope(head, namespace, base)
 
-    def of(self, namespace: str, base: str, record: bytes) -> Envelope | None:
-        """For a value that was kept, by its record or the head of that; None where it is in clear.
+    def envelope_of(self, namespace: str, base: str, record: bytes) -> Envelope | None:
+        """The envelope of a stored value, from its record or the record's head; None if the value is in clear.
 
         Raises:
-            UnknownKeyError: It is sealed with a key that there is not.
-            StoreError: It is in clear, and that is refused; or is no record.
+            UnknownKeyError: The key of the value is not configured.
+            StoreError: The value is in clear and that is refused, or its record is malformed.
         """
         if not record.startswith(MAGIC):
             if not self._admits_clear:
@@ -198,19 +198,19 @@ class Encryptor:
         return self._envelope(bytes(record[:HEAD]), namespace, base)
 
     def open_record(self, namespace: str, base: str, record: bytes) -> bytes:
-        """A record, sealed or in clear.
+        """Decrypt a record, or return a record in clear.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The record cannot be decrypted.
         """
-        envelope = self.of(namespace, base, record)
+        envelope = self.envelope_of(namespace, base, record)
         return envelope.open_record(record) if envelope else record
 
     def report(self, error: StoreError) -> None:
-        """Tell the log that values are passed over which cannot be opened: once for each reason."""
+        """Log that unreadable values are skipped, once for each reason."""
         if str(error) not in self._reported:
             self._reported.add(str(error))
-            _logger.warning("Values are passed over. %s", error)
+            _logger.warning("Unreadable values are skipped. %s", error)
 
     def _envelope(self, head: bytes, namespace: str, base: str) -> Envelope:
         master = self._masters.get(head[len(MAGIC) : len(MAGIC) + _ID])
@@ -222,12 +222,12 @@ class Encryptor:
 
 
 def chunks_of(span: Span) -> tuple[int, int]:
-    """The numbers of the chunks that a range is in, the last one excluded; none of an empty one."""
+    """The first number of a range's chunks and the number after the last; (0, 0) for an empty range."""
     return (span.start // CHUNK, -(-span.stop // CHUNK)) if span.length else (0, 0)
 
 
 def within(size: int, span: Span | None) -> Span:
-    """The part of a range that a value of `size` bytes has; all of the value for None."""
+    """The part of a range within a value of `size` bytes; the whole value for None."""
     if span is None:
         return Span(0, size)
     start = min(span.start, size)
@@ -235,23 +235,23 @@ def within(size: int, span: Span | None) -> Span:
 
 
 def sealed_span(size: int, span: Span) -> Span:
-    """Where the chunks of a range are in all that is sealed of a value of `size` bytes."""
+    """The span of a range's chunks in the encrypted bytes of a value of `size` bytes."""
     first, last = chunks_of(span)
     return Span(first * SEALED_CHUNK, min(last * SEALED_CHUNK, sealed_size(size)) - first * SEALED_CHUNK)
 
 
 def sealed_size(size: int) -> int:
-    """Bytes that a value takes when it is sealed."""
+    """The encrypted size of a value."""
     return size + -(-size // CHUNK) * TAG
 
 
 def key_id(key: bytes) -> bytes:
-    """By what a record names its key; it tells nothing of it."""
+    """The id of a key in records. It reveals nothing about the key."""
     return _derived(key, b"mcp-mirror key id", None)[:_ID]
 
 
 def _master(secret: str) -> bytes:
-    """A key: 32 bytes in base64 themselves, any other text by HKDF. That makes no good key of a weak one."""
+    """A master key: 32 bytes from base64, or derived by HKDF from any other text. A weak text stays weak."""
     try:
         key = base64.b64decode(secret.strip().translate(_FROM_URL), validate=True)
     except (binascii.Error, ValueError):

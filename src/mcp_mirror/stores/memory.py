@@ -1,4 +1,4 @@
-"""Values in this process's memory, large ones in files that it maps: gone with it, bounded in bytes."""
+"""The memory store: values in this process's memory, large ones in memory-mapped files, lost at its end."""
 
 import os
 import secrets
@@ -14,21 +14,21 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
-from mcp_mirror.stores.disk.failures import told
+from mcp_mirror.stores.disk.failures import as_store_errors
 from mcp_mirror.stores.quotas import (
     EXPIRED_AT_ONCE,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMEMBERED,
+    TOMBSTONE_LIFETIME,
     Eviction,
     Holding,
-    buried,
+    make_tombstone,
     refuse_oversized,
 )
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
-"""Part of a message from which on a value in it is kept as a view of it."""
+"""Share of a message that a value must have to be kept as a view of the message."""
 
 Key = tuple[str, str]
 
@@ -38,12 +38,12 @@ class _Entry:
     descriptor: Descriptor
     blob: Buffer
     file: FileSpan | None
-    """Where the blob is mapped from: a file of the store's own."""
+    """The store's file from which the blob is mapped."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """What one namespace keeps."""
+    """The values of one namespace."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     """In the order of their last use, and so of their expiry."""
@@ -77,22 +77,22 @@ class _Share:
 
 
 class MemoryStore:
-    """A `Store` that evicts what was used longest ago when it is full."""
+    """A `Store` in memory, with eviction of the least recently used values."""
 
     def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
-        """Begin empty.
+        """Create an empty store.
 
         Args:
-            policy: How much is kept and for how long.
+            policy: Quotas and lifetime.
             clock: Seconds since the epoch.
-            folder: Where files are kept; asked for with the first one.
+            folder: Returns the folder for files. Called with the first file.
         """
         self._policy = policy
         self._clock = clock
         self._folder = folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
-        self._graves: dict[str, OrderedDict[Key, None]] = {}
+        self._tombstone_keys: dict[str, OrderedDict[Key, None]] = {}
         """The keys of each namespace's tombstones, the oldest first."""
         self._shares: dict[str, _Share] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -102,21 +102,21 @@ class MemoryStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to release: its files go with the spool."""
+        """Nothing to release: the spool removes the files."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Keep a value, at the cost of those used longest ago."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         key = (namespace, descriptor.base)
-        with told():
-            entry = _Entry(descriptor, *self._held(blob, file))
+        with as_store_errors():
+            entry = _Entry(descriptor, *self._take_bytes(blob, file))
         try:
             self._make_room(key, size)
         except StoreError:
             _release(entry)
             raise
         if key in self._entries:
-            self._removed(key)
+            self._remove(key)
         self._forget_tombstone(key)
         self._entries[key] = entry
         self._shares.setdefault(namespace, _Share()).add(key, descriptor, size)
@@ -125,31 +125,31 @@ class MemoryStore:
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """What is known about a value."""
         key = (namespace, base)
-        entry = self._used(key)
+        entry = self._use(key)
         return entry.descriptor if entry else self._tombstones.get(key)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """A view of the bytes; nothing is copied."""
-        entry = self._used((namespace, base))
+        entry = self._use((namespace, base))
         if entry is None:
             return None
         return memoryview(entry.blob)[span.start : span.stop] if span else entry.blob
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """Where the value is mapped from."""
-        entry = self._used((namespace, base))
+        entry = self._use((namespace, base))
         return entry.file if entry else None
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
         key = (namespace, base)
-        return self._used(key) is not None and bool(self._removed(key))
+        return self._use(key) is not None and bool(self._remove(key))
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of what is kept, the newest first."""
-        self._bury_expired()
+        self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
         made = share.made.get(label, [])
         at = len(made)
@@ -168,7 +168,7 @@ class MemoryStore:
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases that stand next to a text in alphabetical order."""
-        self._bury_expired()
+        self._expire_values()
         names = self._shares.get(namespace, _Share()).names
         at = bisect_left(names, text)
         return tuple(names[max(at - limit, 0) : at + limit])
@@ -179,10 +179,10 @@ class MemoryStore:
 
     async def stats(self, namespace: str) -> StoreStats:
         """How much is kept, and the tokens that were counted."""
-        self._bury_expired()
+        self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
         kept = share.holding
-        for key in share.keys:  # those that have expired stand first
+        for key in share.keys:  # expired values come first
             entry = self._entries[key]
             if entry.descriptor.expires > now:
                 break
@@ -196,7 +196,7 @@ class MemoryStore:
 
     async def namespaces(self) -> frozenset[str]:
         """Whose values it keeps or tokens it has counted."""
-        self._bury_expired()
+        self._expire_values()
         return frozenset((*self._shares, *self._traffic))
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
@@ -205,38 +205,38 @@ class MemoryStore:
             return frozenset(label for label in self._shares.get(namespace, _Share()).made if label)
         return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))
 
-    def _used(self, key: Key) -> _Entry | None:
-        """The entry, its expiry put off and itself last in line for eviction."""
-        self._bury_expired()
+    def _use(self, key: Key) -> _Entry | None:
+        """The entry, with extended expiry and as the most recently used; None if it does not exist."""
+        self._expire_values()
         if (entry := self._entries.get(key)) is None:
             return None
         if entry.descriptor.expires <= self._clock():
-            self._bury(key, "expired")
+            self._replace_by_tombstone(key, "expired")
             return None
         expires = self._clock() + self._policy.lifetime
-        if expires > entry.descriptor.expires:  # a clock that was set back takes no time from a value
+        if expires > entry.descriptor.expires:  # a clock that was set back does not shorten a lifetime
             entry.descriptor = replace(entry.descriptor, expires=expires)
         self._entries.move_to_end(key)
         self._shares[key[0]].keys.move_to_end(key)
         return entry
 
     def _make_room(self, key: Key, size: int) -> None:
-        """Bury what has expired, then what was used longest ago, of the namespace that must make room.
+        """Remove expired values, then evict the least recently used values of the namespace that must make room.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self._bury_expired()
-        while (plan := self._eviction(key, size)).holder() and self._bury_expired():
+        self._expire_values()
+        while (plan := self._eviction(key, size)).holder() and self._expire_values():
             pass
         plan.check()
         while (holder := plan.holder()) is not None:
             oldest = next(one for one in self._shares[holder].keys if one != key)
             plan.remove(holder, len(self._entries[oldest].blob))
-            self._bury(oldest, "evicted")
+            self._replace_by_tombstone(oldest, "evicted")
 
     def _eviction(self, key: Key, size: int) -> Eviction:
-        """What has to go before a value of `size` bytes fits under `key`, whose value of now goes anyway."""
+        """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
         holdings = {name: share.holding for name, share in self._shares.items()} if self._is_full(size) else {}
         total, namespace = Holding(len(self._entries), self._bytes), key[0]
         own = self._shares[namespace].holding if namespace in self._shares else Holding()
@@ -247,40 +247,40 @@ class MemoryStore:
     def _is_full(self, size: int) -> bool:
         return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
 
-    def _bury_expired(self) -> int:
-        """Bury values that have expired, a bounded number at once; gives how many.
+    def _expire_values(self) -> int:
+        """Replace expired values by tombstones, a bounded number at once, and return their number.
 
-        Entries stand in the order of their last use, and so of their expiry.
+        Entries are in the order of their last use, and so of their expiry.
         """
         now = self._clock()
         for count in range(EXPIRED_AT_ONCE):
             oldest = next(iter(self._entries), None)
             if oldest is None or self._entries[oldest].descriptor.expires > now:
                 return count
-            self._bury(oldest, "expired")
+            self._replace_by_tombstone(oldest, "expired")
         return EXPIRED_AT_ONCE
 
-    def _bury(self, key: Key, reason: Reason) -> None:
-        entry = self._removed(key)
+    def _replace_by_tombstone(self, key: Key, reason: Reason) -> None:
+        entry = self._remove(key)
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = buried(entry.descriptor, reason, now)
-        graves = self._graves.setdefault(key[0], OrderedDict())
-        graves[key] = None
-        if len(graves) > NAMESPACE_TOMBSTONES:
-            self._forget_tombstone(next(iter(graves)))
+        self._tombstones[key] = make_tombstone(entry.descriptor, reason, now)
+        own = self._tombstone_keys.setdefault(key[0], OrderedDict())
+        own[key] = None
+        if len(own) > NAMESPACE_TOMBSTONES:
+            self._forget_tombstone(next(iter(own)))
         oldest = next(iter(self._tombstones))
-        if len(self._tombstones) > MAX_TOMBSTONES or self._tombstones[oldest].at < now - REMEMBERED:
+        if len(self._tombstones) > MAX_TOMBSTONES or self._tombstones[oldest].at < now - TOMBSTONE_LIFETIME:
             self._forget_tombstone(oldest)
 
     def _forget_tombstone(self, key: Key) -> None:
         if self._tombstones.pop(key, None):
-            graves = self._graves[key[0]]
-            del graves[key]
-            if not graves:
-                del self._graves[key[0]]
+            own = self._tombstone_keys[key[0]]
+            del own[key]
+            if not own:
+                del self._tombstone_keys[key[0]]
 
-    def _removed(self, key: Key) -> _Entry:
+    def _remove(self, key: Key) -> _Entry:
         entry = self._entries.pop(key)
         share = self._shares[key[0]]
         share.remove(key, entry.descriptor, len(entry.blob))
@@ -290,12 +290,12 @@ class MemoryStore:
         _release(entry)
         return entry
 
-    def _held(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
-        """The bytes as they are kept, and the file of ours that holds them."""
-        return (blob[0], self._linked(file)) if file else (_owned(blob), None)
+    def _take_bytes(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
+        """The bytes to keep, and the store's own file that contains them."""
+        return (blob[0], self._link(file)) if file else (_owned(blob), None)
 
-    def _linked(self, file: FileSpan) -> FileSpan:
-        """The same file under a name of ours."""
+    def _link(self, file: FileSpan) -> FileSpan:
+        """Link or copy a file to a new name in the store's folder."""
         path = self._folder() / secrets.token_hex(16)
         try:
             os.link(file.path, path)
@@ -311,7 +311,7 @@ def _release(entry: _Entry) -> None:
 
 
 def _owned(blob: Segments) -> Buffer:
-    """The bytes as they are kept: a view keeps all of the message that it was cut from, so a small part is copied."""
+    """The bytes to keep. A small part of a message is copied, because a view would keep the whole message."""
     first = blob[0] if len(blob) == 1 else b"".join(blob)
     whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
     return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first

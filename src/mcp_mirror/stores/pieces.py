@@ -1,4 +1,4 @@
-"""Bytes in segments, cut into pieces of one size."""
+"""Splits segments into pieces of one size."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from mcp_mirror.types import Buffer, Segments
 
 
 def cut(blob: Segments, size: int) -> Iterator[Buffer]:
-    """The bytes in pieces of `size`, the last one shorter; only what crosses the edge of a segment is copied."""
+    """The bytes in pieces of `size`, the last one shorter. Only pieces across the edge of a segment are copied."""
     held: list[Buffer] = []
     room = size
     for segment in blob:

@@ -1,6 +1,7 @@
-"""A process's own place in a folder that several share: what it leaves there when it is killed, the next one removes.
+"""The directory of a process within a folder that several gateways share.
 
-Whether a process lives is told by the lock that it holds on a file of its own, which the system frees with it.
+Each process holds a lock on a file in its directory. The system frees the lock when the process ends, so that the next
+process detects and removes directories of killed processes.
 """
 
 import errno
@@ -16,26 +17,26 @@ from typing import Final
 
 _PREFIX: Final = "live-"
 _LOCK: Final = "lock"
-LODGING_NAMES: Final = (f"{_PREFIX}*", _LOCK)
-"""Globs of the names that lodgings put into the folder that they share."""
-_PATIENCE: Final = 10.0
-"""Seconds that another process may be opening the same folder."""
+PROCESS_DIR_NAMES: Final = (f"{_PREFIX}*", _LOCK)
+"""Globs of the names of process directories and of the folder lock."""
+_LOCK_TIMEOUT: Final = 10.0
+"""Seconds to wait while another process opens the same folder."""
 _PAUSE: Final = 0.02
 
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(file: int) -> None:
+    def _try_lock(file: int) -> None:
         msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
 else:
     import fcntl
 
-    def _take(file: int) -> None:
+    def _try_lock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class ProcessDir:
-    """A folder of this process's own within a shared one; both have to be on one file system."""
+    """The directory of this process within a shared folder, on the same file system."""
 
     def __init__(self, folder: Path) -> None:
         self.path: Final = folder / f"{_PREFIX}{secrets.token_hex(8)}"
@@ -44,24 +45,24 @@ class ProcessDir:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another process lives in the folder too."""
+        """Whether another living process uses the folder."""
         return any(other != self.path and not _is_dead(other) for other in self._folder.glob(f"{_PREFIX}*"))
 
-    def enter(self) -> None:
-        """Move in, and remove what the dead have left. To be called by one process at a time: see `alone_in`.
+    def create(self) -> None:
+        """Create the directory, and remove those of dead processes. Call it within `lock_folder`.
 
         Raises:
-            OSError: The folder cannot be made.
+            OSError: The directory cannot be created.
         """
         for other in self._folder.glob(f"{_PREFIX}*"):
             if _is_dead(other):
                 shutil.rmtree(other, ignore_errors=True)
         self.path.mkdir(mode=0o700)
-        self._lock = _opened(self.path / _LOCK)
-        _take(self._lock)
+        self._lock = _open_lock(self.path / _LOCK)
+        _try_lock(self._lock)
 
-    def leave(self) -> None:
-        """Remove the folder and all that is in it."""
+    def remove(self) -> None:
+        """Remove the directory with its content."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -69,46 +70,46 @@ class ProcessDir:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from opening the folder.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that one process at a time opens it.
 
     Raises:
-        OSError: One has been at it for too long, or the folder cannot be written to.
+        OSError: Another process keeps the lock for too long, or the folder is not writable.
     """
-    file = _opened(folder / _LOCK)
+    file = _open_lock(folder / _LOCK)
     try:
-        _wait_for(file)
+        _wait_for_lock(file)
         yield
     finally:
         os.close(file)
 
 
-def _wait_for(file: int) -> None:
-    until = time.monotonic() + _PATIENCE
+def _wait_for_lock(file: int) -> None:
+    until = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:
-            return _take(file)
+            return _try_lock(file)
         except OSError:
             if time.monotonic() > until:
                 raise OSError(errno.EAGAIN, "another process is opening it") from None
         time.sleep(_PAUSE)
 
 
-def _is_dead(room: Path) -> bool:
-    """Whether nobody holds the room's lock any more."""
+def _is_dead(directory: Path) -> bool:
+    """Whether the process of a directory has ended: its lock is free."""
     try:
-        file = os.open(room / _LOCK, os.O_RDWR)
+        file = os.open(directory / _LOCK, os.O_RDWR)
     except FileNotFoundError:
         return True
     except OSError:
         return False
     with suppress(OSError):
-        _take(file)
+        _try_lock(file)
         os.close(file)
         return True
     os.close(file)
     return False
 
 
-def _opened(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)

@@ -1,8 +1,8 @@
-"""How much a store takes, and who makes room. Every store obeys these rules; no store is known here.
+"""Quotas and the eviction policy of all stores.
 
-A namespace over its own bound gives up its own values. When the whole store is full, the namespace that keeps the most
-gives up values first, so that a namespace within its fair share (the bound divided by the number of namespaces that
-keep values) never loses one to another.
+The store evicts values of a namespace that is over its own quota. When the whole store is full, it evicts from the
+namespace with the most values or bytes. A namespace within its fair share (the quota divided by the number of
+namespaces with values) never loses a value to another.
 """
 
 import heapq
@@ -16,18 +16,18 @@ from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.types import Descriptor
 
 NAMESPACE_TOMBSTONES: Final = 2_000
-"""Tombstones of one namespace, so that one principal's do not push out another's."""
+"""Limit of tombstones per namespace, so that one principal cannot displace the tombstones of others."""
 MAX_TOMBSTONES: Final = 20_000
-"""Tombstones of all namespaces together."""
-REMEMBERED: Final = 30 * 86_400.0
+"""Limit of tombstones of all namespaces together."""
+TOMBSTONE_LIFETIME: Final = 30 * 86_400.0
 """Seconds for which a tombstone is kept."""
 EXPIRED_AT_ONCE: Final = 100
-"""Expired values that one change removes, so that no change takes long; the next change removes more."""
+"""Expired values that one change removes, so that changes stay short. The next change removes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """How much one namespace keeps, or all of them."""
+    """The number and bytes of values of one namespace or of the whole store."""
 
     values: int = 0
     bytes: int = 0
@@ -43,14 +43,14 @@ class Eviction:
     def __init__(
         self, policy: StorePolicy, namespace: str, size: int, holdings: Mapping[str, Holding], total: Holding
     ) -> None:
-        """Plan nothing yet.
+        """Start with the present holdings.
 
         Args:
-            policy: The bounds.
+            policy: The quotas.
             namespace: The owner of the new value.
             size: Bytes of the new value.
-            holdings: What the namespaces keep: all of them where the store is full, else at least the owner.
-            total: What all of them keep together.
+            holdings: The holdings by namespace; at least of the owner, and of all if the store is full.
+            total: The holding of the whole store.
         """
         self._policy = policy
         self._namespace = namespace
@@ -63,19 +63,20 @@ class Eviction:
         """Refuse a value that fits only at the cost of another namespace's fair share.
 
         Raises:
-            StoreError: The value is too large for what the others leave.
+            StoreError: The value does not fit beside the fair shares of the others.
         """
         others = [one.bytes for name, one in self._holdings.items() if name != self._namespace]
         fair = self._policy.max_bytes // (len(others) + 1)
         free = self._policy.max_bytes - sum(min(held, fair) for held in others)
         if self._size > free:
             raise StoreError(
-                f"The result has {self._size:,} bytes and other principals leave {free:,} of the store's "
-                f"{self._policy.max_bytes:,} (`store.max_bytes`). Ask the tool for less, or forget stored values."
+                f"The result has {self._size:,} bytes, and only {free:,} of the store's {self._policy.max_bytes:,} "
+                "(`store.max_bytes`) are not reserved for other principals. Request less from the tool, or delete "
+                "stored values."
             )
 
     def holder(self) -> str | None:
-        """The namespace whose least recently used value must go next; None where the new value fits."""
+        """The namespace whose least recently used value must be evicted next; None if the new value fits."""
         policy, own = self._policy, self._holdings.get(self._namespace, Holding())
         if own.values and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes):
             return self._namespace
@@ -88,13 +89,13 @@ class Eviction:
         return None
 
     def remove(self, namespace: str, size: int) -> None:
-        """Count one value of `namespace` as gone."""
+        """Count one value of `namespace` as removed."""
         self._total = self._total.less(size)
         if left := self._holdings.get(namespace):
             self._holdings[namespace] = left.less(size)
 
     def _largest(self, what: str, more: int) -> str | None:
-        """The namespace that keeps the most, the new value included; the owner first among equals."""
+        """The namespace with the most, including the new value; among equals the owner of the new value."""
         heap = self._heaps.get(what)
         if heap is None:
             heap = [self._rank(name, what, more) for name in self._holdings]
@@ -108,7 +109,7 @@ class Eviction:
             rank = self._rank(name, what, more)
             if rank == heap[0]:
                 return name
-            heapq.heapreplace(heap, rank)  # it keeps less by now
+            heapq.heapreplace(heap, rank)  # its holding has shrunk
         return None
 
     def _rank(self, name: str, what: str, more: int) -> tuple[int, bool, str]:
@@ -117,23 +118,23 @@ class Eviction:
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:
-    """Refuse a value that would not fit into an empty store; any other fits once others have made room.
+    """Refuse a value that would not fit into an empty store.
 
     Raises:
-        StoreError: It is over a bound; the message names which.
+        StoreError: The value is over a limit, which the message names.
     """
     bounds = (
-        ("max_value_bytes", policy.max_value_bytes, "one value may have"),
-        ("max_bytes", policy.max_bytes, "the store holds"),
-        ("namespace_bytes", policy.share_bytes, "the values of one principal may have"),
+        ("max_value_bytes", policy.max_value_bytes, "limit of one value"),
+        ("max_bytes", policy.max_bytes, "limit of the store"),
+        ("namespace_bytes", policy.share_bytes, "limit of one principal"),
     )
-    for name, bound, said in bounds:
+    for name, bound, kind in bounds:
         if size > bound:
             raise StoreError(
-                f"The result has {size:,} bytes and {said} {bound:,} (`store.{name}`). Ask the tool for less."
+                f"The result has {size:,} bytes; the {kind} is {bound:,} (`store.{name}`). Request less from the tool."
             )
 
 
-def buried(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
-    """What is left of a value: where it came from, and no more."""
+def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
+    """The tombstone of a removed value, which describes only its origin."""
     return Tombstone(replace(descriptor, members=(), envelope=b"{}"), reason, at)

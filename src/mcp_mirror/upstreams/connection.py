@@ -208,7 +208,7 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: Too many are under way, or it failed.
         """
-        async with self._limiter.entered(channel):
+        async with self._limiter.acquire(channel):
             return await self._request(order, channel)
 
     async def list_all(self, method: str, member: str, channel: ClientChannel) -> Page:
@@ -217,7 +217,7 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: Too many requests are under way, or it failed.
         """
-        async with self._limiter.entered(channel):
+        async with self._limiter.acquire(channel):
             return await (await self.get_session()).list_all(method, member, channel)
 
     async def _request(self, order: UpstreamRequest, channel: ClientChannel | None) -> RawResponse:

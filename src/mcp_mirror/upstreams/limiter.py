@@ -25,7 +25,7 @@ class UpstreamLimiter:
         )
 
     @asynccontextmanager
-    async def entered(self, channel: ClientChannel | None) -> AsyncIterator[None]:
+    async def acquire(self, channel: ClientChannel | None) -> AsyncIterator[None]:
         """While a request is under way.
 
         Raises:
@@ -37,7 +37,7 @@ class UpstreamLimiter:
                     caller, what = channel.caller, f"Upstream {self._name!r}"
                     has_others = caller.scopes is not None  # without tokens there is one principal
                     await stack.enter_async_context(
-                        self._admission.admitted(self._name, caller.namespace, what, is_shared=has_others)
+                        self._admission.acquire(self._name, caller.namespace, what, is_shared=has_others)
                     )
             except BusyError as error:
                 raise UpstreamError(str(error)) from None

@@ -370,7 +370,7 @@ class NotificationDispatcher:
         """
         if inflight is None:
             try:
-                self._unasked.pass_one()
+                self._unasked.take()
             except BusyError as error:
                 raise _refused(types.INVALID_REQUEST, str(error)) from None
             return

@@ -21,7 +21,7 @@ class ConcurrencyStage:
         principal = call.namespace
         is_admitted = False
         try:
-            async with self.limiter.admitted(principal, principal, "This client"):
+            async with self.limiter.acquire(principal, principal, "This client"):
                 is_admitted = True
                 return await call_next(call)
         except BusyError as error:

@@ -77,7 +77,7 @@ def format_line(record: AuditRecord, trace: CallTrace, path_hasher: PathHasher, 
         "bytes": size,
         "tokens": trace.sent or 0,
         "kept_out": trace.kept_out,
-        "path": path_hasher.of(record.path) if record.path else "-",
+        "path": path_hasher.hash_path(record.path) if record.path else "-",
         "outcome": record.outcome.replace(" ", "_"),
     }
     return "call " + " ".join(f"{name}={member}" for name, member in members.items())

@@ -11,7 +11,7 @@ from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, bases_in_notice, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
-from mcp_mirror.security.flows import written
+from mcp_mirror.security.flows import labels_as_text
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.types import Buffer, Descriptor, JsonToken
@@ -112,7 +112,7 @@ async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | N
     size = len(found_value.blob) if found_value else 0
     event: Event = "read" if found_value else "refusal"
     outcome = "ok" if found_value else "unknown path"
-    told = {} if labels is None else written(labels)
+    told = {} if labels is None else labels_as_text(labels)
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, str(path) if path else None, told, size))
     if found_value is None:
         raise await unknown_path(memory.store, namespace, strip_wrapping(text))

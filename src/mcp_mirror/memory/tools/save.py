@@ -16,7 +16,7 @@ from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
-from mcp_mirror.security.flows import written
+from mcp_mirror.security.flows import labels_as_text
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.types import Buffer, Provenance
 
@@ -91,7 +91,7 @@ async def store(call: ToolInput, made: NewValue) -> SavedValue:
             raise ToolError("null is no value that is stored. Store something else.")
         arguments = hashlib.sha256(call.given.raw).hexdigest()
         provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
-        await memory.writer.keep(call.namespace, provenance, order, digest.captured, written(labels))
+        await memory.writer.keep(call.namespace, provenance, order, digest.captured, labels_as_text(labels))
         memory.trace.path = order.base
     return SavedValue(order.base, digest.notice)
 

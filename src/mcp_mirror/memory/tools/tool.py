@@ -13,7 +13,7 @@ from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_lookup import nearest
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import SILENT, Audit, CallTrace
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
@@ -41,7 +41,7 @@ class Memory:
     limits: WirePolicy
     estimate: Callable[[Buffer], int]
     new_id: Callable[[], UUID]
-    audit: Audit = SILENT
+    audit: Audit = NO_AUDIT
     """Where it is said what is read."""
     flows: Flows = field(default_factory=Flows)
     """What may flow where."""

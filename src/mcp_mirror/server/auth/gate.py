@@ -22,7 +22,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.audit import SILENT, Audit, AuditRecord
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord
 from mcp_mirror.server.auth.jwts import Issuers
 from mcp_mirror.server.auth.keys import KeysUnavailableError
 from mcp_mirror.server.auth.principals import Principal, scope_of
@@ -78,7 +78,7 @@ _NARROW: Final = _Refusal(
 class Gate:
     """Wraps an ASGI application that only principals may use."""
 
-    def __init__(self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], audit: Audit = SILENT) -> None:
+    def __init__(self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], audit: Audit = NO_AUDIT) -> None:
         """Let nobody in yet.
 
         Args:

@@ -1,7 +1,7 @@
-"""Large values as files that are named by a hash of their owner and content, sealed ones by chance.
+"""Large values as files, named by a hash of their owner and content; encrypted ones have random names.
 
-Equal values of one owner share a file. Values of two owners never do, so that the time of storing or deleting a value
-does not tell whether another owner keeps an equal one. Which files are needed is not known here.
+Equal values of one owner share a file. Values of two owners never share a file, so the time to store or delete a value
+does not reveal whether another owner has an equal one. The index, not this module, knows which files are needed.
 """
 
 import hmac
@@ -19,12 +19,12 @@ from mcp_mirror.types import FileSpan, Segments
 _CHUNK: Final = 1 << 20
 _DIGEST: Final = 32
 _WORTH_A_LINK: Final = 0.5
-"""Part of a message's file from which on a value in it is kept as a link to it."""
+"""Share of a message's file that a value must have to be stored as a hard link to the file."""
 
 
 @dataclass(frozen=True)
 class SystemCalls:
-    """What is asked of the system, and may fail."""
+    """The system calls of this module, so that tests can make them fail."""
 
     open: Callable[..., int] = os.open
     write: Callable[..., int] = os.write
@@ -40,37 +40,37 @@ SYSTEM: Final = SystemCalls()
 
 
 def name_of(digest: str, start: int) -> str:
-    """What a blob's file is called; who has found a blob never reads it from where an equal one is in its file."""
+    """The name of a blob's file. It includes the offset, so that equal blobs at other offsets have other files."""
     return f"{digest}.{start}" if start else digest
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A blob on the disk under a name that nobody knows yet."""
+    """A blob on the disk under a temporary name."""
 
     path: Path
     digest: str
-    """HMAC-SHA-256 of the content under the owner's name, hexadecimal; of a sealed blob as many digits by chance.
+    """HMAC-SHA-256 of the content with the owner as key, hexadecimal; random digits for an encrypted blob.
 
-    Blobs that earlier versions wrote have the SHA-256 of their content.
+    Blobs of earlier versions have the SHA-256 of their content.
     """
     start: int
-    """Where in the file the blob begins."""
+    """The offset of the blob in the file."""
     held: int
-    """Bytes of the file."""
+    """The size of the file in bytes."""
 
 
 class Blobs:
-    """A folder of blobs. `adopt`, `remove` and `sizes` are for who holds the index's lock."""
+    """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock."""
 
     def __init__(self, folder: Path, drafts: Path, calls: SystemCalls, *, fsync: bool) -> None:
-        """Open nothing yet.
+        """Set the folders.
 
         Args:
-            folder: Where they are.
-            drafts: Folder of this process's own on the same file system.
-            calls: How the system is asked.
-            fsync: A draft is on the disk before it is adopted, and its name is before `adopt` returns.
+            folder: The folder of the blobs.
+            drafts: A folder of this process on the same file system.
+            calls: The system calls.
+            fsync: Sync drafts before they are adopted, and the folder before `adopt` returns.
         """
         self._folder = folder
         self._drafts = drafts
@@ -78,55 +78,55 @@ class Blobs:
         self._fsync = fsync
 
     def open(self) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The folder cannot be created.
         """
         with suppress(FileExistsError):
             self._calls.mkdir(self._folder, 0o700)
         self._sync(self._folder.parent, _READ)
 
     def path_of(self, digest: str, start: int) -> Path:
-        """Where a blob is that begins so many bytes into its file."""
+        """The file of a blob with this digest and offset."""
         return self._folder / name_of(digest, start)
 
     @contextmanager
     def draft(self, owner: str, blob: Segments, file: FileSpan | None) -> Iterator[Draft]:
-        """Put a blob on the disk; what is not adopted goes with the context.
+        """Write a blob to the disk. The context removes a draft that was not adopted.
 
         Args:
-            owner: The namespace that shares the file among its equal values.
+            owner: The namespace whose equal values share the file.
             blob: The bytes.
-            file: Where the same bytes are already.
+            file: An existing file with the same bytes.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The blob cannot be written.
         """
-        with self._fleeting() as path:
-            yield (file and self._linked(path, owner, blob, file)) or self._written(path, owner, blob)
+        with self._temporary_path() as path:
+            yield (file and self._link(path, owner, blob, file)) or self._write_draft(path, owner, blob)
 
     @contextmanager
     def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[Draft]:
-        """Put on the disk what nobody else can read; its name tells nothing of it, and no other blob is equal to it.
+        """Write an encrypted blob to the disk, under a random name.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The blob cannot be written.
         """
-        with self._fleeting() as path:
+        with self._temporary_path() as path:
             yield Draft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
 
     def adopt(self, draft: Draft) -> None:
-        """Give a draft its name.
+        """Rename a draft to its final name.
 
         Raises:
-            OSError: It cannot be renamed.
+            OSError: The draft cannot be renamed.
         """
         self._calls.rename(draft.path, self.path_of(draft.digest, draft.start))
         self._sync(self._folder, _READ)
 
     def remove(self, name: str) -> bool:
-        """Remove a file, maps of which stay readable; False where the system does not let us now."""
+        """Remove a file. Maps of it stay readable. Returns False if the system refuses."""
         try:
             self._calls.unlink(self._folder / name)
         except FileNotFoundError:
@@ -136,13 +136,13 @@ class Blobs:
         return True
 
     def sizes(self) -> dict[str, int]:
-        """The size of every file that is there, by its name."""
+        """The sizes of all files by name."""
         with os.scandir(self._folder) as found:
             return {entry.name: entry.stat().st_size for entry in found}
 
     @contextmanager
-    def _fleeting(self) -> Iterator[Path]:
-        """A new name, which goes with the context."""
+    def _temporary_path(self) -> Iterator[Path]:
+        """A new path. The context removes its file."""
         path = self._drafts / secrets.token_hex(16)
         try:
             yield path
@@ -150,8 +150,8 @@ class Blobs:
             with suppress(OSError):
                 self._calls.unlink(path)
 
-    def _linked(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> Draft | None:
-        """The message's own file under another name; None where that cannot be, or would keep too much."""
+    def _link(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> Draft | None:
+        """Link the message's file; None if links are not supported or the file is too large for the blob."""
         held = Path(file.path).stat().st_size
         if file.span.length < held * _WORTH_A_LINK:
             return None
@@ -165,7 +165,7 @@ class Blobs:
             digest.update(segment)
         return Draft(path, digest.hexdigest(), file.span.start, held)
 
-    def _written(self, path: Path, owner: str, blob: Segments) -> Draft:
+    def _write_draft(self, path: Path, owner: str, blob: Segments) -> Draft:
         digest = _hash_for(owner)
 
         def digested() -> Iterator[memoryview]:
@@ -177,7 +177,7 @@ class Blobs:
         return Draft(path, digest.hexdigest(), 0, held)
 
     def _write_file(self, path: Path, pieces: Iterable[memoryview]) -> int:
-        """Write a new file; gives its size."""
+        """Write a new file and return its size."""
         held = 0
         file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         try:
@@ -195,7 +195,7 @@ class Blobs:
             piece = piece[self._calls.write(file, piece) :]
 
     def _sync(self, path: Path, how: int) -> None:
-        """Wait until the disk has a file, or a folder's names; on Windows a folder cannot be waited for."""
+        """Sync a file or a folder to the disk. Windows cannot sync folders."""
         if not self._fsync or (sys.platform == "win32" and path.is_dir()):
             return
         file = self._calls.open(path, how)
@@ -207,7 +207,7 @@ class Blobs:
 
 _READ: Final = os.O_RDONLY
 _CHANGE: Final = os.O_RDWR
-"""Some systems only wait for files that were opened for writing."""
+"""Some systems sync only files that were opened for writing."""
 _BINARY: Final = getattr(os, "O_BINARY", 0)
 
 

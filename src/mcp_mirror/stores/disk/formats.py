@@ -1,4 +1,4 @@
-"""The tables of the disk store's index, and how one of an older format becomes one of ours."""
+"""The tables of the disk store's index, and migrations from older formats."""
 
 import sqlite3
 from typing import Final
@@ -88,21 +88,21 @@ _PAGES_GRAVES: Final = (
     END""",
 )
 STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_GRAVES)
-"""What makes format 1 of nothing, 2 of 1, and so on."""
+"""The migrations: from nothing to format 1, from 1 to 2, and so on."""
 
 
-def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Make an index of any older format one of the newest, or leave it as it was.
+def migrate(connection: sqlite3.Connection) -> None:
+    """Migrate an index from any older format to the newest, completely or not at all.
 
     Raises:
-        StoreError: It is of a newer one.
-        sqlite3.Error: It cannot be read or written.
+        StoreError: The index has a newer format.
+        sqlite3.Error: The index cannot be read or written.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(STEPS):
         raise StoreError(
             f"The store has format {version} and this mcp-mirror knows formats up to {len(STEPS)}. "
-            "Use the mcp-mirror that made it, or choose another folder (`store.path`)."
+            "Use the mcp-mirror that created it, or choose another folder (`store.path`)."
         )
     if version == len(STEPS):
         return

@@ -17,17 +17,17 @@ from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
-from mcp_mirror.stores.disk.formats import bring_up_to_date
+from mcp_mirror.stores.disk.formats import migrate
 from mcp_mirror.stores.disk.records import Records
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import (
     EXPIRED_AT_ONCE,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMEMBERED,
+    TOMBSTONE_LIFETIME,
     Eviction,
     Holding,
-    buried,
+    make_tombstone,
 )
 from mcp_mirror.types import Descriptor, Span, StoreStats, Traffic
 
@@ -123,7 +123,7 @@ class Index:
         self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # obeyed by an index that has no tables yet
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
-        bring_up_to_date(self._open)
+        migrate(self._open)
 
     def close(self) -> None:
         """Write what is not written, and close it."""
@@ -385,7 +385,7 @@ class Index:
         for row, namespace, base, record in rows:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
             if known := self._records.readable(namespace, base, record):
-                left = self._records.write(namespace, buried(known, reason, now).descriptor)
+                left = self._records.write(namespace, make_tombstone(known, reason, now).descriptor)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, label_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
@@ -422,7 +422,7 @@ class Index:
 
 def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
     """Forget the oldest tombstones of a namespace over its bound, and of all over theirs."""
-    change.execute("DELETE FROM tombstones WHERE at < ?", (now - REMEMBERED,))
+    change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
     own = change.execute(
         "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)
     ).fetchone()[0]

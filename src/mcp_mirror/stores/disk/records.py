@@ -1,7 +1,4 @@
-"""Descriptors as bytes, for stores that outlive their process. A later version may add members with defaults.
-
-Who else may read them is `sealing`'s.
-"""
+"""Descriptors as bytes, in clear or encrypted. Later versions may add members with defaults."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,33 +14,33 @@ _DECODER: Final = msgspec.msgpack.Decoder(Descriptor)
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is known about values, as it is kept: in clear or sealed."""
+    """Writes and reads descriptor records."""
 
     encryptor: Encryptor
 
     def write(self, namespace: str, known: Descriptor) -> bytes:
-        """A record whose value is not sealed with it, for it is gone."""
-        return write_record(known, self.encryptor.new(namespace, known.base))
+        """The record of a tombstone, which has its own envelope."""
+        return write_record(known, self.encryptor.new_envelope(namespace, known.base))
 
     def read(self, namespace: str, base: str, record: bytes) -> Descriptor:
-        """What was written.
+        """Decode a record.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The record cannot be decrypted.
         """
         return _DECODER.decode(self.encryptor.open_record(namespace, base, record))
 
     def check_empty(self, namespace: str, base: str, record: bytes) -> None:
-        """Of an empty value nothing is sealed but its record, which must say that it is empty.
+        """Check that the authenticated record of an empty value has size 0, since there is no chunk to check.
 
         Raises:
-            StoreError: It does not.
+            StoreError: The record has another size or cannot be decrypted.
         """
         if self.read(namespace, base, record).size:
             raise StoreError(CHANGED)
 
     def readable(self, namespace: str, base: str, record: bytes) -> Descriptor | None:
-        """The same where one of many that cannot be opened is no reason to give up the others."""
+        """As `read`, but report a record that cannot be decrypted in the log, and return None."""
         try:
             return self.read(namespace, base, record)
         except StoreError as error:
@@ -52,6 +49,6 @@ class Records:
 
 
 def write_record(known: Descriptor, envelope: Envelope | None) -> bytes:
-    """A record: sealed as its value is, else in clear."""
+    """Encode a record, encrypted with the envelope of its value, or in clear."""
     record = msgspec.msgpack.encode(known, enc_hook=dict)
     return envelope.seal_record(record) if envelope else record

@@ -1,10 +1,10 @@
-"""Values on the disk, where they outlive the process: small ones in an index, large ones in files beside it.
+"""The disk store: small values in a SQLite index, large values in files. Values survive a restart.
 
-With `store.encryption` both are sealed (see `sealing`), each value apart, so that equal ones share no file and no
-message's file is linked. In clear stays what the index is searched and accounted by: whose a value is, its base (which
-begins with its tool's name), its size, the times of its making, last use and expiry, why and when it went.
+With `store.encryption`, each value is encrypted separately (see `encryption`), so equal values do not share a file and
+message files are not linked. The columns for search and accounting stay in clear: namespace, base (which begins with
+the name of the tool), size, the times of creation, last use and expiry, and the time and reason of removal.
 
-Several gateways may have one folder open at once. Nothing here runs on the event loop.
+Several gateways can use one folder at once. All work runs in threads, not in the event loop.
 """
 
 import logging
@@ -23,11 +23,11 @@ from mcp_mirror.payload.spool import map_file
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
-from mcp_mirror.stores.disk.failures import is_damage, told
+from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.index import Held, Index
 from mcp_mirror.stores.disk.records import Records, write_record
 from mcp_mirror.stores.encryption import Encryptor, sealed_span, within
-from mcp_mirror.stores.process_dir import LODGING_NAMES, ProcessDir, alone_in
+from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
@@ -35,15 +35,15 @@ from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, Store
 _logger = logging.getLogger(__name__)
 
 INLINE_BYTES: Final = 64 << 10
-"""Values up to this size are in the index itself."""
+"""Size up to which values are stored in the index."""
 _THREADS: Final = 8
 _INDEX: Final = "index.sqlite"
 _BLOBS: Final = "blobs"
 _DAMAGED: Final = "damaged"
-"""A file that says to the next start that the index cannot be read."""
+"""A file that marks the index as damaged for the next start."""
 LISTINGS: Final = "listings"
-"""A folder beside the values in which the gateway keeps what upstreams listed."""
-OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, *LODGING_NAMES)
+"""The folder with the cached listings of upstreams."""
+OWN_NAMES: Final = (f"{_INDEX}*", f"{_BLOBS}*", _DAMAGED, LISTINGS, *PROCESS_DIR_NAMES)
 """Globs of all names in the folder of a store."""
 
 T = TypeVar("T")
@@ -55,13 +55,13 @@ class DiskStore:
     def __init__(
         self, policy: StorePolicy, clock: Callable[[], float], folder: Path, calls: SystemCalls = SYSTEM
     ) -> None:
-        """Open nothing yet.
+        """Configure the store without opening it.
 
         Args:
-            policy: How much is kept and for how long.
+            policy: Quotas and lifetime.
             clock: Seconds since the epoch.
-            folder: Made if it is not there.
-            calls: How the system is asked.
+            folder: The folder, created if it does not exist.
+            calls: The system calls for blobs.
         """
         self._policy = policy
         self._folder = folder
@@ -74,7 +74,7 @@ class DiskStore:
 
     @property
     def scratch(self) -> Path:
-        """Where, while the store is open, files may be written that it can link."""
+        """The folder for files that the open store can link."""
         return self._process_dir.path
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,9 @@ class DiskStore:
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """Where a large value is that is not sealed."""
         held = await self._run(self._index.find, namespace, base, Span(0, 0))
-        return None if held is None or self._encryptor.of(namespace, base, held.record) else self._place_of(held)
+        return (
+            None if held is None or self._encryptor.envelope_of(namespace, base, held.record) else self._place_of(held)
+        )
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Forget a value, without a tombstone."""
@@ -143,10 +145,10 @@ class DiskStore:
         return await self._run(self._index.labels, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(partial(self._told, function, *arguments), limiter=self._threads)
+        return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._threads)
 
-    def _told(self, function: Callable[..., T], *arguments: Any) -> T:
-        with told():
+    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        with as_store_errors():
             try:
                 return function(*arguments)
             except sqlite3.Error as error:
@@ -156,7 +158,7 @@ class DiskStore:
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         size = sum(len(segment) for segment in blob)
-        envelope = self._encryptor.new(namespace, descriptor.base)
+        envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = write_record(descriptor, envelope)
         if size <= INLINE_BYTES:
             content = b"".join(envelope.seal(blob, size) if envelope else blob)
@@ -175,7 +177,7 @@ class DiskStore:
         held = self._index.find(namespace, base, cut)
         if held is None:
             return None
-        envelope = self._encryptor.of(namespace, base, held.record)
+        envelope = self._encryptor.envelope_of(namespace, base, held.record)
         if envelope and not held.size:
             self._records.check_empty(namespace, base, held.record)
         kept = held.content if held.digest is None else self._mapped(held)
@@ -183,9 +185,9 @@ class DiskStore:
             return None
         wanted = within(held.size, span)
         if envelope:
-            where, opening = sealed_span(held.size, wanted), envelope.opening(held.size, wanted)
-            opening.add(memoryview(kept)[where.start : where.stop])
-            return opening.take()
+            where, reader = sealed_span(held.size, wanted), envelope.range_reader(held.size, wanted)
+            reader.add(memoryview(kept)[where.start : where.stop])
+            return reader.take()
         if held.digest is None:
             return kept if span is None or cut else kept[wanted.start : wanted.stop]
         return kept[held.start + wanted.start : held.start + wanted.stop]
@@ -208,7 +210,7 @@ class DiskStore:
         return self._blobs.path_of(str(held.digest), held.start)
 
     def _refuse_foreign(self) -> None:
-        """Refuse a store that holds what we cannot read: it would look as if that were lost.
+        """Refuse a store with values of unknown keys, which would look lost.
 
         Raises:
             StoreError: Keys are missing.
@@ -220,19 +222,19 @@ class DiskStore:
             )
 
     def _begin(self) -> None:
-        with told(f"The store in {self._folder}"):
+        with as_store_errors(f"The store in {self._folder}"):
             try:
                 open_folder(self._folder, OWN_NAMES)
             except UnsafePathError as error:
                 raise StoreError(str(error)) from None
-            lost = self._open_alone()
+            lost = self._open_locked()
             self._refuse_foreign()
         if lost:
-            _logger.warning("%d values in %s have lost their files: they are forgotten.", lost, self._folder)
+            _logger.warning("%d values in %s have lost their files and were removed.", lost, self._folder)
 
-    def _open_alone(self) -> int:
-        with alone_in(self._folder):
-            self._process_dir.enter()
+    def _open_locked(self) -> int:
+        with lock_folder(self._folder):
+            self._process_dir.create()
             self._blobs.open()
             if (self._folder / _DAMAGED).exists():
                 self._set_aside()
@@ -249,16 +251,16 @@ class DiskStore:
         return self._index.reconcile()
 
     def _set_aside(self) -> None:
-        """Rename an index that cannot be read, and the blobs that it tells of, so that others can begin in their place.
+        """Rename a damaged index and its blobs, so that a new store can be created.
 
         Raises:
-            StoreError: Another process has the index open still, and goes on writing to it.
+            StoreError: Another process still uses the index.
         """
         self._index.close()
         if self._process_dir.is_shared:
             raise StoreError(
-                f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop every gateway "
-                "that does, then start again: the first to start sets it aside."
+                f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop all gateways "
+                "that use it, then start one: it sets the index aside."
             )
         aside = f"damaged-{int(time.time())}"
         for name in (_INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", _BLOBS):
@@ -270,8 +272,8 @@ class DiskStore:
         self._blobs.open()
         (self._folder / _DAMAGED).unlink(missing_ok=True)
         _logger.warning(
-            "The index of the store in %s is damaged. It is kept there as %s.%s, the larger values as %s.%s, and a new "
-            "store begins: what was stored is not found any more.",
+            "The index of the store in %s is damaged. The index was renamed to %s.%s and the large values to %s.%s. "
+            "The store is now empty.",
             self._folder,
             _INDEX,
             aside,
@@ -281,4 +283,4 @@ class DiskStore:
 
     def _end(self) -> None:
         self._index.close()
-        self._process_dir.leave()
+        self._process_dir.remove()

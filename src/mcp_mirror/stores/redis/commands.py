@@ -12,11 +12,11 @@ from mcp_mirror.paths import label_of
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import HEAD
-from mcp_mirror.stores.quotas import REMEMBERED
+from mcp_mirror.stores.quotas import TOMBSTONE_LIFETIME
 from mcp_mirror.stores.redis.records import Entry, Keys, Piece, RedisRecords
 from mcp_mirror.types import Buffer, Traffic
 
-_REMEMBERED = round(REMEMBERED)
+_REMEMBERED = round(TOMBSTONE_LIFETIME)
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
 

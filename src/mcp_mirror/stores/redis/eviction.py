@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, Holding, buried
+from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, Holding, make_tombstone
 from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.records import Entry, read_entry
@@ -134,7 +134,11 @@ class RedisEviction:
 
     def _tombstone(self, known: Descriptor, used: float) -> Tombstone:
         expired = used + self.redis_commands.policy.lifetime
-        return buried(known, "expired", expired) if expired <= self.clock() else buried(known, "evicted", self.clock())
+        return (
+            make_tombstone(known, "expired", expired)
+            if expired <= self.clock()
+            else make_tombstone(known, "evicted", self.clock())
+        )
 
     async def _clearance(self, read: Read, new: Sequence[str]) -> list[Command]:
         """Remove old tombstones where there are too many; `new` holds the namespace of each new one."""

@@ -137,7 +137,7 @@ class RedisRecords:
         """A card's bytes: sealed with its value's envelope, or with one of its own where the value is gone."""
         card = _Record(known.descriptor, known.reason, known.at) if isinstance(known, Tombstone) else _Record(known)
         record = msgspec.msgpack.encode(card, enc_hook=dict)
-        sealing = envelope or self.encryptor.new(*split_name(name))
+        sealing = envelope or self.encryptor.new_envelope(*split_name(name))
         return sealing.seal_record(record) if sealing else record
 
     def read(self, name: str, raw: bytes) -> Descriptor | Tombstone:

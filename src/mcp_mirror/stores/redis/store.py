@@ -23,7 +23,7 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.encryption import CHUNK as SEALED
 from mcp_mirror.stores.encryption import Encryptor, Envelope, within
 from mcp_mirror.stores.pieces import cut
-from mcp_mirror.stores.quotas import buried, refuse_oversized
+from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
 from mcp_mirror.stores.redis.commands import Command, RedisCommands
 from mcp_mirror.stores.redis.connection import Read, RedisLink, WriteRefusedError
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
@@ -93,7 +93,7 @@ class RedisStore:
         """Keep a value, at the cost of those used longest ago; visible from one moment on, with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         entry = Entry(_name(namespace, descriptor.base), secrets.token_hex(8), size)
-        envelope = self._encryptor.new(namespace, descriptor.base)
+        envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         card = self._redis_records.write(entry.name, descriptor, envelope)
         if size <= CHUNK:
             await self._enter(entry, descriptor.created, card, await _sealed(envelope, b"".join(blob), entry, 0))
@@ -115,12 +115,12 @@ class RedisStore:
         if not isinstance(known, Descriptor):
             return known
         if entry is None or used is None:
-            return buried(known, "expired", known.expires)
+            return make_tombstone(known, "expired", known.expires)
         if self._is_over(used):
-            return buried(known, "expired", used + self._policy.lifetime)
+            return make_tombstone(known, "expired", used + self._policy.lifetime)
         now = self._clock()
         is_whole, _ = await self._use(entry, now)
-        return self._with_expiry(known, now) if is_whole else buried(known, "evicted", now)
+        return self._with_expiry(known, now) if is_whole else make_tombstone(known, "evicted", now)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes, no more of them than were asked for; many of them mapped from a file that has no name.
@@ -131,7 +131,7 @@ class RedisStore:
         entry, used, [head] = await self._lookup(name, self._redis_commands.look(name))
         if entry is None or used is None or self._is_over(used) or not head:
             return None
-        if envelope := self._encryptor.of(namespace, base, head):
+        if envelope := self._encryptor.envelope_of(namespace, base, head):
             return await self._read_sealed(entry, envelope, within(entry.size, span))
         pieces = pieces_of(entry, Span(0, entry.size) if span is None else span)
         is_whole, parts = await self._use(entry, self._clock(), *pieces[:1])
@@ -151,13 +151,13 @@ class RedisStore:
         if not entry.size:
             [card] = await self._link.run([("GET", self._keys.card(entry.name))])
             self._redis_records.check_empty(entry.name, card)
-        opening = envelope.opening(entry.size, span)
+        reader = envelope.range_reader(entry.size, span)
         for number, piece in enumerate(pieces):
             part = parts[0] if number == 0 else await self._fetch(entry, piece)
             if part is None:
                 return None
-            await anyio.to_thread.run_sync(opening.add, part)
-        return opening.take()
+            await anyio.to_thread.run_sync(reader.add, part)
+        return reader.take()
 
     async def _use(self, entry: Entry, now: float, *pieces: Piece) -> tuple[bool, Sequence[bytes]]:
         """Put a value's expiry off and read parts of it; whether all of it is there, and they."""

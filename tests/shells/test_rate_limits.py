@@ -1,4 +1,4 @@
-"""Who goes on, who waits and who is turned away."""
+"""Concurrency limits, waiting queues and rate limits."""
 
 from contextlib import AsyncExitStack
 
@@ -24,14 +24,14 @@ async def until_waiting(one: ConcurrencyLimiter, count: int) -> None:
             await checkpoint()
 
 
-async def test_those_who_wait_go_on_in_turn_however_many_one_has() -> None:
+async def test_waiters_are_admitted_round_robin_by_caller() -> None:
     one, order = limiter(1), list[str]()
 
     async def call(who: str) -> None:
-        async with one.entered(who):
+        async with one.acquire(who):
             order.append(who)
 
-    async with anyio.create_task_group() as tasks, one.entered("first"):
+    async with anyio.create_task_group() as tasks, one.acquire("first"):
         for count, who in enumerate(("greedy", "greedy", "greedy", "modest", "other"), 1):
             tasks.start_soon(call, who)
             await until_waiting(one, count)
@@ -39,47 +39,47 @@ async def test_those_who_wait_go_on_in_turn_however_many_one_has() -> None:
     assert one.is_idle
 
 
-async def test_one_too_many_is_turned_away_at_once_and_one_who_waits_too_long_too() -> None:
+async def test_a_full_queue_and_a_long_wait_are_refused() -> None:
     one = limiter(1, waiting=1, seconds=0.05)
-    async with one.entered("a"), anyio.create_task_group() as tasks:
+    async with one.acquire("a"), anyio.create_task_group() as tasks:
 
         async def late() -> None:
-            with pytest.raises(BusyError, match=r"no place has become free for 0.05 s \(`limits.queue_timeout`\)"):
-                async with one.entered("b"):
+            with pytest.raises(BusyError, match=r"no place became free within 0.05 s \(`limits.queue_timeout`\)"):
+                async with one.acquire("b"):
                     pytest.fail("it was let in")
 
         tasks.start_soon(late)
         await until_waiting(one, 1)
         told = (
-            r"Upstream 'x' is busy: `limits.calls_per_upstream` \(1\) calls are under way, and `limits.queued_calls` "
-            r"\(1\) wait already. Try again in 1 s."
+            r"Upstream 'x' is busy: `limits.calls_per_upstream` \(1\) calls are running, and `limits.queued_calls` "
+            r"\(1\) calls wait already. Try again in 1 s."
         )
         with pytest.raises(BusyError, match=told):
-            async with one.entered("c"):
+            async with one.acquire("c"):
                 pytest.fail("it was let in")
     assert one.is_idle
 
 
-async def test_one_of_several_principals_gets_half_of_the_places() -> None:
+async def test_one_of_several_callers_gets_half_of_the_places() -> None:
     one = limiter(5, waiting=1)
     async with AsyncExitStack() as inside:
         for _ in range(2):
-            await inside.enter_async_context(one.entered("greedy", is_shared=True))
+            await inside.enter_async_context(one.acquire("greedy", is_shared=True))
         scope = anyio.CancelScope()
         entered = list[str]()
 
         async def call() -> None:
             with scope:
-                async with one.entered("greedy", is_shared=True):
+                async with one.acquire("greedy", is_shared=True):
                     entered.append("greedy")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await until_waiting(one, 1)
-            with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets half, are under way"):
-                async with one.entered("greedy", is_shared=True):
+            with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets half, are running"):
+                async with one.acquire("greedy", is_shared=True):
                     pytest.fail("it was let in")
-            async with one.entered("modest", is_shared=True), one.entered("other", is_shared=True):
+            async with one.acquire("modest", is_shared=True), one.acquire("other", is_shared=True):
                 assert not entered
             assert not entered  # their places are not for the greedy one
             scope.cancel()
@@ -93,16 +93,16 @@ async def test_one_of_several_principals_gets_half_of_the_places() -> None:
     assert one.is_idle
 
 
-async def test_who_is_cancelled_leaves_no_place_taken() -> None:
+async def test_a_cancelled_call_frees_its_place() -> None:
     one = limiter(1)
     async with anyio.create_task_group() as tasks:
         async with AsyncExitStack() as inside:
-            await inside.enter_async_context(one.entered("a"))
+            await inside.enter_async_context(one.acquire("a"))
             scopes = [anyio.CancelScope(), anyio.CancelScope()]
 
             async def call(scope: anyio.CancelScope) -> None:
                 with scope:
-                    async with one.entered("b"):
+                    async with one.acquire("b"):
                         await anyio.sleep_forever()
 
             for count, scope in enumerate(scopes, 1):
@@ -112,38 +112,38 @@ async def test_who_is_cancelled_leaves_no_place_taken() -> None:
             await until_waiting(one, 1)
         scopes[1].cancel()  # as it gets its place
     assert one.is_idle
-    async with one.entered("c"):
+    async with one.acquire("c"):
         assert not one.is_idle
 
 
-async def test_a_minutes_worth_passes_at_once_then_each_as_its_time_comes() -> None:
+async def test_a_token_bucket_allows_a_burst_and_then_the_rate() -> None:
     now = [100.0]
     bucket = TokenBucket(Limit("calls_per_minute", 3), "This client", lambda: now[0])
     for _ in range(3):
-        bucket.pass_one()
+        bucket.take()
     with pytest.raises(BusyError, match=r"has had `limits.calls_per_minute` \(3\) calls in a minute") as refused:
-        bucket.pass_one()
+        bucket.take()
     assert refused.value.retry_after == 20
     now[0] += 20
-    bucket.pass_one()
+    bucket.take()
     now[0] += 600
     assert bucket.is_idle
     for _ in range(3):
-        bucket.pass_one()
+        bucket.take()
     with pytest.raises(BusyError):
-        bucket.pass_one()
+        bucket.take()
 
 
-async def test_each_principal_has_a_bound_of_its_own_and_who_is_idle_is_forgotten() -> None:
+async def test_each_principal_has_its_own_limits() -> None:
     now = [0.0]
     queue = Queue(Limit("queued_calls", 0), 1.0)
     admission = PerKeyLimiter(Limit("calls_per_principal", 1), Limit("calls_per_minute", 2), queue, lambda: now[0])
 
     async def call(who: str) -> None:
-        async with admission.admitted(who, who, "This client"):
+        async with admission.acquire(who, who, "This client"):
             await checkpoint()
 
-    async with admission.admitted("ann", "ann", "This client"):
+    async with admission.acquire("ann", "ann", "This client"):
         await call("bob")
         with pytest.raises(BusyError, match="calls_per_principal"):
             await call("ann")

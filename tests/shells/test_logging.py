@@ -1,4 +1,4 @@
-"""The last net before the log: what no line may hold, whoever put it there; and what a line is."""
+"""The log filter and the log format."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_mirror.config import load_config
-from mcp_mirror.observability.logging import SecretFilter, set_up_logging, tell_operator
+from mcp_mirror.observability.logging import SecretFilter, configure_logging, print_status
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import Config
 
@@ -40,7 +40,7 @@ def log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Log]:
     before = (root.handlers[:], root.level, ours.level)
 
     def write(*messages: str, style: str = "text") -> list[str]:
-        set_up_logging(2, config(tmp_path, style))
+        configure_logging(2, config(tmp_path, style))
         for message in messages:
             logging.getLogger("mcp_mirror.x").warning("%s", message)
         return capsys.readouterr().err.splitlines()
@@ -53,7 +53,7 @@ def log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Log]:
 
 @pytest.mark.parametrize("style", ["text", "json"])
 @pytest.mark.parametrize("name", KEYS)
-def test_no_secret_of_the_configuration_comes_into_the_log(log: Log, name: str, style: str) -> None:
+def test_secrets_of_the_configuration_are_redacted(log: Log, name: str, style: str) -> None:
     (line,) = log(f"it said '{KEYS[name]}' and {json.dumps(KEYS[name])}", style=style)
     assert "c4nary" not in line
     assert line.count("***") == 2
@@ -70,14 +70,14 @@ def test_no_secret_of_the_configuration_comes_into_the_log(log: Log, name: str, 
         ("nothing to hide, /a/b?c", "nothing to hide, /a/b?c"),
     ],
 )
-def test_what_looks_like_a_credential_or_another_line_is_none(log: Log, said: str, told: str) -> None:
+def test_credentials_and_line_breaks_are_redacted(log: Log, said: str, told: str) -> None:
     (line,) = log(said)
     assert line.endswith(f"Z warning mcp_mirror.x: {told}")
 
 
-def test_a_memory_path_is_told_by_the_hash_that_the_audit_log_has(log: Log) -> None:
+def test_memory_paths_are_hashed_as_in_the_audit_log(log: Log) -> None:
     (line,) = log(f'under "{BASE}/secret key" there is')
-    short = PathHasher(KEYS["audit"].encode()).of(f"{BASE}/secret key")
+    short = PathHasher(KEYS["audit"].encode()).hash_path(f"{BASE}/secret key")
     assert line.endswith(f": under (path {short}) there is")
 
 
@@ -85,14 +85,14 @@ def test_a_message_is_bounded() -> None:
     assert len(SecretFilter(PathHasher(b"k")).clean("x" * 100_000)) == 4000
 
 
-def test_a_line_may_be_an_object(log: Log) -> None:
+def test_a_line_can_be_json(log: Log) -> None:
     (line,) = log('with "quotes"', style="json")
     told = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
     assert told == {"level": "warning", "logger": "mcp_mirror.x", "message": 'with "quotes"'}
 
 
-def test_of_an_error_kind_and_place_are_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_logged_by_kind_and_place(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log()
     try:
         int("c4nary")
@@ -103,9 +103,9 @@ def test_of_an_error_kind_and_place_are_told(log: Log, capsys: pytest.CaptureFix
     assert "c4nary" not in line
 
 
-def test_what_an_operator_is_told_has_the_form_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_lines_have_the_log_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for style in ("text", "json"):
-        tell_operator(config(tmp_path, style), "mcp-mirror: it is taken.")
+        print_status(config(tmp_path, style), "mcp-mirror: it is taken.")
     text, line = capsys.readouterr().err.splitlines()
     assert text == "mcp-mirror: it is taken."
     assert json.loads(line)["message"] == "it is taken."
