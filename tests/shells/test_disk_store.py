@@ -320,7 +320,7 @@ async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
     hurt = {"no database": b"x" * 9000, "cut": whole[:9000]}
     index.write_bytes(hurt[damage])
     async with opened(folder, clock) as store:
-        assert "is damaged. It is kept there as index.sqlite.damaged-" in caplog.text
+        assert "is damaged. The index was renamed to index.sqlite.damaged-" in caplog.text
         await put(store, clock, BASE, LARGE)
         assert await read(store, BASE) == LARGE
     (aside,) = folder.glob("index.sqlite.damaged-*")
@@ -338,7 +338,7 @@ async def test_a_damaged_index_that_another_gateway_uses_is_left_alone(
     async with opened(folder, clock) as other:
         await put(other, clock, "t-1", LARGE)
         (folder / "damaged").touch()
-        with pytest.raises(StoreError, match=r"another gateway uses it\. Stop every gateway"):
+        with pytest.raises(StoreError, match=r"another gateway uses it\. Stop all gateways"):
             await opened(folder, clock).__aenter__()
         await put(other, clock, "t-2", LARGE)
         assert await read(other, "t-1") == LARGE

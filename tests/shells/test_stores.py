@@ -299,7 +299,7 @@ async def test_a_namespace_over_its_share_makes_room_in_itself_alone(open_store:
         gone = await store.describe("me", "t-0")
         assert isinstance(gone, Tombstone)
         assert gone.reason == "evicted"
-        with pytest.raises(StoreError, match=r"501 bytes .* \(`store.namespace_bytes`\)"):
+        with pytest.raises(StoreError, match=r"501 bytes; .* \(`store.namespace_bytes`\)"):
             await put(store, clock, "t-9", b"x" * 501)
 
 

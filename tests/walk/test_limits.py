@@ -46,7 +46,7 @@ async def test_calls_over_a_bound_wait_in_turn_and_too_many_are_told_when_to_try
             await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
         third = await hanging(client, "slow_hang_mirrored", tmp_path, 2)
         said = await client.text("slow_hear_mirrored")
-        assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are under way" in said
+        assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are running" in said
         assert "`limits.queued_calls` (1) calls wait already. Try again in 1 s." in said
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
         assert not third.exists()
