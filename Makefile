@@ -18,7 +18,7 @@ DOCS   := .venv-docs
 NODE   := tests/node/node_modules
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak replicas node lock clean
+.PHONY: help run test check lint words format audit bench calibrate chats conformance dataframes docs docs-serve eval everyday examples faults fuzz hostile soak reference replicas node lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -102,6 +102,9 @@ dataframes: $(FRAMES)/.installed ## test tables of pandas, polars and pyarrow as
 
 examples: $(VENV)/.installed $(AGENTS)/.installed $(BEEAI)/.installed ## run the examples: agent frameworks with the library and a scripted model
 	$(BIN)/pytest -q tests/examples
+
+reference: $(VENV)/.installed ## write the generated pages of the documentation and configs/example.yaml
+	$(BIN)/python tests/docs/generate.py
 
 replicas: $(VENV)/.installed ## two gateways behind HAProxy over one Redis server; prints a table
 	PYTHONPATH=tests/helpers $(BIN)/python tests/replicas/show.py $(REPLICAS_ARGS)
@@ -198,7 +201,7 @@ $(NODE)/.installed: tests/node/package-lock.json
 comma := ,
 # The pure modules: tests/core covers every branch of them. Modules with I/O are tested with real processes.
 PURE  := errors types paths callers observability/audit \
-         $(addprefix settings/,policies labels access limits) \
+         $(addprefix settings/,policies labels access limits declarations) \
          $(addprefix payload/,json_rpc framing json_spans canonical_json) \
          $(addprefix security/,flows pins path_hash sanitize) \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice preview \

@@ -1,6 +1,6 @@
 """Write the pages and drawings of the documentation that are generated from the code.
 
-`make docs` runs this file. `test_generated.py` checks that each generated file is current.
+`make docs` and `make reference` run this file. `test_generated.py` checks that each generated file is current.
 """
 
 import re
@@ -13,9 +13,12 @@ import typer
 from typer.cli import get_docs_for_click
 
 from mcp_mirror.cli.main import COMMANDS, load_command
+from mcp_mirror.config.reference import example_file, reference_page
 
 ROOT: Final = Path(__file__).parents[2]
 CLI_PAGE: Final = ROOT / "docs" / "reference" / "cli.md"
+KEYS_PAGE: Final = ROOT / "docs" / "reference" / "configuration-keys.md"
+EXAMPLE: Final = ROOT / "configs" / "example.yaml"
 LAYERS_DRAWING: Final = ROOT / "docs" / "assets" / "layers.svg"
 
 _CLI_HEAD: Final = """\
@@ -114,7 +117,12 @@ def layers_drawing() -> str:
     return "\n".join((*drawn, "</svg>", ""))
 
 
-GENERATED: Final = {CLI_PAGE: cli_page, LAYERS_DRAWING: layers_drawing}
+GENERATED: Final = {
+    CLI_PAGE: cli_page,
+    KEYS_PAGE: reference_page,
+    EXAMPLE: example_file,
+    LAYERS_DRAWING: layers_drawing,
+}
 """Each generated file and the function that returns its text."""
 
 if __name__ == "__main__":

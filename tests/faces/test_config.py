@@ -1,6 +1,7 @@
 """A configuration file: what it gives, what the examples hold, and what editors are told."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.config import config_json_schema, find_config, load_config
+from mcp_mirror.config.reference import example_file, reference_page
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import (
     Config,
@@ -223,7 +225,7 @@ def test_the_keys_of_the_store_are_read_and_never_shown(load: Load) -> None:
     assert "nnn" not in repr(config)
     assert load("store: {encryption: {keys: ['${NEW}']}}", given).store.encryption == EncryptionPolicy(("n" * 32,))
     (told,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", given).warnings
-    assert told.endswith("encryption: values in memory are not encrypted; this is for the kinds disk and redis")
+    assert told.endswith("encryption: values in memory are not encrypted; this applies to the kinds disk and redis")
 
 
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
@@ -456,3 +458,15 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_variables_text_arrives_as_it_is(scratch: Path, value: str) -> None:
     scratch.write_text("upstreams: {a: {command: x, env: {V: '<${V}>'}}}", encoding="utf-8")
     assert stdio(load_config(scratch, {"V": value})).env == {"V": f"<{value}>"}
+
+
+def test_the_example_fits_the_schema_with_every_key_active() -> None:
+    text = re.sub(r"^( *)#(?! |$)", r"\1", example_file(), flags=re.MULTILINE)
+    validator = jsonschema_rs.validator_for(config_json_schema())
+    assert [f"{error.instance_path}: {error.message}" for error in validator.iter_errors(yaml.safe_load(text))] == []
+
+
+def test_every_key_of_the_settings_is_documented() -> None:
+    rows = re.findall(r"^\| `[^`]+` \|.*\| (.*) \|$", reference_page(), flags=re.MULTILINE)
+    assert len(rows) > 150
+    assert all(rows)

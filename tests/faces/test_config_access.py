@@ -84,8 +84,8 @@ UPSTREAM = "upstreams: {{a: {{url: https://a.example.com/mcp, auth: {{oauth: {{{
 WRONG: list[tuple[str, str]] = [
     ("auth: {tokens: {alice: hunter2}}", "auth.tokens.alice: wanted sha256: and 64 hexadecimal digits"),
     ("auth: {tokens: {alice: {scopes: [a]}}}", "auth.tokens.alice: wanted 'hash', which is missing"),
-    ("auth: {tokens: {alice: mcpm_dG9rZW4}}", "; this is a token itself, and no longer a secret: make another"),
-    ("auth: {}", "auth: wanted 'tokens' or 'issuers': without them everybody is let in"),
+    ("auth: {tokens: {alice: mcpm_dG9rZW4}}", "; this is a token itself, and it is not a secret any more"),
+    ("auth: {}", "auth: wanted 'tokens' or 'issuers': without them every request is accepted"),
     ("auth:", "auth: wanted 'tokens' or 'issuers'"),
     ("auth: {scopes: [a]}", "auth: wanted 'tokens' or 'issuers'"),
     (f"auth: {{tokens: {{a: 'sha256:{HASH}', b: 'sha256:{HASH}'}}}}", "auth.tokens: wanted another token for each"),

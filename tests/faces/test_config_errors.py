@@ -41,9 +41,9 @@ TAG = "YAML tags (such as !name) are not used here; remove it"
 CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "required_scopes, labels, accepts, zone, may_lower, command, args, env, cwd, url, headers, allow_private, auth, "
-    "transport, timeout, startup_timeout, max_request_bytes, oldest_protocol, scope, repeat_read_only, "
-    "progress_resets_timeout, lock, preview, enabled, tools, overrides"
+    "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, tools, overrides, "
+    "oldest_protocol, required_scopes, scope, repeat_read_only, progress_resets_timeout, max_request_bytes, lock, "
+    "preview, labels, accepts, zone, may_lower, transport, enabled"
 )
 
 BAD_KEYS = [
@@ -62,8 +62,8 @@ BAD_KEYS = [
     ("timeout: .nan", f"upstreams.a.timeout: {SECONDS} infinity or not a number"),
     ("timeout: 1e999", f"upstreams.a.timeout: {SECONDS} a number"),
     ("timeout: true", f"upstreams.a.timeout: {SECONDS} true or false"),
-    ("timeout: null", f"upstreams.a.timeout: {SECONDS} nothing; it is never none"),
-    ("timeout:", f"upstreams.a.timeout: {SECONDS} nothing; it is never none"),
+    ("timeout: null", f"upstreams.a.timeout: {SECONDS} nothing; there is always a limit"),
+    ("timeout:", f"upstreams.a.timeout: {SECONDS} nothing; there is always a limit"),
     ("timeout: [1]", f"upstreams.a.timeout: {SECONDS} a list"),
     ("timeout: {a: 1}", f"upstreams.a.timeout: {SECONDS} a mapping"),
     ("timeout: 99999999999999999999", f"upstreams.a.timeout: {SECONDS} a number that is too large"),

@@ -23,7 +23,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "values": ("mcp_mirror.cli.values:values_app", "List, show, export and clear stored values."),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
     "eval": ("mcp_mirror.evals.command:evaluate", "Let a model work on cases, check what it does, and print a table."),
-    "config": ("mcp_mirror.cli.config:config_app", "Print the JSON Schema of the configuration."),
+    "config": (
+        "mcp_mirror.cli.config:config_app",
+        "Print the schema, the reference or an example of the configuration.",
+    ),
     "version": ("mcp_mirror.cli.version:version", "Print the version."),
 }
 """Each command's `module:name` and the line that `mcp-mirror --help` prints for it, the first of the command's help."""

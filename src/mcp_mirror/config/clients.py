@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mcp_mirror.config.fields import kind_name
-from mcp_mirror.config.models import UPSTREAM_NAME
+from mcp_mirror.config.checks import HTTP_KEYS, STDIO_KEYS
+from mcp_mirror.config.scalars import kind_name
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
+from mcp_mirror.settings.declarations import UPSTREAM_NAME
 
 CLIENT_BLOCKS: Final[Mapping[str, str]] = {
     "mcpServers": "Claude, Cursor, Cline, Roo, Windsurf, Gemini CLI and others",
@@ -97,9 +98,6 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "streamablehttp": "streamable-http",
     "remote": "streamable-http",
 }
-
-STDIO_KEYS: Final = ("args", "env", "cwd")
-HTTP_KEYS: Final = ("headers", "auth", "allow_private")
 
 
 def gather_upstreams(root: Table, findings: Findings) -> Table:

@@ -1,85 +1,177 @@
-"""Where which keys may stand, and a file's tree as the models read it."""
+"""The keys of each section, compiled from the settings' classes."""
 
-from collections.abc import Mapping
-from typing import Final
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from textwrap import dedent
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from mcp_mirror.config.access import (
-    AuthSection,
-    IssuerSection,
-    OAuthSection,
-    TokenSection,
-    UpstreamAuthSection,
+from mcp_mirror.settings.declarations import (
+    INLINE,
+    INTERNAL,
+    NAME,
+    REQUIRED,
+    Group,
+    Key,
+    Mark,
+    Shorthand,
+    Without,
 )
-from mcp_mirror.config.flows import (
-    AcceptsSection,
-    FilesPlaceSection,
-    FlowsSection,
-    LabelsSection,
-    ModelPlaceSection,
-)
-from mcp_mirror.config.limits import LimitsSection
-from mcp_mirror.config.models import (
-    ConfigFile,
-    ContextSection,
-    MemoryToolsSection,
-    MirrorSection,
-    OverrideSection,
-    ServerSection,
-    StoreSection,
-    ToolsSection,
-    UpstreamSection,
-)
-from mcp_mirror.config.source import Items, Node, Scalar, Table
-from mcp_mirror.config.trust import AuditSection, EncryptionSection, LockSection, Section
 
-_MODELS: Final[Mapping[str, type[Section]]] = {
-    "": ConfigFile,
-    "mirror": MirrorSection,
-    "memory_tools": MemoryToolsSection,
-    "context": ContextSection,
-    "store": StoreSection,
-    "store/encryption": EncryptionSection,
-    "server": ServerSection,
-    "limits": LimitsSection,
-    "lock": LockSection,
-    "audit": AuditSection,
-    "auth": AuthSection,
-    "auth/tokens/*": TokenSection,
-    "auth/issuers/*": IssuerSection,
-    "flows": FlowsSection,
-    "flows/model": ModelPlaceSection,
-    "flows/model/labels": LabelsSection,
-    "flows/model/accepts": AcceptsSection,
-    "flows/files": FilesPlaceSection,
-    "flows/files/labels": LabelsSection,
-    "flows/files/accepts": AcceptsSection,
-    "upstreams/*": UpstreamSection,
-    "upstreams/*/labels": LabelsSection,
-    "upstreams/*/accepts": AcceptsSection,
-    "upstreams/*/tools": ToolsSection,
-    "upstreams/*/auth": UpstreamAuthSection,
-    "upstreams/*/auth/oauth": OAuthSection,
-    "upstreams/*/overrides/*": OverrideSection,
-}
-"""By where they stand; `*` is a name of the user's."""
+_T = TypeVar("_T")
 
 
-def keys_at(loc: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a mapping at `loc` may have; none where names are the user's own."""
-    found = (model for at, model in _MODELS.items() if _stands_at(loc, tuple(at.split("/")) if at else ()))
-    return next((tuple(model.model_fields) for model in found), ())
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A type without `Annotated` and `None`."""
+
+    kind: Any
+    marks: tuple[Any, ...]
+    """The contents of its `Annotated`."""
+    is_optional: bool = False
+
+    def mark(self, kind: type[_T]) -> _T | None:
+        """Return the mark of a type, or None."""
+        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+
+    def has(self, mark: Mark) -> bool:
+        """Return whether the type has a mark."""
+        return mark in self.marks
+
+    @property
+    def items(self) -> "Value":
+        """The type of the items of a tuple, or of the values of a mapping."""
+        return unwrap(get_args(self.kind)[1 if get_origin(self.kind) is not tuple else 0])
+
+    @property
+    def entries(self) -> "Value | None":
+        """The type of the values of a mapping; None if the file does not have a mapping of names here."""
+        origin = get_origin(self.kind)
+        if origin is not tuple:
+            return self.items if origin is Mapping else None
+        items = self.items
+        if get_origin(items.kind) is tuple:
+            return unwrap(get_args(items.kind)[1])
+        is_named = is_dataclass(items.kind) and any(one.value.has(NAME) for one in fields_of(cast("type", items.kind)))
+        return items if is_named else None
 
 
-def _stands_at(loc: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    return len(loc) == len(pattern) and all(want in ("*", key) for key, want in zip(loc, pattern, strict=True))
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a section."""
+
+    name: str
+    key: str
+    value: Value
+    default: Any
+    """MISSING if there is none."""
+
+    @property
+    def group(self) -> Group | None:
+        """The mapping of the file that contains the key."""
+        return self.value.mark(Group)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys that lead to the value from the section."""
+        return (self.group.name, self.key) if self.group else (self.key,)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the file must contain the key."""
+        return self.default is MISSING or self.value.has(REQUIRED)
 
 
-def plain(node: Node) -> object:
-    """The tree as the models read it: dicts and lists whose leaves are scalars with their places."""
-    match node:
-        case Scalar():
-            return node
-        case Items():
-            return [plain(item) for item in node.nodes]
-        case Table():
-            return {key: plain(value) for key, value in node.members.items()}
+def unwrap(hint: Any) -> Value:
+    """Take a type hint apart."""
+    marks: tuple[Any, ...] = ()
+    is_optional = False
+    while True:
+        if get_origin(hint) is Annotated:
+            hint, *more = get_args(hint)
+            marks = (*marks, *more)
+        elif get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint):
+            rest = [one for one in get_args(hint) if one is not NoneType]
+            hint, is_optional = Union[tuple(rest)], True  # noqa: UP007  # of a computed number of types
+        else:
+            return Value(hint, marks, is_optional)
+
+
+@cache
+def fields_of(section: type) -> tuple[Field, ...]:
+    """Return the fields of a section's class that a file can set, in their order."""
+    hints = get_type_hints(section, include_extras=True)
+    found = []
+    for one in fields(section):
+        value = unwrap(hints[one.name])
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        key = value.mark(Key)
+        if not value.has(INTERNAL):
+            found.append(Field(one.name, key.name if key else one.name, value, default))
+    return tuple(found)
+
+
+def sections_in(value: Value) -> tuple[type, ...]:
+    """Return the classes of an inline field: itself, or each of a union."""
+    return (value.kind,) if is_dataclass(value.kind) else get_args(value.kind)
+
+
+def keys_of(section: type, without: Without | None = None) -> tuple[Field, ...]:
+    """Return the fields of a section and of its inline sections, each key once."""
+    found: dict[tuple[str, ...], Field] = {}
+    for one in _flat(section):
+        if not (without and one.path[0] in without.names):
+            found.setdefault(one.path, one)
+    return tuple(found.values())
+
+
+def _flat(section: type) -> Iterator[Field]:
+    for one in fields_of(section):
+        if one.value.has(INLINE):
+            for inner in sections_in(one.value):
+                yield from _flat(inner)
+        elif not one.value.has(NAME):
+            yield one
+
+
+def alternatives_of(section: type) -> frozenset[str]:
+    """Return the required keys of which a section needs exactly one: those of the classes of an inline union."""
+    unions = (sections_in(one.value) for one in fields_of(section) if one.value.has(INLINE))
+    members = (member for union in unions if len(union) > 1 for member in union)
+    return frozenset(one.key for member in members for one in fields_of(member) if one.is_required)
+
+
+def is_shorthand_list(section: type, shorthand: Shorthand) -> bool:
+    """Return whether the shorthand of a section is a list, not a single value."""
+    return any(one.key == shorthand.key and get_origin(one.value.kind) is tuple for one in keys_of(section))
+
+
+@cache
+def documentation_of(section: type) -> Mapping[str, str]:
+    """Return the docstrings below the fields of a class, by field; empty if its source is not available."""
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__[:-1]):
+        try:
+            source = inspect.getsource(base)
+        except OSError:
+            continue
+        [definition] = ast.parse(dedent(source)).body
+        assert isinstance(definition, ast.ClassDef)  # noqa: S101  # the source of a class
+        for one, after in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value)
+                found[one.target.id] = " ".join(text.split())
+    return found
+
+
+def document(section: type, one: Field) -> str:
+    """Return the documentation of a section's key."""
+    owners = [
+        section,
+        *(inner for part in fields_of(section) if part.value.has(INLINE) for inner in sections_in(part.value)),
+    ]
+    texts = (documentation_of(owner).get(one.name, "") for owner in owners if one in fields_of(owner))
+    return next(texts, "")

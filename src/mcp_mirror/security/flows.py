@@ -14,6 +14,7 @@ from mcp_mirror.settings.labels import (
     FILES,
     FUNCTIONS,
     MODEL,
+    RULE,
     UNKNOWN,
     WORDS,
     ZONE,
@@ -28,9 +29,6 @@ from mcp_mirror.types import Descriptor
 DEFAULT_ZONE: Final = "local"
 """The zone of every place without a configured zone, if there is one user."""
 
-_SIDE: Final = r"\s*((?:the |local )?\S+)\s*"
-RULE: Final = f"{_SIDE}->{_SIDE}"
-"""The pattern of a rule."""
 _PLAIN: Final = PlacePolicy()
 
 

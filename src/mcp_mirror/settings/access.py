@@ -5,8 +5,26 @@ No secret in here is ever shown. A policy is data: it knows neither the file it 
 
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
+
+from mcp_mirror.settings.declarations import (
+    NAME,
+    REQUIRED,
+    SINGLE,
+    Address,
+    AtLeast,
+    Example,
+    FilePath,
+    Key,
+    KeySetLocation,
+    Line,
+    Pause,
+    Port,
+    Scopes,
+    Shorthand,
+    TokenHash,
+)
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures that a public key checks. None that shares a secret is among them (RFC 8725, section 3.1)."""
@@ -19,47 +37,55 @@ TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # of all of them
 
 @dataclass(frozen=True, slots=True)
 class TokenPolicy:
-    """One bearer token that lets a principal in."""
+    """One bearer token. A hash alone may stand for it."""
 
-    name: str
-    """The principal's."""
-    digest: str = field(repr=False)
-    """SHA-256 of the token, hexadecimal."""
-    scopes: tuple[str, ...] | None = None
-    """What it is good for. None: for all that is required."""
+    name: Annotated[str, NAME]
+    digest: Annotated[TokenHash, Key("hash"), Example(f"sha256:{'5e88' * 16}")] = field(repr=False)
+    """The SHA-256 hash of the token, as `mcp-mirror token NAME` prints it."""
+    scopes: Annotated[Scopes | None, Example(("tools",))] = None
+    """The scopes of the token. Default: `auth.scopes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class IssuerPolicy:
-    """Whose signed tokens (JWT) let principals in."""
+    """An authorization server whose signed tokens (JWT) the gateway accepts."""
 
-    issuer: str
-    """`iss`, to the letter."""
-    audience: tuple[str, ...]
-    """One of them must be in `aud`."""
-    jwks: str
-    """The URL or the file of its public keys."""
-    algorithms: tuple[Algorithm, ...] = ("RS256", "ES256")
-    principal: str = "sub"
-    """The claim that names the principal."""
-    leeway: float = 30.0
-    """Seconds by which its clock and ours may differ."""
+    issuer: Annotated[Address, Example("https://login.example.com/")]
+    """Its name, exactly as `iss` in its tokens."""
+    audience: Annotated[tuple[Line, ...], SINGLE, Example(("https://tools.example.com/mcp",))] = ()
+    """Accepted values of `aud`; one must match. Default: `auth.resource`."""
+    jwks: Annotated[KeySetLocation, REQUIRED, Example("https://login.example.com/.well-known/jwks.json")] = ""
+    """Its public keys: the URL of its JWKS (https, or http on loopback), or a file."""
+    algorithms: Annotated[tuple[Algorithm, ...], SINGLE, AtLeast(1, "a list of one algorithm or more")] = (
+        "RS256",
+        "ES256",
+    )
+    """The accepted signature algorithms."""
+    principal: Line = "sub"
+    """The claim that names the principal, whose memory the token opens."""
+    leeway: Pause = 30.0
+    """Seconds by which the clocks of the issuer and the gateway may differ."""
     require_dpop: bool = False
-    """A token that is bound to no key is not taken."""
+    """Require tokens bound to a key of the client, which proves with each request that it has the key (DPoP, RFC 9449).
+    Bound tokens need such a proof in any case. Needs `auth.resource`."""
     allow_private: bool = False
-    """The host of `jwks` may have private addresses though its name looks public."""
+    """Allow the host in `jwks` to have a private address although its name looks public."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthPolicy:
-    """Who is let in over HTTP."""
+    """Authentication over HTTP. Without this section the gateway accepts every request, but only on loopback."""
 
-    tokens: tuple[TokenPolicy, ...] = ()
-    issuers: tuple[IssuerPolicy, ...] = ()
-    scopes: tuple[str, ...] = ()
-    """All of them are required."""
-    resource: str | None = None
-    """The URL under which clients know the gateway; None: no metadata is served."""
+    tokens: Annotated[tuple[Annotated[TokenPolicy, Shorthand("hash")], ...], Example("alice")] = field(
+        default=(), repr=False
+    )
+    """Hashes of bearer tokens by the names of their principals; `mcp-mirror token NAME` creates one."""
+    issuers: Annotated[tuple[IssuerPolicy, ...], Example("")] = ()
+    """Authorization servers whose signed tokens (JWT) the gateway accepts."""
+    scopes: Annotated[Scopes, Example(("tools",))] = ()
+    """Scopes that every token needs."""
+    resource: Annotated[Address | None, Example("https://tools.example.com/mcp")] = None
+    """The URL under which clients know the gateway; its metadata (RFC 9728) contains it. Default: no metadata."""
 
     @property
     def is_required(self) -> bool:
@@ -69,25 +95,29 @@ class AuthPolicy:
 
 @dataclass(frozen=True, slots=True)
 class OAuthPolicy:
-    """How the gateway gets tokens for one upstream."""
+    """How the gateway gets OAuth tokens for an upstream."""
 
-    token_file: str
-    """Where they are kept."""
+    token_file: Annotated[FilePath, Example("tokens.json")] = ""
+    """The file that stores the tokens, readable only by this user. Default: a file in the user's data folder."""
     grant: Grant = "authorization_code"
-    client_id: str | None = None
-    """None: the gateway registers itself."""
-    client_secret: str | None = field(default=None, repr=False)
-    private_key: str | None = None
-    """File of a PEM key that signs for the client, instead of a secret."""
+    """authorization_code: a user signs in once, with `mcp-mirror login`. client_credentials: the gateway authenticates
+    by itself."""
+    client_id: Annotated[Line | None, Example("mirror")] = None
+    """The gateway's client id. Default: the gateway registers itself."""
+    client_secret: Annotated[Line | None, Example("${CLIENT_SECRET}")] = field(default=None, repr=False)
+    """The secret of the client id."""
+    private_key: Annotated[FilePath | None, Example("key.pem")] = None
+    """PEM file of a key that signs for the client, instead of a secret."""
     signing_algorithm: Algorithm = "ES256"
-    issuer: str | None = None
-    """The authorization server that the client's id and secret are for; they go to no other."""
-    scopes: tuple[str, ...] = ()
-    """What is asked for. None: what the server wants."""
-    client_metadata_url: str | None = None
-    """Where a document says who the client is; it stands for registering."""
-    redirect_port: int = 0
-    """The loopback port that the browser comes back to. 0: any."""
+    """The signature algorithm of that key."""
+    issuer: Annotated[Address | None, Example("https://login.example.com")] = None
+    """The authorization server that id and secret belong to; they are sent only there."""
+    scopes: Annotated[Scopes, Example(("read",))] = ()
+    """Scopes to request. Default: those that the server requires."""
+    client_metadata_url: Annotated[Address | None, Example("https://example.com/client.json")] = None
+    """URL of a document that describes the client, which replaces registration."""
+    redirect_port: Port = 0
+    """Loopback port that the browser is redirected to. 0: any free port."""
 
 
 def is_private_to_us(url: str) -> bool:

@@ -6,7 +6,9 @@ Data alone: what follows from it is `flows`' to say.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from mcp_mirror.settings.declarations import SINGLE, AtLeast, Example, Globs, Group, Level, Text, Without, Zone
 
 Integrity = Literal["trusted", "untrusted"]
 
@@ -46,30 +48,37 @@ class Labels:
     """One of the policy's levels."""
 
 
+_LABELS: Final = Group("labels", "The labels of values from here, if nothing else determines them.")
+
+
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """What a place may receive. None: anything."""
+    """What a place may receive. Default: anything."""
 
-    integrity: Integrity | None = None
-    """The least."""
-    confidentiality: str | None = None
-    """The highest level."""
-    sources: tuple[str, ...] | None = None
-    """Globs; each source of a value must match one."""
+    integrity: Annotated[Integrity | None, Example("untrusted")] = None
+    """trusted: only values without untrusted content."""
+    confidentiality: Annotated[Level | None, Example("internal")] = None
+    """The highest of `flows.levels` that the place may see."""
+    sources: Annotated[Globs | None, SINGLE, Example(("*",))] = None
+    """Globs of the upstreams whose data the place may receive, besides its own; `files`; `zone:` and a zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
-    """What values get that come from a place, and what it may receive."""
+    """The labels of values that come from a place, and what the place may receive."""
 
-    integrity: Integrity | None = None
-    """None: the default of its kind of place."""
-    confidentiality: str | None = None
-    """None: the default of its kind of place."""
+    integrity: Annotated[Integrity | None, _LABELS, Example("untrusted")] = None
+    """trusted: outsiders cannot write here. Default: untrusted."""
+    confidentiality: Annotated[Level | None, _LABELS, Example("internal")] = None
+    """One of `flows.levels`. Default: the last, which the fewest may see."""
     accepts: Accepts = Accepts()
-    zone: str | None = None
-    """None: everybody's where there is one user, else one of its own."""
+    """What the place may receive. Default: anything."""
+    zone: Annotated[Zone | None, Example("local")] = None
+    """Data flows between zones only by a rule. Default: all places share one zone; if `auth` admits several
+    principals, each place has a zone of its own."""
     may_lower: Lowering = "nothing"
+    """The labels that the place's own annotation of a result, `_meta.ifc`, may lower; it may raise all. own: the labels
+    that `labels` gives its results. all: also those of the values that the call received."""
 
 
 class FlowRule(NamedTuple):
@@ -82,17 +91,28 @@ class FlowRule(NamedTuple):
         return f"{self.source} -> {self.target}"
 
 
+_SIDE: Final = r"\s*((?:the |local )?\S+)\s*"
+RULE: Final = f"{_SIDE}->{_SIDE}"
+"""The pattern of a rule."""
+Rules = Annotated[tuple[Annotated[FlowRule, Text("a flow such as 'crm -> mail'", RULE)], ...], SINGLE]
+
+
 @dataclass(frozen=True, slots=True)
 class FlowsPolicy:
-    """What may flow where."""
+    """What may flow where. A rule is `from -> to`; sides are upstreams, globs, `model`, `files`, `zone:NAME`."""
 
-    levels: tuple[str, ...] = LEVELS
+    levels: Annotated[tuple[Level, ...], SINGLE, AtLeast(2, "a list of two levels or more")] = LEVELS
+    """The levels of confidentiality, from those that all may see to those that the fewest may see."""
     default: Across = "deny"
-    """From one zone to another, where no rule says anything."""
-    allow: tuple[FlowRule, ...] = ()
-    """They open zones to each other; what a place accepts binds all the same."""
-    deny: tuple[FlowRule, ...] = ()
-    """They win over all else."""
+    """What happens to a flow between zones without a rule."""
+    allow: Annotated[Rules, Example(("filesystem -> git",))] = ()
+    """Flows between zones to allow. What a place accepts still applies."""
+    deny: Annotated[Rules, Example(("* -> files",))] = ()
+    """Flows to refuse regardless of all other rules."""
     on_refusal: OnRefusal = "error"
-    model: PlacePolicy = PlacePolicy()
-    files: PlacePolicy = PlacePolicy()
+    """error: the model gets an error that names the rule. ask: if the client supports elicitation, the user decides
+    whether to allow the flow once."""
+    model: Annotated[PlacePolicy, Without(("zone", "may_lower"))] = PlacePolicy()
+    """What the model may see, and the labels of its own text."""
+    files: Annotated[PlacePolicy, Without(("may_lower",))] = PlacePolicy()
+    """What memory_export may write to local files, and the labels of memory_import."""

@@ -1,91 +1,95 @@
-"""How much others may send, ask and list: what the user decided, as small frozen policies.
+"""Limits of what clients and upstreams may send, request and list: the section `limits` of a configuration.
 
-Each bound has the name under which the configuration has it (`limits.*`), and the error that it brings names it. A
-policy is data: it knows neither the file that it came from nor the module that obeys it.
+Each error that a limit causes names its key.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from mcp_mirror.settings.declarations import Bytes, Count, Example, Number, Rate, Seconds, Whole
 
 MAX_DEPTH: Final = 700
 """Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
 Python 3.12 on."""
+Depth = Annotated[int, Number(f"a number of levels from 1 to {MAX_DEPTH}", minimum=1, maximum=MAX_DEPTH)]
 
-
-SHOWN_RATE: Final = 6000
-"""Requests a minute of one principal where everybody has to show a token and nothing else is said."""
+DEFAULT_RATE: Final = 6000
+"""Requests of one principal a minute if `auth` requires tokens and the file sets no rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficPolicy:
-    """How much clients may ask at once and how often."""
+class QueuePolicy:
+    """Limits of waiting requests."""
 
-    calls_per_principal: int = 100
-    """Requests of one principal that are under way at once; others wait."""
-    queued_calls: int = 1000
-    """Requests of one principal, or to one upstream, that wait."""
-    queue_timeout: float = 60.0
-    """Seconds that one waits."""
-    calls_per_minute: int | None = None
-    """One principal's. 0: as many as it likes; None: the same, but where people show tokens `SHOWN_RATE`."""
-    max_pointers: int = 1000
-    """Memory paths in one call's arguments."""
-    sessions_per_principal: int = 500
-    """Open at once, over HTTP."""
-    connections_per_principal: int = 32
-    """Dedicated connections of one principal, to all upstreams together; see `UpstreamBounds`."""
-    requests_per_principal: int = 2000
-    """HTTP requests that are open at once, streams among them."""
-    streams_per_principal: int = 200
-    """Streams of announcements."""
-    subscriptions_per_principal: int = 1000
-    """Resources that are watched."""
-    max_connections: int = 4096
-    """To our HTTP face, of all clients together."""
-    pending_connections_per_address: int = 256
-    """Of one client address: connections that have not sent a complete head, and on which no request was admitted."""
-    max_header_bytes: int = 64 << 10
-    """Of one HTTP request, its first line included."""
-    header_timeout: float = 10.0
-    """Seconds from a connection's beginning, or a request's first byte, to the end of the request's head."""
-    body_timeout: float = 30.0
-    """Seconds without a byte of a request's body."""
+    queued_calls: Whole = 1000
+    """Requests of one principal, or to one upstream, that may wait; one more is refused."""
+    queue_timeout: Seconds = 60.0
+    """Seconds that a request may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficPolicy(QueuePolicy):
+    """Limits of clients."""
+
+    calls_per_principal: Count = 100
+    """Concurrent requests of one principal; others wait."""
+    calls_per_minute: Annotated[Rate | None, Example(6000)] = None
+    """Requests of one principal a minute. Default: 6000 if `auth` requires tokens, else none."""
+    max_pointers: Count = 1000
+    """Memory paths in the arguments of one call."""
+    sessions_per_principal: Count = 500
+    """HTTP sessions of one principal (protocol version 2025-11-25)."""
+    connections_per_principal: Count = 32
+    """Dedicated upstream connections of one principal, for all its sessions; shared connections do not count."""
+    requests_per_principal: Count = 2000
+    """Open HTTP requests of one principal, including streams."""
+    streams_per_principal: Count = 200
+    """Notification streams of one principal (`subscriptions/listen`)."""
+    subscriptions_per_principal: Count = 1000
+    """Resources that one principal subscribes to."""
+    max_connections: Count = 4096
+    """Connections to the HTTP endpoint, of all clients together."""
+    pending_connections_per_address: Count = 256
+    """Connections of one client address on which the gateway has not accepted a request yet."""
+    max_header_bytes: Bytes = 64 << 10
+    """Bytes of an HTTP request's first line and headers."""
+    header_timeout: Seconds = 10.0
+    """Seconds from the start of a connection, or the first byte of a request, to the end of the request's headers."""
+    body_timeout: Seconds = 30.0
+    """Seconds that a request's body may pause."""
 
     def rate(self, *, shows_tokens: bool) -> int:
-        """Requests of one principal a minute; 0: as many as it likes."""
-        default = SHOWN_RATE if shows_tokens else 0
+        """Return the requests of one principal a minute; 0: no limit."""
+        default = DEFAULT_RATE if shows_tokens else 0
         return default if self.calls_per_minute is None else self.calls_per_minute
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamBounds:
-    """What one upstream may list, say and be asked. Bytes, where nothing else is said."""
+class UpstreamBounds(QueuePolicy):
+    """Limits of each upstream."""
 
-    calls_per_upstream: int = 100
-    """Requests that are under way at once; others wait."""
-    upstream_calls_per_minute: int | None = None
-    """None or 0: as many as clients like."""
-    queued_calls: int = 1000
-    """Requests that wait."""
-    queue_timeout: float = 60.0
-    """Seconds that one waits."""
-    connections_per_upstream: int = 64
-    """Dedicated connections: those of one session or one principal. The shared connection is not counted."""
-    max_tools: int = 20_000
-    """That are served of it."""
-    max_name_bytes: int = 1 << 10
-    """Of a tool's name."""
-    max_tool_bytes: int = 1 << 20
-    """Of one tool's definition."""
-    max_schema_depth: int = 128
+    calls_per_upstream: Count = 100
+    """Concurrent requests to one upstream; others wait, round-robin by principal."""
+    upstream_calls_per_minute: Annotated[Rate | None, Example(600)] = None
+    """Requests to one upstream a minute. Default: none."""
+    connections_per_upstream: Count = 64
+    """Dedicated connections to one upstream, for all sessions and principals; the shared connection does not count."""
+    max_tools: Count = 20_000
+    """Tools of one upstream that the gateway serves."""
+    max_name_bytes: Bytes = 1 << 10
+    """Bytes of a tool's name."""
+    max_tool_bytes: Bytes = 1 << 20
+    """Bytes of one tool's definition."""
+    max_schema_depth: Depth = 128
     """Levels of nesting in one tool's definition."""
-    max_listing_bytes: int = 64 << 20
-    """Of one list, all its pages."""
-    max_listing_pages: int = 1000
-    """Of one list."""
-    max_queued_news_bytes: int = 64 << 20
-    """Of notifications that wait for a client that is slow to take them."""
-    max_questions_per_call: int = 100
-    """Its requests to the client within one call, or its rounds of input; outside of calls in a minute."""
-    max_questions: int = 100
-    """Of it that wait for their answers, over one connection."""
+    max_listing_bytes: Bytes = 64 << 20
+    """Bytes of one list of an upstream, all pages together."""
+    max_listing_pages: Count = 1000
+    """Pages of one list."""
+    max_queued_news_bytes: Bytes = 64 << 20
+    """Bytes of an upstream's notifications that wait for a slow client; more are dropped."""
+    max_questions_per_call: Count = 100
+    """Requests of an upstream to the client (elicitation, sampling, roots) within one call; one more ends the call.
+    Outside of calls: requests within one minute."""
+    max_questions: Count = 100
+    """Requests of an upstream that wait for answers, over one connection; more are dropped."""

@@ -1,7 +1,8 @@
-"""What the user decided, as small frozen policies.
+"""The settings of a configuration: one frozen class per section.
 
-`config` builds them once, at the edge; every other module receives only the ones it obeys. A policy is
-data: it knows neither the file it came from nor the module that reads it.
+Each field declares its key once: type and bounds (see `declarations`), default, and documentation as the docstring
+below it. `config` reads a file into these objects, and generates the JSON Schema, the reference page and the example
+file from them. Every other module receives only the objects that it needs.
 """
 
 from collections.abc import Mapping
@@ -10,63 +11,99 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy
+from mcp_mirror.settings.declarations import (
+    FILE_ONLY,
+    INLINE,
+    INTERNAL,
+    NAME,
+    SINGLE,
+    Address,
+    AtLeast,
+    Bytes,
+    Command,
+    Count,
+    Duration,
+    Environment,
+    Example,
+    FilePath,
+    Globs,
+    Group,
+    Headers,
+    Host,
+    Line,
+    Origin,
+    Part,
+    Pause,
+    Roots,
+    Scopes,
+    Seconds,
+    Secret,
+    Secrets,
+    Shorthand,
+    Suffix,
+    Tokens,
+    UrlPath,
+    Whole,
+    Words,
+)
 from mcp_mirror.settings.labels import FlowsPolicy, PlacePolicy
-from mcp_mirror.settings.limits import MAX_DEPTH, TrafficPolicy, UpstreamBounds
+from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
 
 CaptureMode = Literal["auto", "large", "always", "never"]
-"""`auto`: objects and results over the inline budget are stored; `always`: every result; `never`: none."""
-
 NoticeStyle = Literal["compact", "paper", "json", "opaque"]
-
 TokenProvider = Literal["default", "openai", "anthropic", "anthropic-4.6", "google", "llama", "mistral"]
-"""Whose tokenizer tokens are estimated for. `default`: never too few for any; `anthropic-4.6`: Claude 3 to Opus 4.6."""
-
 ProtocolVersion = Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
-"""Those that were published, in their order."""
+"""The published versions in their order."""
 Scope = Literal["shared", "principal", "session"]
-"""Whose one connection to an upstream is: everybody's, one principal's, or one client's.
-
-Over a connection of the 2025 era a server's questions, log lines and updates do not say whose they are: by default
-each client's session has one of its own. Where one is shared, none of these is offered to the server.
-"""
-
+Transport = Literal["stdio", "streamable-http", "sse"]
 StoreKind = Literal["memory", "disk", "redis"]
-
 ClearMode = Literal["read", "refuse"]
-
 LogFormat = Literal["text", "json"]
-
 LockMode = Literal["off", "warn", "block"]
-"""What is done with a tool that is not as it was locked: nothing; it is told of; it is not served either."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_TOOLS = Group("tools", "The tools of this upstream that the gateway serves.")
+_AUTH = Group(
+    "auth", "How the gateway authenticates to this upstream; it never uses a client's token.", is_required=True
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StdioEndpoint:
-    """A child process to start. The environment may hold secrets, so it is never shown."""
+    """A program to start. Arguments and environment may contain secrets, so `repr` omits them."""
 
-    command: str
-    args: tuple[str, ...] = field(default=(), repr=False)
-    env: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
-    cwd: str | None = None
+    command: Annotated[Command, Example("npx")]
+    """The program to start; it speaks MCP on its stdin and stdout. `${PYTHON}` is the gateway's own Python."""
+    args: Annotated[Words, Example(("-y", "@modelcontextprotocol/server-filesystem", "${HOME:-.}"))] = field(
+        default=(), repr=False
+    )
+    """Arguments of the program."""
+    env: Annotated[Environment, Example({"NODE_ENV": "production"})] = field(default_factory=lambda: _NONE, repr=False)
+    """Environment variables of the program. Keep secrets out of the file with `${VAR}`."""
+    cwd: Annotated[FilePath | None, Example("~")] = None
+    """Folder to start the program in, relative to this file's folder. Default: the gateway's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
-    """A URL to connect to. URL and headers may hold secrets, so they are never shown."""
+    """An address to connect to. Address and headers may contain secrets, so `repr` omits them."""
 
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
-    legacy_sse: bool = False
-    """Speak the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
-    oauth: OAuthPolicy | None = None
-    """How tokens for it are had; None: none are."""
+    url: Annotated[Address, Example("https://api.githubcopilot.com/mcp/")] = field(repr=False)
+    """Address of a remote MCP server."""
+    headers: Annotated[Headers, Example({"Authorization": "Bearer ${GITHUB_TOKEN}"})] = field(
+        default_factory=lambda: _NONE, repr=False
+    )
+    """HTTP headers to send with every request."""
+    legacy_sse: Annotated[bool, INTERNAL] = False
+    """Use the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
+    oauth: Annotated[OAuthPolicy | None, _AUTH] = None
+    """Tokens by OAuth 2.1."""
     allow_private: bool = False
-    """Names that it has may lead to private addresses, though they look public."""
+    """Allow names of this upstream, and of servers that it refers to, to resolve to private addresses: this machine, a
+    local network, cloud metadata. An address that `url` itself contains is always allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,60 +113,72 @@ class LocalEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """What one tool does differently. None: as the upstream and the mirror say."""
+    """Settings of the tools that match a glob. If several globs match, later ones win key by key, and scopes add up."""
 
-    capture: CaptureMode | None = None
-    inline_budget: int | None = None
-    """Estimated tokens."""
-    timeout: float | None = None
-    """Seconds."""
-    description: str | None = None
-    """Replaces the upstream's description on the twin."""
-    required_scopes: tuple[str, ...] | None = None
-    """What a principal's token must be good for to see it and use it, beside what others require; `scopes_of` joins."""
+    capture: Annotated[CaptureMode | None, Example("always")] = None
+    """As `mirror.capture`, for these tools."""
+    inline_budget: Annotated[Whole | None, Example(200)] = None
+    """As `mirror.inline_budget`, for these tools, in tokens."""
+    timeout: Annotated[Seconds | None, Example(10)] = None
+    """Seconds that one call of these tools may take. Default: the upstream's `timeout`."""
+    description: Annotated[Line | None, Example("Read one text file whole.")] = None
+    """Replaces the upstream's description of these tools."""
+    required_scopes: Annotated[Scopes | None, Example(("files.write",))] = None
+    """Scopes that a principal's token needs to see and call these tools, in addition to the upstream's. Needs
+    `auth`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamPolicy:
-    """One MCP server of the user's and how it is treated."""
+    """One MCP server: a program to start (`command`) or an address to connect to (`url`)."""
 
-    name: str
-    endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint
-    timeout: float = 60.0
-    """Seconds that one request may take."""
-    startup_timeout: float = 30.0
-    """Seconds that connecting and listing may take."""
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
-    overrides: tuple[tuple[str, ToolPolicy], ...] = ()
-    """Tool name globs with what they change; where several match, a later one wins member by member."""
-    oldest_protocol: ProtocolVersion | None = None
-    """One that speaks an older version is not used. None: each that the SDK knows."""
-    required_scopes: tuple[str, ...] = ()
-    """What a principal's token must be good for to see anything of it and use it."""
-    scope: Scope | None = None
-    """Whose one connection is. None: as its protocol era asks for; see `Scope`."""
+    name: Annotated[str, NAME]
+    endpoint: Annotated[StdioEndpoint | HttpEndpoint | LocalEndpoint, INLINE]
+    timeout: Annotated[Seconds, Example(120)] = 60.0
+    """Seconds that one request may take. There is always a limit."""
+    startup_timeout: Seconds = 30.0
+    """Seconds that connecting and listing the tools may take."""
+    allow: Annotated[Globs, _TOOLS, Example(("read_*", "list_*"))] = ("*",)
+    """Globs (`*`, `?`, `[...]`) of the tools that the gateway serves. Case matters."""
+    deny: Annotated[Globs, _TOOLS, Example(("write_*",))] = ()
+    """Globs of the tools that the gateway does not serve, even if allowed."""
+    overrides: Annotated[tuple[tuple[str, ToolPolicy], ...], Example("read_*")] = ()
+    """Settings of single tools, by globs of their names."""
+    oldest_protocol: Annotated[ProtocolVersion | None, Example("2025-06-18")] = None
+    """The oldest protocol version to accept. Default: any."""
+    required_scopes: Annotated[Scopes, Example(("crm.read",))] = ()
+    """Scopes that a principal's token needs to see and use this upstream; to other principals it does not exist.
+    Needs `auth`."""
+    scope: Annotated[Scope | None, Example("session")] = None
+    """Who shares a connection to this upstream: all clients (shared), the clients of one principal, or one client
+    session. Default: shared for protocol version 2026-07-28, else session, because requests and log messages of older
+    servers do not name the call that caused them."""
     repeat_read_only: bool = False
-    """A call of a tool that is marked read-only is made once more where its connection was lost."""
+    """Repeat a call once if its connection was lost and the server marks the tool read-only. Other calls are never
+    repeated."""
     progress_resets_timeout: bool = False
-    """News of a request's progress gives it all its time again."""
-    max_request_bytes: int | None = None
-    """Largest arguments that are sent to it. None: what servers of its kind are known to take."""
-    lock: LockMode | None = None
-    """What is done where its tools are not as they were locked. None: as the lock's policy says."""
+    """Restart a request's timeout at each progress notification."""
+    max_request_bytes: Annotated[Bytes | None, Example("32MiB")] = None
+    """Bytes of the largest arguments to send. Default: the known limit of its kind: 4 MiB over HTTP, 10 MiB for a
+    program that Node runs, none for other programs."""
+    lock: Annotated[LockMode | None, Example("block")] = None
+    """As `lock.mode`, for this upstream."""
     preview: bool = True
-    """Models are shown what it says. False: all that it answers is stored, and told by position, type and size."""
-    place: PlacePolicy = field(default_factory=PlacePolicy)
-    """What its results are labelled, and what it may receive."""
-    bounds: UpstreamBounds = field(default_factory=UpstreamBounds)
-    """What it may list, say and be asked."""
+    """As `mirror.preview`, for this upstream, which is also the default."""
+    place: Annotated[PlacePolicy, INLINE] = field(default_factory=PlacePolicy)
+    bounds: Annotated[UpstreamBounds, INTERNAL] = field(default_factory=UpstreamBounds)
+    """What it may list, send and request: `limits`."""
+    transport: Annotated[Transport | None, FILE_ONLY, Example("stdio")] = None
+    """Transport. Default: stdio for `command`, streamable-http for `url`."""
+    enabled: Annotated[bool, FILE_ONLY] = True
+    """False leaves this upstream out; its variables may then be unset."""
 
     @property
     def request_limit(self) -> int | None:
-        """Bytes of arguments that it takes, as configured or known; None: any.
+        """The largest arguments that the upstream accepts, in bytes, as configured or known; None: no limit.
 
-        The MCP SDKs' HTTP servers take bodies of 4 MiB; the TypeScript SDK's stdio servers end at messages over
-        10 MiB, and are told by what runs them.
+        The MCP SDKs' HTTP servers accept bodies up to 4 MiB. The TypeScript SDK's stdio servers end at messages over
+        10 MiB; the program that runs them identifies them.
         """
         if self.max_request_bytes is not None:
             return self.max_request_bytes
@@ -139,7 +188,7 @@ class UpstreamPolicy:
         return _NODE_LIMIT if PurePath(command).stem.lower() in _NODE_RUNNERS else None
 
     def admits(self, tool: str) -> bool:
-        """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
+        """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""
         return _is_admitted(tool, self.allow, self.deny)
 
     @property
@@ -148,17 +197,17 @@ class UpstreamPolicy:
         return bool(self.required_scopes) or any(policy.required_scopes for _, policy in self.overrides)
 
     def scopes_of(self, tool: str) -> frozenset[str]:
-        """What a principal's token must be good for to see a tool and use it: what every glob that matches requires."""
+        """Return the scopes that a tool requires: the upstream's and those of every matching glob."""
         each = (policy.required_scopes or () for glob, policy in self.overrides if fnmatchcase(tool, glob))
         return frozenset((*self.required_scopes, *chain.from_iterable(each)))
 
     @property
     def may_capture(self) -> bool:
-        """Whether results are stored whatever the mirror says: an override has it so, or nothing may be shown."""
+        """Whether results may be stored regardless of `mirror.capture`: by an override, or without previews."""
         return not self.preview or any(policy.capture not in (None, "never") for _, policy in self.overrides)
 
     def tool_policy(self, tool: str) -> ToolPolicy:
-        """The overrides whose globs match `tool`, joined."""
+        """Return the joined overrides whose globs match `tool`."""
         joined: dict[str, object] = {}
         for glob, policy in self.overrides:
             if fnmatchcase(tool, glob):
@@ -171,7 +220,7 @@ def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bo
 
 
 _SHARES = 4
-"""One principal of several keeps at most this part of a store, unless the user says otherwise."""
+"""One principal of several stores at most this fraction by default: one of these shares."""
 _LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
 _HTTP_LIMIT = 4 << 20
 _NODE_LIMIT = 10 << 20
@@ -181,128 +230,148 @@ _TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class MirrorPolicy:
-    """How twins look and what stays out of the model's context. Budgets are estimated tokens."""
+    """The twins, and which results stay out of the model's context. Budgets are estimated tokens."""
 
-    suffix: str = "_mirrored"
-    """Empty: twins have their tools' own names."""
+    suffix: Suffix = "_mirrored"
+    """Added to a tool's name to form its twin's name. With "" and `capture: never` the gateway is transparent: clients
+    see only the upstreams' own tools."""
     capture: CaptureMode = "auto"
-    inline_budget: int = 2_500
-    """A result up to this size is shown to the model whole. Expected tokens, not a bound."""
-    answer_budget: int = 20_000
-    """`retrieve_final_answer_from_memory` returns a value up to this size."""
-    error_budget: int = 2_000
-    """An error result up to this size is shown whole."""
+    """Which results to store. auto: objects of any size, and other results of 300 tokens or more; those within the
+    inline budget are shown with their path. large: only results over the inline budget. always: all. never: none."""
+    inline_budget: Whole = 2_500
+    """Tokens up to which the model sees a result whole: expected tokens, not an upper bound."""
+    answer_budget: Whole = 20_000
+    """Tokens up to which `retrieve_final_answer_from_memory` returns a value whole."""
+    error_budget: Whole = 2_000
+    """Tokens up to which the model sees an error result whole."""
     notice: NoticeStyle = "compact"
+    """The style of the text that replaces a stored result."""
     expose_originals: bool = False
-    """List each original tool beside its twin."""
+    """List each original tool beside its twin. Needs a suffix."""
     capture_resources: bool = False
-    """Resources and prompts over the inline budget are stored like results; else they pass as they are."""
+    """Store resources and prompts over the inline budget like results; otherwise they pass unchanged."""
     resource_links: bool = False
-    """A notice is followed by a link to the stored value as a resource."""
+    """Add a link to the stored value as a resource (`memory://...`) after a notice."""
     preview: bool = True
-    """Models are shown what upstreams say, where an upstream says nothing else of itself."""
+    """False: store everything that tools return, including errors, and show none of it; notices describe keys by
+    position and values by type and size."""
     provider: TokenProvider = "default"
-    """Whose tokens the budgets are counted in."""
-    read_budget: int = 2_500
-    """`memory_read` and `memory_grep` show this much at once, and `memory_tools.read_characters` at most."""
-    startup_wait: float = 10.0
+    """The model provider whose tokens the budgets count: openai, anthropic, anthropic-4.6 (Claude 3 to Opus 4.6),
+    google, llama or mistral. default: never too few for any of them."""
+    read_budget: Whole = 2_500
+    """Tokens of a stored value that a memory tool returns at once; `memory_tools.read_characters` applies too."""
+    startup_wait: Pause = 10.0
     """Seconds that the first `tools/list` waits for upstreams that are still starting."""
-    stages: tuple[str, ...] = ()
-    """Entry points of the group `mcp_mirror.stages`: the user's own stages of tool calls, the outermost first."""
+    stages: Annotated[Words, Example(("quota",))] = ()
+    """Names of your own stages of tool calls, the outermost first: entry points in the group `mcp_mirror.stages`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryToolsPolicy:
-    """Which of our own tools there are and what they may take."""
+    """The gateway's own tools, which read, search and change stored values."""
 
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
-    """Folders whose files may be read into memory and written from it. None: neither tool is there."""
-    timeout: float = 20.0
-    """Seconds that looking into one value may take."""
-    read_characters: int = 10_000
-    """Characters that a reading tool shows at once, whatever `mirror.read_budget` says: clients cut longer texts."""
-    query_bytes: int = 64 << 20
-    """Largest value that `memory_query` takes in, and largest that it may find."""
+    allow: Globs = ("*",)
+    """Globs of the memory tools that the gateway serves. Case matters."""
+    deny: Annotated[Globs, Example(("memory_forget",))] = ()
+    """Globs of the memory tools that the gateway does not serve, even if allowed."""
+    roots: Annotated[Roots, Example(("exchange",))] = ()
+    """Folders, relative to this file's folder, in which memory_import may read and memory_export may write files.
+    Default: none, and neither tool is served."""
+    timeout: Seconds = 20.0
+    """Seconds that one operation on a value may take."""
+    read_characters: Whole = 10_000
+    """Characters that a memory tool returns at once, regardless of `mirror.read_budget`: some clients cut longer
+    results."""
+    query_bytes: Bytes = 64 << 20
+    """Bytes of the largest value that memory_query reads or returns."""
 
     def admits(self, tool: str) -> bool:
-        """Whether a tool of this name is served: allowed by a glob and denied by none (case matters)."""
+        """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""
         return _is_admitted(tool, self.allow, self.deny)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """How much of a conversation's context window tools' answers may fill."""
+    """The part of a conversation's context window that tool results may fill. Off without a window."""
 
-    window: int | None = None
-    """Estimated tokens. None: no account is kept."""
-    reserve: float = 0.2
-    """The part of it, from 0 to 1, that is kept for what users and models write."""
+    window: Annotated[Tokens | None, Example(200_000)] = None
+    """Tokens of the model's context window. Default: conversations have no budget."""
+    reserve: Part = 0.2
+    """The part of the window that is reserved for users and models."""
 
 
 @dataclass(frozen=True, slots=True)
 class WirePolicy:
-    """Bounds of one message, whoever sends it, and of clients' traffic. Bytes, where nothing else is said."""
+    """Limits of what clients and upstreams may send, request and list."""
 
-    max_message_bytes: int = 2 << 30
-    """Past it a message is discarded and its call fails."""
-    spool_bytes: int = 16 << 20
-    """Past it a message goes to a file as it arrives instead of into memory."""
-    max_key_bytes: int = 64 << 10
-    """Longest key on the top level of a value."""
-    max_depth: int = MAX_DEPTH
-    """Levels of nesting."""
-    max_envelope_bytes: int = 16 << 20
-    """What is read of a message: all but a call's arguments and what a result holds."""
-    max_inflation: int = 200
-    """How many times its own size a compressed body may have that is over `spool_bytes` once it is inflated."""
-    traffic: TrafficPolicy = field(default_factory=TrafficPolicy)
+    max_message_bytes: Bytes = 2 << 30
+    """Bytes of the largest message; a larger one is discarded and its call fails."""
+    spool_bytes: Bytes = 16 << 20
+    """Bytes above which a message goes to a file while it arrives instead of into memory."""
+    max_key_bytes: Bytes = 64 << 10
+    """Bytes of the longest key on the top level of a value."""
+    max_depth: Depth = MAX_DEPTH
+    """Levels of nesting in one message."""
+    max_envelope_bytes: Bytes = 16 << 20
+    """Bytes of a message without its payload: all but a call's arguments and a result's content."""
+    max_inflation: Count = 200
+    """The largest ratio of inflated to compressed size of a body that inflates to more than `spool_bytes`."""
+    traffic: Annotated[TrafficPolicy, INLINE] = field(default_factory=TrafficPolicy)
+    bounds: Annotated[UpstreamBounds, INLINE] = field(default_factory=UpstreamBounds)
 
 
 @dataclass(frozen=True, slots=True)
 class EncryptionPolicy:
-    """How values are sealed at rest, on the disk and in Redis."""
+    """Encryption of values at rest, on disk and in Redis. Each value is bound to its owner and path."""
 
-    keys: tuple[str, ...] = field(default=(), repr=False)
-    """32 bytes in base64 each, or another secret of 32 characters or more. The first seals, all open."""
+    keys: Annotated[
+        tuple[Secret, ...], AtLeast(1, "a list 'keys' of one secret or more"), Example(("${STORE_KEY}",))
+    ] = field(default=(), repr=False)
+    """The first key encrypts, all keys decrypt: to rotate keys, put the new one first. 32 bytes in base64 each
+    (`openssl rand -base64 32`), or another unguessable secret of 32 characters or more."""
     enabled: bool = True
-    """False: what is new is kept in clear; what was sealed is still read."""
+    """False stores new values unencrypted and still reads encrypted ones."""
     clear: ClearMode = "read"
-    """What is done with values that are not sealed."""
+    """Whether unencrypted values, such as older ones, are readable. With refuse, a value that someone else writes into
+    the store is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
-    """Where values are kept and how many bytes of them."""
+    """Where values are stored, how many, and for how long."""
 
-    kind: StoreKind | None = None
-    """None: `disk` on standard streams, `memory` over HTTP."""
-    path: str | None = None
-    """Folder of the disk store; None: the user's own data folder."""
-    url: str | None = field(default=None, repr=False)
-    """Address of the Redis or Valkey server; it may hold a password, so it is never shown."""
-    prefix: str = "mcp-mirror:"
-    """What the keys in Redis begin with."""
-    encryption: EncryptionPolicy | None = None
-    """None: values are kept in clear."""
+    kind: Annotated[StoreKind | None, Example("disk")] = None
+    """disk: files, which survive the gateway. memory: this process. redis: a Redis or Valkey server, for several
+    gateways. Default: disk with stdio, memory over HTTP."""
+    path: Annotated[FilePath | None, Example("~/.local/share/mcp-mirror")] = None
+    """Folder of the disk store, relative to this file's folder. Default: the user's data folder."""
+    url: Annotated[Line | None, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = field(
+        default=None, repr=False
+    )
+    """Address of the Redis or Valkey server: redis://, rediss:// for TLS, or unix://."""
+    prefix: Line = "mcp-mirror:"
+    """Prefix of the keys in Redis."""
+    encryption: EncryptionPolicy | None = field(default=None, repr=False)
+    """Encryption at rest. Default: none."""
     fsync: bool = True
-    """A value is on the disk before its path is told; else it may be lost where the machine, not the gateway, stops."""
-    ttl: float | None = None
-    """Seconds since last use after which a value expires. None: 7 days on disk, else 24 hours."""
-    max_value_bytes: int = 2 << 30
-    """Of one value."""
-    max_bytes: int = 8 << 30
-    """Of all values together."""
-    max_values: int = 100_000
-    """All values together."""
-    namespace_bytes: int | None = None
-    """Of one principal's values; None: a quarter of `max_bytes` where `auth` admits principals, else all of it."""
-    namespace_values: int | None = None
-    """One principal's values; None: a quarter of `max_values` where `auth` admits principals, else all of them."""
+    """Write a value to the disk before its path is returned. Without, a crash of the machine may lose values; a crash
+    of the gateway does not."""
+    ttl: Annotated[Duration | None, Example("7d")] = None
+    """Time since its last use after which a value expires, in seconds or with s, m, h or d. Default: 7 days on disk,
+    else 24 hours."""
+    max_value_bytes: Bytes = 2 << 30
+    """Bytes of one value."""
+    max_bytes: Bytes = 8 << 30
+    """Bytes of all values together."""
+    max_values: Whole = 100_000
+    """Number of all values together."""
+    namespace_bytes: Annotated[Bytes | None, Example("1GiB")] = None
+    """Bytes of one principal's values. Default: a quarter of `max_bytes` with `auth`, else all of it."""
+    namespace_values: Annotated[Whole | None, Example(10_000)] = None
+    """Number of one principal's values. Default: a quarter of `max_values` with `auth`, else all of them."""
 
     def shared(self) -> "StorePolicy":
-        """The same for several principals, each with a bound of its own."""
+        """Return the policy for several principals, each with a limit of its own."""
         size, values = self.namespace_bytes, self.namespace_values
         return replace(
             self,
@@ -312,12 +381,12 @@ class StorePolicy:
 
     @property
     def share_bytes(self) -> int:
-        """Bytes that one principal's values may have."""
+        """The limit of one principal's values in bytes."""
         return self.max_bytes if self.namespace_bytes is None else self.namespace_bytes
 
     @property
     def share_values(self) -> int:
-        """Values that one principal may keep."""
+        """The limit of one principal's number of values."""
         return self.max_values if self.namespace_values is None else self.namespace_values
 
     @property
@@ -328,73 +397,91 @@ class StorePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
-    """How we present ourselves to clients."""
+    """How the gateway presents itself to clients."""
 
-    name: str = "mcp-mirror"
-    instructions: str | None = None
-    """Put before our own instructions."""
-    path: str = "/mcp"
-    """Path of the Streamable HTTP endpoint."""
-    answer_timeout: float = 600.0
-    """Seconds that a call waits for the user's answer to a server's question."""
-    state_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Secrets that seal what clients keep for us between two rounds: the first seals, all open. None: of this process
-    alone."""
-    session_idle: float = 300.0
-    """Seconds without an open request or stream after which an HTTP session of a 2025-11-25 client ends."""
-    drain: float = 10.0
-    """Seconds that calls in flight get to end when we are told to stop. 0: none."""
-    allowed_hosts: tuple[str, ...] = ()
-    """`Host` headers that are served beside those of loopback: a name, a name with a port, or with `:*` for any."""
-    allowed_origins: tuple[str, ...] = ()
-    """`Origin` headers that are served beside those of loopback."""
+    name: Line = "mcp-mirror"
+    """The server name that clients see."""
+    instructions: Annotated[Line | None, Example("Prefer tables to prose.")] = None
+    """Text for the model, placed before the gateway's own instructions."""
+    path: UrlPath = "/mcp"
+    """Path of the HTTP endpoint."""
+    answer_timeout: Seconds = 600.0
+    """Seconds that a call waits for the user's answer to an elicitation, sampling or roots request."""
+    state_keys: Annotated[Secrets, Example(("${STATE_KEY}",))] = field(default=(), repr=False)
+    """Secrets that encrypt the state that clients hold between two rounds of a call; the first encrypts, all decrypt.
+    Replicas need the same. Default: a random key of this process."""
+    session_idle: Seconds = 300.0
+    """Seconds without an open request or stream after which an HTTP session of a 2025-11-25 client ends, with its
+    dedicated upstream connections."""
+    drain: Pause = 10.0
+    """Seconds that calls in flight have to end during a graceful shutdown. 0: none."""
+    allowed_hosts: Annotated[tuple[Host, ...], SINGLE, Example(("tools.example.com", "10.0.0.5:*"))] = ()
+    """`Host` headers to accept besides those of loopback: a name, a name with a port, or with `:*` for any port."""
+    allowed_origins: Annotated[tuple[Origin, ...], SINGLE, Example(("https://app.example.com",))] = ()
+    """`Origin` headers to accept besides those of loopback."""
     log_format: LogFormat = "text"
-    """What a line of the log is: words, or a JSON object."""
+    """The format of log lines on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockPolicy:
-    """Where definitions are pinned, and what is done about those that differ."""
+    """The tool definitions that `mcp-mirror lock` recorded, and what happens to tools that differ."""
 
-    mode: LockMode | None = None
-    """None: `block` where the file is there, else `off`."""
-    file: str | None = None
-    """None: there is none."""
+    mode: Annotated[LockMode | None, Example("off")] = None
+    """What happens to a tool that differs from the lock file or is not in it. block: it is not served. warn: the
+    gateway logs a warning. off: nothing, regardless of the upstreams' `lock`. Default: block if the lock file exists,
+    else off."""
+    file: Annotated[FilePath | None, Example("mirror.lock.json")] = None
+    """The lock file, relative to this file's folder. Default: this file's name with the ending `.lock.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPolicy:
-    """Where it is written down who called, read and was refused what."""
+    """An audit log of calls, reads and refusals, one JSON object a line."""
 
-    path: str | None = None
-    """A file of JSON lines. None: it is not."""
+    path: Annotated[FilePath | None, Example("audit.jsonl")] = None
+    """The file of the audit log, relative to this file's folder; a new file is readable only by this user. Default: no
+    audit log."""
     required: bool = False
-    """Nothing is called that cannot be written down."""
-    key: str | None = field(default=None, repr=False)
-    """What the hashes of memory paths are made with. None: this process's own."""
+    """Refuse a call if its audit record cannot be written. Otherwise the call proceeds, and the log counts lost
+    records."""
+    key: Annotated[Secret | None, Example("${AUDIT_KEY}")] = field(default=None, repr=False)
+    """A secret of 32 characters or more for the hashes of memory paths, which makes those of several gateways and
+    starts comparable. Default: a random key of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration, parsed."""
+    """The configuration of mcp-mirror."""
 
     upstreams: tuple[UpstreamPolicy, ...] = ()
+    """The MCP servers to connect to, by names of A-Z, a-z, 0-9, _, - and dots."""
     mirror: MirrorPolicy = field(default_factory=MirrorPolicy)
+    """The twins, and which results stay out of the model's context."""
     memory_tools: MemoryToolsPolicy = field(default_factory=MemoryToolsPolicy)
+    """The gateway's own tools, which work on stored values."""
     context: ContextPolicy = field(default_factory=ContextPolicy)
+    """The token budget of one conversation; off by default."""
     store: StorePolicy = field(default_factory=StorePolicy)
+    """Where values are stored."""
     server: ServerPolicy = field(default_factory=ServerPolicy)
+    """How the gateway presents itself to clients."""
     limits: WirePolicy = field(default_factory=WirePolicy)
+    """Limits of what clients and upstreams may send, request and list."""
     lock: LockPolicy = field(default_factory=LockPolicy)
+    """Pinned tool definitions."""
     auth: AuthPolicy = field(default_factory=AuthPolicy)
-    flows: FlowsPolicy = field(default_factory=FlowsPolicy)
+    """Authentication over HTTP."""
+    flows: Annotated[FlowsPolicy, Shorthand("allow")] = field(default_factory=FlowsPolicy)
+    """Which values may flow where, by their labels. A list stands for `allow`."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
-    warnings: tuple[str, ...] = ()
-    """What was read but has no effect here, a sentence each, for the operator."""
+    """The audit log."""
+    warnings: Annotated[tuple[str, ...], INTERNAL] = ()
+    """A sentence for each setting that has no effect."""
 
     @property
     def is_transparent(self) -> bool:
-        """Whether nothing is renamed and nothing stored: clients see the upstreams' own tools, and nothing of ours."""
+        """Whether clients see only the upstreams' own tools, because nothing is renamed or stored."""
         return (
             not self.mirror.suffix
             and self.mirror.capture == "never"

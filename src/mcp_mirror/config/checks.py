@@ -1,0 +1,198 @@
+"""The rules between several keys of a configuration."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from mcp_mirror.config.scalars import read_boolean
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table
+from mcp_mirror.security.flows import DEFAULT_ZONE
+from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_private_to_us
+from mcp_mirror.settings.declarations import UPSTREAM_NAME
+from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
+from mcp_mirror.settings.policies import Config, HttpEndpoint
+
+STDIO_KEYS: Final = ("args", "env", "cwd")
+HTTP_KEYS: Final = ("headers", "auth", "allow_private")
+_TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
+_GLOB: Final = frozenset("*?[")
+
+Path = tuple[str, ...]
+"""The keys that lead to a value."""
+
+
+def check_upstream(name: str, table: Table, findings: Findings) -> None:
+    """Report keys of an upstream that exclude each other."""
+    if not UPSTREAM_NAME.fullmatch(name):
+        findings.problem(table.place, "wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
+    keys = table.members.keys()
+    if ("command" in keys) == ("url" in keys):
+        got = "both; keep one" if "url" in keys else "neither"
+        findings.problem(table.place, f"wanted 'command' (a program to start) or 'url' (an address), got {got}")
+        return
+    kind, other = ("command", "url") if "command" in keys else ("url", "command")
+    for key in HTTP_KEYS if kind == "command" else STDIO_KEYS:
+        if key in keys:
+            findings.problem(table.members[key].place, f"this goes with '{other}', not with '{kind}'; remove it")
+    transport = table.members.get("transport")
+    if isinstance(transport, Scalar) and transport.text in _TRANSPORTS[other]:
+        fitting = " or ".join(_TRANSPORTS[kind])
+        findings.problem(transport.place, f"with '{kind}' wanted {fitting}; or leave it out")
+
+
+def check_mirror(mirror: Node | None, findings: Findings) -> None:
+    """Report original tools that would have the names of their twins."""
+    keys = mirror.members if isinstance(mirror, Table) else {}
+    suffix, switch = keys.get("suffix"), keys.get("expose_originals")
+    is_empty = isinstance(suffix, Scalar) and suffix.kind in ("text", "expanded") and not suffix.text
+    if is_empty and isinstance(switch, Scalar) and read_boolean(switch):
+        findings.problem(switch.place, "without a suffix twins have the originals' names; set 'suffix', or remove this")
+
+
+def check_store(store: Node | None, findings: Findings) -> None:
+    """Warn of encryption without effect."""
+    keys = store.members if isinstance(store, Table) else {}
+    kind, encryption = keys.get("kind"), keys.get("encryption")
+    if encryption is not None and isinstance(kind, Scalar) and kind.text == "memory":
+        findings.warn(encryption.place, "values in memory are not encrypted; this applies to the kinds disk and redis")
+
+
+def check_access(config: Config, root: Table, findings: Findings) -> None:
+    """Report contradictions in `auth` and in the access keys of upstreams."""
+    auth = root.members.get("auth")
+    for path, complaint in _auth_problems(config.auth):
+        findings.problem(node_at(root, ("auth", *path)).place, complaint)
+    if auth is not None and not config.auth.is_required:
+        complaint = (
+            "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
+        )
+        findings.problem(auth.place, complaint)
+    for token in config.auth.tokens:
+        missing = [scope for scope in config.auth.scopes if token.scopes is not None and scope not in token.scopes]
+        if missing:
+            complaint = (
+                f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
+            )
+            findings.warn(node_at(root, ("auth", "tokens", token.name)).place, complaint)
+    for upstream in config.upstreams:
+        endpoint = upstream.endpoint
+        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+            for complaint in _oauth_problems(endpoint.oauth, endpoint.headers):
+                findings.problem(node_at(root, ("upstreams", upstream.name, "auth")).place, complaint)
+    _check_scopes(config, root, findings)
+
+
+def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
+    """Report required scopes that nothing enforces, and warn of those that no token has."""
+    required: dict[Path, tuple[str, ...] | None] = {}
+    for upstream in config.upstreams:
+        required[upstream.name,] = upstream.required_scopes
+        required |= {(upstream.name, "overrides", glob): each.required_scopes for glob, each in upstream.overrides}
+    auth = config.auth
+    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    for keys, scopes in required.items():
+        place = node_at(root, ("upstreams", *keys, "required_scopes")).place
+        if scopes and not auth.is_required:
+            findings.problem(place, "wanted 'auth' with tokens or issuers: without it no request has scopes")
+        elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
+            findings.warn(place, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this")
+
+
+def _auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
+    if len({one.digest for one in auth.tokens}) < len(auth.tokens):
+        yield ("tokens",), "wanted another token for each principal, got one for two"
+    seen: set[str] = set()
+    for one in auth.issuers:
+        if one.issuer in seen:
+            yield ("issuers",), "wanted each issuer once; join the audiences of one in a list"
+        seen.add(one.issuer)
+        if not one.audience and not auth.resource:
+            yield ("issuers",), "wanted 'audience' for each issuer, or 'auth.resource': without, any token would do"
+        if one.require_dpop and not auth.resource:
+            yield ("issuers",), "wanted 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
+        if one.jwks.startswith(("https://", "http://")) and not is_private_to_us(one.jwks):
+            yield ("issuers",), "wanted 'jwks' by https, on loopback by http, or a file"
+
+
+def _oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
+    if any(name.lower() == "authorization" for name in headers):
+        yield "wanted 'auth' or an Authorization in 'headers', got both; keep one"
+    if oauth.client_secret and oauth.private_key:
+        yield "wanted 'client_secret' or 'private_key', got both; keep one"
+    if (oauth.client_secret or oauth.private_key) and not (oauth.client_id and oauth.issuer):
+        yield "wanted 'client_id' and 'issuer' too: a secret is sent only to the server that it belongs to"
+    if oauth.grant == "client_credentials" and not (oauth.client_secret or oauth.private_key):
+        yield "wanted 'client_id', 'issuer', and 'client_secret' or 'private_key' for 'client_credentials'"
+    if oauth.private_key and oauth.grant != "client_credentials":
+        yield "wanted 'grant: client_credentials' with 'private_key'"
+
+
+def check_flows(config: Config, root: Table, names: set[str], findings: Findings) -> None:
+    """Report unknown levels and names in labels and flow rules.
+
+    Args:
+        config: The configuration.
+        root: Its nodes.
+        names: The names of all upstreams, including disabled ones.
+        findings: Gets the problems.
+    """
+    places: dict[Path, PlacePolicy] = {
+        ("flows", "model"): config.flows.model,
+        ("flows", "files"): config.flows.files,
+        **{("upstreams", one.name): one.place for one in config.upstreams},
+    }
+    sides = tuple(_sides(config, places))
+    problems = (*_wrong_levels(config, places), *_wrong_names(sides, places, names), *_ambiguous_names(sides, names))
+    for path, complaint in problems:
+        findings.problem(node_at(root, path).place, complaint)
+
+
+def _wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
+    levels = config.flows.levels
+    if len(set(levels)) < len(levels):
+        yield ("flows", "levels"), "wanted each level once"
+    for path, place in places.items():
+        for key, level in (("labels", place.confidentiality), ("accepts", place.accepts.confidentiality)):
+            if level is not None and level not in levels:
+                yield (*path, key, "confidentiality"), f"wanted one of 'flows.levels': {', '.join(levels)}"
+
+
+def _sides(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
+    """Yield every name of places in rules, with its path."""
+    for key, rules in (("allow", config.flows.allow), ("deny", config.flows.deny)):
+        for index, rule in enumerate(rules):
+            yield from ((("flows", key, str(index)), side) for side in rule)
+    for path, place in places.items():
+        for index, source in enumerate(place.accepts.sources or ()):
+            yield (*path, "accepts", "sources", str(index)), source
+
+
+def _wrong_names(
+    sides: tuple[tuple[Path, str], ...], places: dict[Path, PlacePolicy], names: set[str]
+) -> Iterator[tuple[Path, str]]:
+    """Yield names without a place: a rule with a mistyped name would apply to nothing."""
+    known = {*names, *WORDS, *WORDS.values()}
+    zones = {one.zone for one in places.values() if one.zone}
+    for path, side in sides:
+        zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
+        if zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
+            yield path, f"there is no zone '{zone}'; wanted {ZONE} and one of {', '.join(sorted(zones)) or 'none'}"
+        elif zone is None and side not in known and not _GLOB & set(side):
+            yield path, f"there is no upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"
+
+
+def _ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
+    """Yield names that are both an upstream and a reserved word."""
+    for path, side in sides:
+        if side in WORDS and side in names:
+            upstream = f"[{side[0]}]{side[1:]}"
+            yield path, f"'{side}' is an upstream and more; write '{upstream}' for that, or '{WORDS[side]}'"
+
+
+def node_at(node: Node, path: Path) -> Node:
+    """Return the node that a path leads to, or the deepest one on the way."""
+    for key in path:
+        if isinstance(node, Table) and key in node.members:
+            node = node.members[key]
+        elif isinstance(node, Items) and key.isdecimal() and int(key) < len(node.nodes):
+            node = node.nodes[int(key)]
+    return node

@@ -1,0 +1,235 @@
+"""The reference page and the example file, generated from the settings' classes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from textwrap import wrap
+from typing import Any, Final, get_origin
+
+from mcp_mirror.config.scalars import describe_wanted, kind_of
+from mcp_mirror.config.shape import Field, Value, alternatives_of, document, keys_of, unwrap
+from mcp_mirror.settings.declarations import Example, Measure, Percent, Text, Without, Written
+from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
+
+_WIDTH: Final = 116
+_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
+"""Texts that YAML reads as text without quotes."""
+_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+_PAGE_HEAD: Final = """\
+# All configuration keys
+
+`make reference` generates this page from the settings; `mcp-mirror config reference` prints it.
+
+The gateway reads one YAML or JSON file: `--config FILE`, else `$MCP_MIRROR_CONFIG`, else `./mcp-mirror.yaml`, else
+`mcp-mirror.yaml` in the user's configuration folder. All keys are optional except where the table says *required*.
+Any value may contain variables:
+
+| syntax | value |
+|---|---|
+| `${VAR}` | the environment variable `VAR`; an error if it is not set |
+| `${VAR:-default}` | the same, or `default` if `VAR` is unset or empty |
+| `$${` | a literal `${` |
+
+Instead of `upstreams`, a block copied from a client works too: `mcpServers`, `servers`, `context_servers` or
+`mcp_servers`. Errors name the file, line, key and expected value, and one error reports all problems.
+`mcp-mirror config schema` prints the JSON Schema for editors, and `mcp-mirror config example` a commented file with
+every key.
+"""
+_EXAMPLE_HEAD: Final = """\
+# Every key of mcp-mirror with its documentation. Active lines show the defaults, except for the upstreams' own keys.
+# Keys after a `#` without a space have no default, or one that the comment describes; their values are examples.
+#
+#   ${VAR}            the environment variable VAR; an error if it is not set
+#   ${VAR:-default}   the same, or the default if VAR is unset or empty
+#   $${               a literal ${
+#
+# `make reference` writes this file. `mcp-mirror config schema` prints its JSON Schema for editors.
+"""
+_SECOND_UPSTREAM: Final = """
+  git:
+    command: uvx
+    args: [mcp-server-git, --repository, .]
+    cwd: .
+"""
+
+
+def reference_page() -> str:
+    """Return the reference of all keys as Markdown."""
+    sections = (_page_section(one) for one in keys_of(Config))
+    return "\n".join((_PAGE_HEAD, *sections))
+
+
+def _page_section(one: Field) -> str:
+    entry = _entry_of(one.value) or one.value
+    title = f"{one.key}.NAME" if entry is not one.value else one.key
+    rows = "\n".join(f"| {' | '.join(row)} |" for row in _rows(entry, ""))
+    text = " ".join((entry.kind.__doc__ or "").split())
+    return f"## `{title}`\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
+
+
+def _rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for one in keys_of(section.kind, section.mark(Without)):
+        path = prefix + ".".join(one.path)
+        default = _code(_show(one.value, one.default))
+        if one.is_required:
+            default = "*one required*" if one.key in alternatives_of(section.kind) else "*required*"
+        inner = _section_of(one.value)
+        meaning = document(section.kind, one)
+        yield f"`{path}`", _describe(one.value), "" if inner else default, meaning.replace("|", "\\|")
+        if inner:
+            yield from _rows(inner[0], f"{path}{inner[1]}.")
+
+
+def _entry_of(value: Value) -> Value | None:
+    """Return the section of a mapping's values; None for anything else."""
+    entries = value.entries
+    return entries if entries and is_dataclass(entries.kind) else None
+
+
+def _section_of(value: Value) -> tuple[Value, str] | None:
+    """Return the section behind a key, and how names or positions continue the key's path."""
+    if entry := _entry_of(value):
+        return entry, ".NAME"
+    if is_dataclass(value.kind):
+        return value, ""
+    if get_origin(value.kind) is tuple and value.entries is None and is_dataclass(value.items.kind):
+        return value.items, "[]"
+    return None
+
+
+def _describe(value: Value) -> str:
+    if value.entries:
+        return "a mapping" if _entry_of(value) else f"a mapping to {_describe(value.entries)}"
+    if get_origin(value.kind) is tuple:
+        return "a list" if _section_of(value) else f"a list of: {_describe(value.items)}"
+    if is_dataclass(value.kind):
+        return "a mapping"
+    kind = kind_of(value)
+    if isinstance(kind, Text | Written) and kind.resolves in ("file", "file or URL"):
+        return "a path" if kind.resolves == "file" else "a path or URL"
+    return "text" if kind in (Text(), Written()) else describe_wanted(value)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _show(value: Value, default: Any) -> str:
+    """Write a default as the file has it; nothing if the documentation describes the default."""
+    is_empty = default is None or default == "" or (isinstance(default, tuple | Mapping) and not default)
+    return "" if is_empty or is_dataclass(default) else _yaml(value, default)
+
+
+def _yaml(value: Value, content: Any) -> str:
+    """Write a value in YAML's flow style."""
+    if isinstance(content, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml(value, inner)}" for key, inner in content.items()) + "}"
+    if isinstance(content, tuple):
+        return "[" + ", ".join(_yaml(value.items, item) for item in content) + "]"
+    if isinstance(content, str):
+        return content if _PLAIN.fullmatch(content) else f'"{content}"'
+    return _yaml_number(value, content)
+
+
+def _yaml_number(value: Value, content: Any) -> str:
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    kind = kind_of(value)
+    if isinstance(kind, Percent):
+        return f"{content:.0%}".replace("%", " %")
+    if isinstance(kind, Measure):
+        return next((f"{content // size}{unit}" for unit, size in _UNITS if content % size == 0), str(content))
+    return f"{content:g}" if isinstance(content, float) else str(content)
+
+
+def example_file() -> str:
+    """Return a YAML file with every key, its documentation, and its default or an example."""
+    lines = [_EXAMPLE_HEAD]
+    for one in keys_of(Config):
+        lines.append("")
+        if _entry_of(one.value):
+            lines += [*_comment(document(Config, one), ""), f"{one.key}:", *_example_upstreams()]
+        else:
+            lines += _example_key(Config, one, "")
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def _example_upstreams() -> Iterator[str]:
+    remote = {one.path for one in keys_of(HttpEndpoint)}
+    local = {one.path for one in keys_of(StdioEndpoint)}
+    keys = keys_of(UpstreamPolicy)
+    yield "  filesystem:"
+    for one in keys:
+        if one.path not in remote:
+            yield from _example_key(UpstreamPolicy, one, "    ", is_upstream=one.path in local)
+    yield _SECOND_UPSTREAM
+    yield "  github:"
+    for one in keys:
+        if one.path in remote:
+            yield from _example_key(UpstreamPolicy, one, "    ", is_upstream=one.path in (("url",), ("headers",)))
+    yield "    enabled: false"
+
+
+def _example_section(section: Value, indent: str) -> list[str]:
+    lines: list[str] = []
+    for one in keys_of(section.kind, section.mark(Without)):
+        lines += _example_key(section.kind, one, indent)
+    return lines
+
+
+def _example_key(section: type, one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
+    """Return the lines of one key; `is_upstream` makes its example active."""
+    if one.group:
+        return _example_group(section, one, indent)
+    return [*_comment(document(section, one), indent), *_example_value(one, indent, is_active=is_upstream)]
+
+
+def _example_group(section: type, one: Field, indent: str) -> list[str]:
+    """Return the lines of all keys of a group at its first key."""
+    members = [other for other in keys_of(section) if other.group == one.group]
+    if members[0] != one or one.group is None:
+        return []
+    inner: list[str] = []
+    for member in members:
+        inner += [*_comment(document(section, member), f"{indent}  "), *_example_value(member, f"{indent}  ")]
+    return [*_comment(one.group.documentation, indent), *_with_head(one.group.name, inner, indent)]
+
+
+def _example_value(one: Field, indent: str, *, is_active: bool = False) -> list[str]:
+    example = one.value.mark(Example)
+    if found := _section_of(one.value):
+        return _example_inner(one, found[0], indent)
+    default = _show(one.value, one.default) if not one.is_required else ""
+    if default and not is_active:
+        return [f"{indent}{one.key}: {default}"]
+    shown = _yaml(one.value, example.value) if example else '""'
+    return [f"{indent}{'' if is_active else '#'}{one.key}: {shown}"]
+
+
+def _example_inner(one: Field, inner: Value, indent: str) -> list[str]:
+    lines = _example_section(inner, indent + ("  " if is_dataclass(one.value.kind) else "    "))
+    if _entry_of(one.value):
+        example = one.value.mark(Example)
+        name = example.value if example else "NAME"
+        lines = _with_head(_yaml(unwrap(str), name), _commented(lines), f"{indent}  ")
+    elif not is_dataclass(one.value.kind):
+        lines = [f"{indent}  #-", *_commented(lines)]
+    elif one.value.is_optional:
+        lines = _commented(lines)
+    return _with_head(one.key, lines, indent)
+
+
+def _with_head(key: str, lines: list[str], indent: str) -> list[str]:
+    """Put a key above lines; it is a comment if no line is active."""
+    is_active = any(not line.lstrip().startswith("#") for line in lines)
+    return [f"{indent}{'' if is_active else '#'}{key}:", *lines]
+
+
+def _commented(lines: list[str]) -> list[str]:
+    """Turn active lines into comments."""
+    return [line if (text := line.lstrip()).startswith("#") else f"{line[: -len(text)]}#{text}" for line in lines]
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return [f"{indent}# {line}" for line in wrap(text, _WIDTH - len(indent), break_on_hyphens=False)]

@@ -1,0 +1,211 @@
+"""How the settings declare their keys: kinds of values with their bounds, and marks for the shape of the file.
+
+A kind stands in the `Annotated` type of a field. `config` reads values by it, and generates the JSON Schema and the
+reference page from it. The docstring below a field is its documentation.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+Resolution = Literal["", "home", "file", "file or URL"]
+"""How a text becomes a path: not at all, by expanding `~`, relative to the file's folder, or so if it is not a URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that matches a pattern."""
+
+    wanted: str = "text that is not empty"
+    pattern: str = r"(?s).*\S.*"
+    resolves: Resolution = ""
+    prefix: str = ""
+    """A part of the pattern that the value does not keep."""
+    is_shown: bool = False
+    """Whether editors check the pattern; else `${VAR}` may be anywhere in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An address with http or https and a host."""
+
+    wanted: str = "an address such as https://example.com/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Any scalar as the file writes it: `yes`, `007` and `1e3` stay these texts."""
+
+    wanted: str = 'text, a number or true/false (write "" for empty text)'
+    pattern: str = r"(?s).*"
+    stripped: str = ""
+    resolves: Resolution = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number with bounds."""
+
+    wanted: str
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    none_word: str = ""
+    """A word that stands for 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number above 0 with an optional unit."""
+
+    wanted: str
+    units: tuple[tuple[str, int], ...]
+    pattern: str
+    """Of the unit."""
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """A part of a whole, below 100 %."""
+
+    wanted: str = "a part below 100 %, such as 20 %"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that the keys of a mapping may have."""
+
+    wanted: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The least number of items in a list."""
+
+    count: int
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A property of a field that is not a bound."""
+
+    name: str
+
+
+INLINE: Final = Mark("inline")
+"""The keys of the field's own section stand in this section."""
+INTERNAL: Final = Mark("internal")
+"""The file has no such key."""
+NAME: Final = Mark("name")
+"""The value is the key under which the section stands."""
+REQUIRED: Final = Mark("required")
+"""The file must contain the key, although the field has a default."""
+FILE_ONLY: Final = Mark("file only")
+"""The key affects other fields while the file is read; the object keeps the default."""
+SINGLE: Final = Mark("single")
+"""One item may stand for a list of it."""
+OPTIONAL_LIST: Final = Mark("optional list")
+"""A list without a line is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a field that has another name in the file."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A mapping of the file that has no section of its own: the field is a key in it."""
+
+    name: str
+    documentation: str
+    is_required: bool = False
+    """Whether the mapping must contain the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Keys that a section does not have in this place."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shorthand:
+    """The value of this key may stand for the whole section."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A value for the example file, for a key without a default or with a default that explains little."""
+
+    value: Any
+
+
+_SIZES: Final = (
+    *(("", 1), ("b", 1), ("kb", 10**3), ("mb", 10**6), ("gb", 10**9)),
+    *(("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30)),
+)
+_DURATIONS: Final = (("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?:\d{1,5}|\*))?"
+UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Line = Annotated[str, Text()]
+Command = Annotated[str, Text("the name or path of a program", resolves="home")]
+FilePath = Annotated[str, Text(resolves="file")]
+KeySetLocation = Annotated[str, Text(resolves="file or URL")]
+Suffix = Annotated[str, Text('up to 32 of A-Z, a-z, 0-9, _ and - ("" for none)', r"[A-Za-z0-9_-]{0,32}", is_shown=True)]
+UrlPath = Annotated[str, Text("a path such as /mcp", r"/[A-Za-z0-9._~/-]*")]
+Address = Annotated[str, Url()]
+Host = Annotated[str, Text("a host such as tools.example.com, optionally with a port or :*", _HOST)]
+Origin = Annotated[str, Text("an origin such as https://app.example.com", rf"https?://{_HOST}")]
+Secret = Annotated[str, Text("a secret of 32 characters or more", r"(?s).{32,}")]
+TokenHash = Annotated[
+    str,
+    Text(
+        "sha256: and 64 hexadecimal digits, as `mcp-mirror token NAME` prints them",
+        "sha256:[0-9a-f]{64}",
+        prefix="sha256:",
+        is_shown=True,
+    ),
+]
+ScopeName = Annotated[str, Text("a scope: ASCII text without spaces, quotes or backslashes", r"[!#-\[\]-~]+")]
+"""RFC 6749, section 3.3."""
+Level = Annotated[str, Text("a level: a word of a-z, 0-9, _ and -", r"[a-z][a-z0-9_-]{0,31}")]
+Zone = Annotated[str, Text("a zone: 1 to 64 of A-Z, a-z, 0-9, _, - and dots", r"[A-Za-z0-9_.-]{1,64}")]
+Word = Annotated[str, Written()]
+HeaderValue = Annotated[str, Written("one line of ASCII text", r"[\t\x20-\x7e]*", stripped=" \t")]
+
+Whole = Annotated[int, Number("a whole number, 0 or more", minimum=0)]
+Count = Annotated[int, Number("a whole number above 0", above=0)]
+Tokens = Annotated[int, Number("a number of tokens above 0", above=0)]
+Rate = Annotated[int, Number("a whole number above 0, or none", above=0, none_word="none")]
+Port = Annotated[int, Number("a port, 0 to 65535", minimum=0, maximum=65_535)]
+Seconds = Annotated[float, Number("a number of seconds above 0", above=0)]
+Pause = Annotated[float, Number("a number of seconds, 0 or more", minimum=0)]
+Part = Annotated[float, Percent()]
+Bytes = Annotated[
+    int,
+    Measure("a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB", _SIZES, "B|[KMG]i?B", "8GiB"),
+]
+Duration = Annotated[
+    float,
+    Measure("a duration above 0 in seconds, or with s, m, h or d", _DURATIONS, "[smhd]", "24h"),
+]
+
+Globs = tuple[Word, ...]
+Words = Annotated[tuple[Word, ...], OPTIONAL_LIST]
+Roots = Annotated[tuple[Annotated[str, Written(resolves="file")], ...], OPTIONAL_LIST]
+Secrets = Annotated[tuple[Secret, ...], OPTIONAL_LIST]
+Scopes = Annotated[tuple[ScopeName, ...], SINGLE]
+Environment = Annotated[Mapping[str, Word], Names("names without '=' in them", r"[^=\0]+")]
+Headers = Annotated[Mapping[str, HeaderValue], Names("names of HTTP headers", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
+"""RFC 9110, section 5.6.2."""
