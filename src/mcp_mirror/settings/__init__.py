@@ -1,1 +1,4 @@
-"""What the user decided, as frozen objects: policies, limits, access, labels. Imports nothing else of the package."""
+"""The settings: one frozen class per section of the configuration, which declares each key once.
+
+Settings import nothing else of the package: they know neither the file that they come from nor the code that reads them.
+"""

@@ -53,7 +53,7 @@ _LABELS: Final = Group("labels", "The labels of values from here, if nothing els
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """What a place may receive. Default: anything."""
+    """The values that a place may receive. Default: all."""
 
     integrity: Annotated[Integrity | None, Example("untrusted")] = None
     """trusted: only values without untrusted content."""
@@ -72,7 +72,7 @@ class PlacePolicy:
     confidentiality: Annotated[Level | None, _LABELS, Example("internal")] = None
     """One of `flows.levels`. Default: the last, which the fewest may see."""
     accepts: Accepts = Accepts()
-    """What the place may receive. Default: anything."""
+    """The values that the place may receive. Default: all."""
     zone: Annotated[Zone | None, Example("local")] = None
     """Data flows between zones only by a rule. Default: all places share one zone; if `auth` admits several
     principals, each place has a zone of its own."""
@@ -99,20 +99,20 @@ Rules = Annotated[tuple[Annotated[FlowRule, Text("a flow such as 'crm -> mail'",
 
 @dataclass(frozen=True, slots=True)
 class FlowsPolicy:
-    """What may flow where. A rule is `from -> to`; sides are upstreams, globs, `model`, `files`, `zone:NAME`."""
+    """The allowed data flows. A rule is `from -> to`; sides are upstreams, globs, `model`, `files`, `zone:NAME`."""
 
     levels: Annotated[tuple[Level, ...], SINGLE, AtLeast(2, "a list of two levels or more")] = LEVELS
     """The levels of confidentiality, from those that all may see to those that the fewest may see."""
     default: Across = "deny"
-    """What happens to a flow between zones without a rule."""
+    """Whether a flow between zones without a rule is allowed."""
     allow: Annotated[Rules, Example(("filesystem -> git",))] = ()
-    """Flows between zones to allow. What a place accepts still applies."""
+    """Flows between zones to allow. The `accepts` of a place still applies."""
     deny: Annotated[Rules, Example(("* -> files",))] = ()
     """Flows to refuse regardless of all other rules."""
     on_refusal: OnRefusal = "error"
     """error: the model gets an error that names the rule. ask: if the client supports elicitation, the user decides
     whether to allow the flow once."""
     model: Annotated[PlacePolicy, Without(("zone", "may_lower"))] = PlacePolicy()
-    """What the model may see, and the labels of its own text."""
+    """The values that the model may see, and the labels of its own text."""
     files: Annotated[PlacePolicy, Without(("may_lower",))] = PlacePolicy()
-    """What memory_export may write to local files, and the labels of memory_import."""
+    """The values that memory_export may write, and the labels of those that memory_import reads."""

@@ -167,7 +167,7 @@ class UpstreamPolicy:
     """As `mirror.preview`, for this upstream, which is also the default."""
     place: Annotated[PlacePolicy, INLINE] = field(default_factory=PlacePolicy)
     bounds: Annotated[UpstreamBounds, INTERNAL] = field(default_factory=UpstreamBounds)
-    """What it may list, send and request: `limits`."""
+    """The limits of its requests and lists: `limits`."""
     transport: Annotated[Transport | None, FILE_ONLY, Example("stdio")] = None
     """Transport. Default: stdio for `command`, streamable-http for `url`."""
     enabled: Annotated[bool, FILE_ONLY] = True
@@ -302,7 +302,7 @@ class ContextPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WirePolicy:
-    """Limits of what clients and upstreams may send, request and list."""
+    """Limits of the messages, requests and lists of clients and upstreams."""
 
     max_message_bytes: Bytes = 2 << 30
     """Bytes of the largest message; a larger one is discarded and its call fails."""
@@ -428,7 +428,7 @@ class LockPolicy:
     """The tool definitions that `mcp-mirror lock` recorded, and what happens to tools that differ."""
 
     mode: Annotated[LockMode | None, Example("off")] = None
-    """What happens to a tool that differs from the lock file or is not in it. block: it is not served. warn: the
+    """The action for a tool that differs from the lock file or is not in it. block: it is not served. warn: the
     gateway logs a warning. off: nothing, regardless of the upstreams' `lock`. Default: block if the lock file exists,
     else off."""
     file: Annotated[FilePath | None, Example("mirror.lock.json")] = None
@@ -467,7 +467,7 @@ class Config:
     server: ServerPolicy = field(default_factory=ServerPolicy)
     """How the gateway presents itself to clients."""
     limits: WirePolicy = field(default_factory=WirePolicy)
-    """Limits of what clients and upstreams may send, request and list."""
+    """Limits of the messages, requests and lists of clients and upstreams."""
     lock: LockPolicy = field(default_factory=LockPolicy)
     """Pinned tool definitions."""
     auth: AuthPolicy = field(default_factory=AuthPolicy)
