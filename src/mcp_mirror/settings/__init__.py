@@ -1,4 +1,4 @@
 """The settings: one frozen class per section of the configuration, which declares each key once.
 
-Settings import nothing else of the package: they know neither the file that they come from nor the code that reads them.
+Settings import nothing else of the package. They know neither the file nor the code that reads them.
 """
