@@ -57,12 +57,12 @@ from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import PatientListener
-from mcp_mirror.upstreams.dedicated import DedicatedConnections
+from mcp_mirror.upstreams.connection_settings import Examine, OpenList
+from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
-from mcp_mirror.upstreams.registry import UpstreamDependencies, UpstreamRegistry
-from mcp_mirror.upstreams.session import Examine, OpenList
-from mcp_mirror.upstreams.upstream import ChangeListeners, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.registry import UpstreamRegistry
+from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
@@ -358,10 +358,10 @@ def _dependencies(  # what all upstreams are made with
     reading: tuple[Examine, OpenList],
 ) -> UpstreamDependencies:
     client_info = types.Implementation(name=config.server.name, version=__version__)
-    connections = DedicatedConnections(config.limits.traffic.connections_per_principal)
-    residency = DedicatedConnectionPolicy(connections, sessions, config.server.session_idle)
+    slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
+    dedicated = DedicatedConnectionPolicy(slots, sessions, config.server.session_idle)
     hold, listings = config.server.answer_timeout, _listing_cache(config)
-    return UpstreamDependencies(spool, child_watchdog, client_info, *reading, listeners, residency, hold, listings)
+    return UpstreamDependencies(spool, child_watchdog, client_info, *reading, listeners, dedicated, hold, listings)
 
 
 def _listing_cache(config: Config) -> ListingCache | None:

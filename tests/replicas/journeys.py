@@ -186,7 +186,7 @@ async def ask_live(cluster: Cluster, rounds: int) -> str:
                 said = str(error)
             replicas = set(trail.of()[before:])
             assert (said is None) == (len(replicas) == 1), (said, replicas)
-            assert said is None or "is held by another server. Make the call anew." in said
+            assert said is None or "another gateway process runs it. Make the call again." in said
             refused += said is not None
             served += said is None
         assert await add_up(client, await make(client)) == TOTAL

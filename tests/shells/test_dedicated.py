@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.upstreams.dedicated import DedicatedConnections, Slot
+from mcp_mirror.upstreams.dedicated import ConnectionSlot, ConnectionSlots
 
 LONG_AGO = -1000.0
 MOST = 4
@@ -17,71 +17,72 @@ MOST = 4
 class Connection:
     """A connection that closes at once, or when it is told to."""
 
-    connections: DedicatedConnections
-    slot: Slot
+    slots: ConnectionSlots
+    slot: ConnectionSlot
     last_used: float = LONG_AGO
     is_idle: bool = True
     closes: bool = True
     is_reclaimed: bool = field(default=False, init=False)
 
     def reclaim(self) -> None:
-        self.is_reclaimed = self.slot.is_closing = True
+        self.is_reclaimed = True
+        self.slot.mark_closing()
         if self.closes:
-            self.connections.free(self.slot)
+            self.slots.free(self.slot)
 
 
-async def connect(connections: DedicatedConnections, who: str, *, to: str = "up", **how: bool | float) -> Connection:
-    slot = await connections.reserve(to, who, MOST)
-    connection = Connection(connections, slot, **how)  # type: ignore[arg-type]
-    slot.connection = connection
+async def connect(slots: ConnectionSlots, who: str, *, to: str = "up", **how: bool | float) -> Connection:
+    slot = await slots.reserve(to, who, MOST)
+    connection = Connection(slots, slot, **how)  # type: ignore[arg-type]
+    slot.assign(connection)
     return connection
 
 
 @pytest.fixture
-def connections() -> DedicatedConnections:
-    return DedicatedConnections(3)
+def slots() -> ConnectionSlots:
+    return ConnectionSlots(3)
 
 
-async def test_the_longest_idle_connection_of_a_principal_makes_room(connections: DedicatedConnections) -> None:
-    busy = await connect(connections, "a", is_idle=False, last_used=LONG_AGO - 1)
-    later = await connect(connections, "a", to="other", last_used=LONG_AGO + 1)
-    first = await connect(connections, "a")
-    await connect(connections, "a")
+async def test_the_longest_idle_connection_of_a_principal_makes_room(slots: ConnectionSlots) -> None:
+    busy = await connect(slots, "a", is_idle=False, last_used=LONG_AGO - 1)
+    later = await connect(slots, "a", to="other", last_used=LONG_AGO + 1)
+    first = await connect(slots, "a")
+    await connect(slots, "a")
     assert (busy.is_reclaimed, later.is_reclaimed, first.is_reclaimed) == (False, False, True)
 
 
-async def test_at_a_full_upstream_the_principal_with_the_most_makes_room(connections: DedicatedConnections) -> None:
-    greedy = [await connect(connections, "a", last_used=LONG_AGO + number) for number in range(3)]
-    modest = await connect(connections, "b", last_used=LONG_AGO - 1)
-    await connect(connections, "c")
+async def test_at_a_full_upstream_the_principal_with_the_most_makes_room(slots: ConnectionSlots) -> None:
+    greedy = [await connect(slots, "a", last_used=LONG_AGO + number) for number in range(3)]
+    modest = await connect(slots, "b", last_used=LONG_AGO - 1)
+    await connect(slots, "c")
     assert [one.is_reclaimed for one in greedy] == [True, False, False]
     assert not modest.is_reclaimed
 
 
-async def test_a_principal_takes_no_connection_from_one_with_as_many(connections: DedicatedConnections) -> None:
+async def test_a_principal_takes_no_connection_from_one_with_as_many(slots: ConnectionSlots) -> None:
     for who in ("a", "a", "b", "b"):
-        await connect(connections, who, is_idle=who == "a")
+        await connect(slots, who, is_idle=who == "a")
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_upstream` \(4\) connections to this upstream"):
-        await connections.reserve("up", "b", MOST)
-    await connections.reserve("other", "b", MOST)
+        await slots.reserve("up", "b", MOST)
+    await slots.reserve("other", "b", MOST)
 
 
-async def test_all_connections_in_use_is_an_error_that_says_what_to_do(connections: DedicatedConnections) -> None:
+async def test_all_connections_in_use_is_an_error_that_says_what_to_do(slots: ConnectionSlots) -> None:
     for _ in range(3):
-        await connect(connections, "a", is_idle=False)
+        await connect(slots, "a", is_idle=False)
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"):
-        await connections.reserve("up", "a", MOST)
-    await connect(connections, "b")
+        await slots.reserve("up", "a", MOST)
+    await connect(slots, "b")
 
 
-async def test_a_new_connection_waits_for_one_that_is_closing(connections: DedicatedConnections) -> None:
-    closing = await connect(connections, "a", closes=False)
+async def test_a_new_connection_waits_for_one_that_is_closing(slots: ConnectionSlots) -> None:
+    closing = await connect(slots, "a", closes=False)
     for _ in range(2):
-        await connect(connections, "a", is_idle=False)
+        await connect(slots, "a", is_idle=False)
     made: list[Connection] = []
 
     async def one_more() -> None:
-        made.append(await connect(connections, "a"))
+        made.append(await connect(slots, "a"))
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -89,5 +90,5 @@ async def test_a_new_connection_waits_for_one_that_is_closing(connections: Dedic
             await anyio.wait_all_tasks_blocked()
             assert closing.is_reclaimed
             assert not made
-            connections.free(closing.slot)
+            slots.free(closing.slot)
     assert len(made) == 1

@@ -97,7 +97,7 @@ class Stage:
 
     def say(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> None:
         said: dict[str, Any] = {"id": None, "about": None} | more
-        self.dispatcher.hear(ServerMessage(method, params or {}, **said))
+        self.dispatcher.dispatch(ServerMessage(method, params or {}, **said))
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def listening(home: ClientChannel | None = None) -> AsyncIterator[Stage]:
         async with anyio.create_task_group() as tasks:
             owner = ConnectionOwner(changes.append, lambda uri, params: updates.append((uri, params)), home)
             dispatcher, sink = NotificationDispatcher(tasks, owner), Sink()
-            dispatcher.sink = sink
+            dispatcher.connect(sink)
             yield Stage(dispatcher, sink, changes, updates)
             tasks.cancel_scope.cancel()
 
@@ -163,7 +163,7 @@ async def test_a_courier_passes_on_in_order_however_slow_its_client_is() -> None
 
 
 async def test_a_client_that_does_not_take_a_notification_gets_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY", 0.05)
+    monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY_TIMEOUT", 0.05)
     client = Client()
     async with anyio.create_task_group() as tasks:
         outbox = NotificationQueue(client, tasks)
@@ -180,7 +180,7 @@ async def test_a_client_that_does_not_take_a_notification_gets_the_next(monkeypa
 async def test_what_comes_on_a_requests_stream_goes_to_its_caller() -> None:
     first, second, home = ready("a"), ready("b"), ready("c")
     async with listening(home) as stage:
-        attend = stage.dispatcher.attending
+        attend = stage.dispatcher.track
         with (
             attend("one", first, PausableTimeout(9), resets=False) as one,
             attend("two", second, PausableTimeout(9), resets=False) as two,
@@ -189,8 +189,8 @@ async def test_what_comes_on_a_requests_stream_goes_to_its_caller() -> None:
             stage.say(LOG, {"data": 2}, about="two")
             stage.say("vendor/own", {"x": 3}, about="two")
             stage.say(LOG, {"data": 4}, about="gone")
-            await one.outbox.drain()
-            await two.outbox.drain()
+            await one.queue.drain()
+            await two.queue.drain()
             await anyio.wait_all_tasks_blocked()
     assert first.heard == [(LOG, {"data": 1})]
     assert second.heard == [(LOG, {"data": 2}), ("vendor/own", {"x": 3})]
@@ -214,7 +214,7 @@ async def test_what_names_no_request_goes_to_the_one_caller_there_is(
     clients = {str(at): ready(session) for at, session in enumerate(sessions)} | {"home": ready("home")}
     async with listening(clients["home"] if home else None) as stage:
         attended = [
-            stage.dispatcher.attending(name, client, PausableTimeout(9), resets=False)
+            stage.dispatcher.track(name, client, PausableTimeout(9), resets=False)
             for name, client in clients.items()
             if name != "home"
         ]
@@ -230,7 +230,7 @@ async def test_what_names_no_request_goes_to_the_one_caller_there_is(
 async def test_a_request_that_is_over_is_told_nothing_any_more() -> None:
     client = ready()
     async with listening() as stage:
-        with stage.dispatcher.attending("one", client, PausableTimeout(9), resets=False):
+        with stage.dispatcher.track("one", client, PausableTimeout(9), resets=False):
             pass
         stage.say(LOG, {}, about="one")
         stage.say(PROGRESS, {"progressToken": "one", "progress": 1})
@@ -245,7 +245,7 @@ async def test_progress_goes_to_the_request_whose_token_it_bears_if_that_wants_i
     for one in (clock, steady, late):
         one.scope.deadline -= 50
     async with listening() as stage:
-        attend = stage.dispatcher.attending
+        attend = stage.dispatcher.track
         with (
             attend("one", wants, clock, resets=True) as inflight,
             attend("two", not_wants, late, resets=True),
@@ -257,7 +257,7 @@ async def test_progress_goes_to_the_request_whose_token_it_bears_if_that_wants_i
             for token in ("four", None, 7):
                 stage.say(PROGRESS, {"progressToken": token, "progress": 4})
             assert [round(left(one), -1) for one in (clock, late, steady)] == [100, 100, 50]
-            await inflight.outbox.drain()
+            await inflight.queue.drain()
             await anyio.wait_all_tasks_blocked()
     assert wants.heard == [
         (PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None}),
@@ -292,7 +292,7 @@ async def test_after_a_subscription_was_lost_everything_may_have_changed() -> No
 async def test_a_question_is_answered_with_what_the_caller_answers(method: str) -> None:
     client = ready(answer={"action": "accept", "vendor": [1]})
     async with listening() as stage:
-        with stage.dispatcher.attending("one", client, PausableTimeout(9), resets=False):
+        with stage.dispatcher.track("one", client, PausableTimeout(9), resets=False):
             stage.say(method, {"message": "?", "vendor": 1}, id="q-1")
             assert await stage.sink.answer() == types.JSONRPCResponse(
                 jsonrpc="2.0", id="q-1", result={"action": "accept", "vendor": [1]}
@@ -303,7 +303,7 @@ async def test_a_question_is_answered_with_what_the_caller_answers(method: str) 
 async def test_a_question_stops_its_requests_clock_and_comes_after_what_was_said_before() -> None:
     client, clock = Client(), PausableTimeout(100)
     async with listening() as stage:
-        with stage.dispatcher.attending("one", client, clock, resets=False):
+        with stage.dispatcher.track("one", client, clock, resets=False):
             for number in range(5):
                 stage.say(LOG, {"data": number}, about="one")
             stage.say("roots/list", id=1, about="one")
@@ -359,8 +359,8 @@ async def test_requests_about_no_known_call_count_against_all_that_are_under_way
     clocks = [PausableTimeout(100), PausableTimeout(100)]
     async with listening() as stage:
         with (
-            stage.dispatcher.attending("1", client, clocks[0], resets=False),
-            stage.dispatcher.attending("2", client, clocks[1], resets=False),
+            stage.dispatcher.track("1", client, clocks[0], resets=False),
+            stage.dispatcher.track("2", client, clocks[1], resets=False),
         ):
             for number in range(2 * most):
                 stage.say("roots/list", id=number)
@@ -374,9 +374,9 @@ async def test_requests_about_no_known_call_count_against_all_that_are_under_way
 
 
 REFUSED = [
-    ("vendor/odd", ALL, types.METHOD_NOT_FOUND, "takes no vendor/odd"),
+    ("vendor/odd", ALL, types.METHOD_NOT_FOUND, "does not support vendor/odd"),
     ("sampling/createMessage", {"roots": {}}, types.METHOD_NOT_FOUND, "not declared `sampling`"),
-    ("roots/list", None, types.INVALID_REQUEST, "nobody is asked"),
+    ("roots/list", None, types.INVALID_REQUEST, "several clients share"),
 ]
 
 
@@ -424,7 +424,7 @@ async def test_a_client_whose_side_fails_costs_the_server_no_connection() -> Non
         answer = await stage.sink.answer()
         assert isinstance(answer, types.JSONRPCError)
         assert (answer.id, answer.error.code, answer.error.message) == (
-            1, types.INTERNAL_ERROR, "The client could not be asked."
+            1, types.INTERNAL_ERROR, "The request could not be relayed to the client."
         )  # fmt: skip
         stage.say("ping", id=2)
         assert (await stage.sink.answer()).id == 2

@@ -22,8 +22,10 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import StdioEndpoint, UpstreamPolicy, WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.connection import ConnectionSettings, Modes, ReconnectingConnection, jittered, pause_after
+from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings, UpstreamLimiter
 from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.reconnect import add_jitter, backoff_delay
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -91,7 +93,7 @@ async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Ins
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Keep:
-    """A link to a new program, kept."""
+    """A connection to a new program, kept."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
 
@@ -106,13 +108,14 @@ def keep(tmp_path: Path) -> Keep:
         info = types.Implementation(name="us", version="0")
         with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
             scanner = FrameScanner(child_watchdog)
-            connection_settings = ConnectionSettings(
-                policy, spool, child_watchdog, info, Redactor(StdioEndpoint("x")), examined, scanner.open_list
+            redactor, limiter = Redactor(StdioEndpoint("x")), UpstreamLimiter(policy.name, policy.bounds)
+            settings = ConnectionSettings(
+                policy, spool, child_watchdog, info, redactor, examined, scanner.open_list, limiter
             )
-            link = ReconnectingConnection(connection_settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
+            connection = ReconnectingConnection(settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(link.run)
-                yield link, program
+                tasks.start_soon(connection.run)
+                yield connection, program
                 tasks.cancel_scope.cancel()
 
     return kept
@@ -137,59 +140,59 @@ async def test_ways_to_connect_are_tried_in_their_order(
     keep: Keep, modes: Modes, does: dict[str, str], asked: list[str], state: str
 ) -> None:
     names = {"D": "server/discover", "I": "initialize"}
-    async with keep(modes, **does) as (link, program):
-        await link.settled.wait()
-        assert link.status.state == state
+    async with keep(modes, **does) as (connection, program):
+        await connection.settled.wait()
+        assert connection.status.state == state
         handshakes = [method for method in program.asked if method in names.values()]
         assert handshakes == [names[letter] for letter in asked]
 
 
 async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> None:
     does = {"server_discover": "die", "initialize": "answer", "tools_call": "die"}
-    async with keep(("auto", "legacy"), **does) as (link, program):
-        await link.settled.wait()
+    async with keep(("auto", "legacy"), **does) as (connection, program):
+        await connection.settled.wait()
         with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
-            await link.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
-        connection = await link.get_session()
-        assert connection is link.current_session
+            await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
+        session = await connection.get_session()
+        assert session is connection.current_session
         assert [method for method in program.asked if method != "notifications/initialized"] == [
             "server/discover", "initialize", "tools/call", "initialize"
         ]  # fmt: skip
 
 
 async def test_who_is_down_says_why_in_its_last_words(keep: Keep) -> None:
-    async with keep(("legacy",), initialize="die") as (link, _):
+    async with keep(("legacy",), initialize="die") as (connection, _):
         with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: fell over"):
-            await link.get_session()
-        assert link.current_session is None
-        assert isinstance(link.failure, UpstreamError)
+            await connection.get_session()
+        assert connection.current_session is None
+        assert isinstance(connection.failure, UpstreamError)
 
 
 async def test_who_refuses_the_handshake_says_how(keep: Keep) -> None:
-    async with keep(("legacy",), initialize="refuse") as (link, _):
-        await link.settled.wait()
-        assert isinstance(link.failure, RefusedError)
-        assert link.failure.code == types.METHOD_NOT_FOUND
-        assert "What?" in link.status.detail
+    async with keep(("legacy",), initialize="refuse") as (connection, _):
+        await connection.settled.wait()
+        assert isinstance(connection.failure, RefusedError)
+        assert connection.failure.code == types.METHOD_NOT_FOUND
+        assert "What?" in connection.status.detail
 
 
-async def fail(link: ReconnectingConnection) -> float:
+async def fail(connection: ReconnectingConnection) -> float:
     """Ask for the connection in vain; the seconds that it took."""
     began = time.monotonic()
     with pytest.raises(UpstreamError, match="'up' is down"):
-        await link.get_session()
+        await connection.get_session()
     return time.monotonic() - began
 
 
 async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(keep: Keep) -> None:
-    async with keep(broken=True, initialize="answer") as (link, program):
+    async with keep(broken=True, initialize="answer") as (connection, program):
         for failures in range(1, 6):
-            await fail(link)
+            await fail(connection)
             assert len(program.starts) >= failures
         before, began = len(program.starts), time.monotonic()
         took: list[float] = []
         while (elapsed := time.monotonic() - began) < 3.5:
-            took.append(await fail(link))
+            took.append(await fail(connection))
             await anyio.sleep(0.01)
         tried = len(program.starts) - before
         assert 1 <= tried <= elapsed + 1
@@ -198,25 +201,25 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
         starts = len(program.starts)
         program.is_mended()
         with anyio.fail_after(BOUND):
-            while True:  # what its callers do: try again in a moment
+            while True:  # as callers do
                 try:
-                    connection = await link.get_session()
+                    session = await connection.get_session()
                     break
                 except UpstreamError:
                     await anyio.sleep(0.01)
-        assert len(program.starts) - starts <= 2  # the second where a try was under way
-        assert connection is link.current_session
-        assert link.failure is None
-        assert link.status.state == "ready"
+        assert len(program.starts) - starts <= 2  # the second if an attempt was in progress
+        assert session is connection.current_session
+        assert connection.failure is None
+        assert connection.status.state == "ready"
 
 
 async def test_one_that_dies_soon_after_each_start_is_held_for_one_that_is_down(keep: Keep) -> None:
-    async with keep(initialize="answer", tools_call="die") as (link, program):
+    async with keep(initialize="answer", tools_call="die") as (connection, program):
         call = UpstreamRequest("tools/call", {}, {"name": "x"})
         said = ""
         for _ in range(40):
             with pytest.raises(UpstreamError) as raised:
-                await link.request(call, None)
+                await connection.request(call, None)
             said = str(raised.value)
             if "is down" in said:
                 break
@@ -236,11 +239,11 @@ async def test_while_nobody_calls_the_pauses_grow(keep: Keep) -> None:
 
 
 def test_pauses_double_up_to_their_bound_however_many_there_were() -> None:
-    assert [pause_after(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
-    assert [pause_after(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]
+    assert [backoff_delay(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
+    assert [backoff_delay(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]
 
 
 def test_pauses_vary_by_a_fifth_so_that_not_all_come_back_together() -> None:
-    pauses = [jittered(60) for _ in range(1000)]
+    pauses = [add_jitter(60) for _ in range(1000)]
     assert 48 <= min(pauses) < 51
     assert 69 < max(pauses) <= 72

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, check_questions, unsaid
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, hidden_refusal, refuse_sampling
 
 CANARY = "c4nary"
 
@@ -57,22 +57,22 @@ async def test_a_person_is_asked_and_the_model_is_not() -> None:
         "action": "accept"
     }
     assert client.told == [("elicitation/create", form)]
-    with pytest.raises(RefusedError, match="asks the client's model"):
+    with pytest.raises(RefusedError, match="sampling is refused"):
         await ContentFilteredChannel(client).request("sampling/createMessage", {"messages": CANARY})
     assert len(client.told) == 1
     with pytest.raises(RefusedError):
-        check_questions([{"method": "roots/list"}, {"method": "sampling/createMessage"}])
+        refuse_sampling([{"method": "roots/list"}, {"method": "sampling/createMessage"}])
 
 
 def test_an_error_is_told_by_its_code_and_a_missing_capability_by_its_name() -> None:
     missing = {"requiredCapabilities": {"sampling": {"x": CANARY}, CANARY: {}}}
-    refused = unsaid("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
+    refused = hidden_refusal("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
     assert refused.data == {"requiredCapabilities": {"sampling": {}}}
     assert str(refused) == (
         f"Upstream 'one' refused 'say' (error {types.MISSING_REQUIRED_CLIENT_CAPABILITY}). "
-        "Its words are not shown (`preview: false`)."
+        "Its message is hidden (`preview: false`)."
     )
-    wanted = unsaid("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
+    wanted = hidden_refusal("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
     assert (wanted.code, wanted.data) == (types.INTERNAL_ERROR, None)
     assert "wants the user to open a page" in wanted.peer_message
-    assert unsaid("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR
+    assert hidden_refusal("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR

@@ -90,7 +90,7 @@ def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
 def test_the_transport_is_told_of_each_request_that_is_over() -> None:
     bypass = PayloadBypass()
     over: list[int | str] = []
-    bypass.on_over = over.append
+    bypass.attach(drop_request=over.append)
     first, second = bypass.open("tools/call"), bypass.open("tools/call")
     for token, identity in ((first, 1), (second, 2), (first, 3)):
         bypass.outbound(request(token, identity))
@@ -224,9 +224,8 @@ SAID: list[tuple[bytes, ServerMessage]] = [
 def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_it(
     members: bytes, said: ServerMessage
 ) -> None:
-    bypass = PayloadBypass()
     heard: list[ServerMessage] = []
-    bypass.hear = heard.append
+    bypass = PayloadBypass(dispatch=heard.append)
     bypass.outbound(request(bypass.open("tools/call"), 1))  # its ids are the server's own, whatever ours are
     assert bypass.inbound(b'{"jsonrpc":"2.0",' + members + b"}") is None
     assert heard == [said]
@@ -235,9 +234,8 @@ def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_
 @pytest.mark.parametrize("identity", [None, 1])
 @pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
 def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(identity: int | None, broken: str) -> None:
-    bypass = PayloadBypass()
     heard: list[ServerMessage] = []
-    bypass.hear = heard.append
+    bypass = PayloadBypass(dispatch=heard.append)
     bypass.outbound(request(bypass.open("tools/call"), 1))
     named = "" if identity is None else f'"id":{identity},'
     text = f'{{"jsonrpc":"2.0",{named}"method":"sampling/createMessage","params":{{"x":{broken}}}}}'
@@ -255,9 +253,8 @@ def test_what_cannot_be_read_and_is_none_of_it_is_no_message() -> None:
 
 
 def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
-    bypass = PayloadBypass()
     heard: list[ServerMessage] = []
-    bypass.hear = heard.append
+    bypass = PayloadBypass(dispatch=heard.append)
     first, second = bypass.open("tools/call"), bypass.open("tools/call")
     bypass.outbound(request(first, 1))
     bypass.outbound(request(second, 2))
@@ -270,9 +267,8 @@ def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
 
 
 def test_what_a_server_says_in_a_large_message_is_heard_too(tmp_path: Path) -> None:
-    bypass = PayloadBypass()
     heard: list[ServerMessage] = []
-    bypass.hear = heard.append
+    bypass = PayloadBypass(dispatch=heard.append)
     frame = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}' % (b"x" * 100_000)
     path = tmp_path / "frame"
     path.write_bytes(frame)

@@ -15,7 +15,13 @@ from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls, ask_live, read_asked
+from mcp_mirror.upstreams.elicitation import (
+    InputRequired,
+    InputRound,
+    SuspendedCalls,
+    complete_live,
+    read_input_required,
+)
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
@@ -83,7 +89,7 @@ def asking(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
 
 
 def asked_of(arrival: RawResponse) -> InputRequired:
-    asked = read_asked(arrival)
+    asked = read_input_required(arrival)
     assert asked is not None
     return asked
 
@@ -98,7 +104,7 @@ def asked_of(arrival: RawResponse) -> InputRequired:
     ],
 )
 def test_a_result_asks_nothing(arrival: RawResponse) -> None:
-    assert read_asked(arrival) is None
+    assert read_input_required(arrival) is None
 
 
 def test_what_a_server_asks_is_read_and_kept_as_it_wrote_it() -> None:
@@ -123,8 +129,8 @@ def test_what_a_server_asks_is_read_and_kept_as_it_wrote_it() -> None:
     ],
 )
 def test_what_is_asked_in_no_form_of_the_protocols_is_the_servers_fault(member: str, raw: bytes) -> None:
-    with pytest.raises(UpstreamError, match="not the protocol's"):
-        read_asked({"resultType": b'"input_required"', member: raw})
+    with pytest.raises(UpstreamError, match="does not conform to MCP"):
+        read_input_required({"resultType": b'"input_required"', member: raw})
 
 
 async def test_a_client_is_asked_live_until_the_server_has_all_it_needs() -> None:
@@ -132,7 +138,7 @@ async def test_a_client_is_asked_live_until_the_server_has_all_it_needs() -> Non
     server = Server([asking({"c": question("sure?")}), DONE])
     client = Client(answers={"name?": {"action": "accept", "content": {"n": 1.5}}, "age?": {"x": None}}, together=2)
     with anyio.fail_after(BOUND):
-        assert await ask_live(asked_of(first), ORDER, client, server.answer, MOST) == DONE
+        assert await complete_live(asked_of(first), ORDER, client, server.answer, MOST) == DONE
     assert sorted(params["message"] for _, params in client.asked) == ["age?", "name?", "sure?"]
     assert server.sent == [
         {
@@ -147,7 +153,7 @@ async def test_a_server_that_asks_nothing_is_only_called_again() -> None:
     server = Server([asking(state="two"), DONE])
     client = Client()
     with anyio.fail_after(BOUND):
-        assert await ask_live(asked_of(asking({}, "one")), ORDER, client, server.answer, MOST) == DONE
+        assert await complete_live(asked_of(asking({}, "one")), ORDER, client, server.answer, MOST) == DONE
     assert server.sent == [{"requestState": "one"}, {"requestState": "two"}]
     assert client.asked == []
 
@@ -158,7 +164,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
         anyio.fail_after(BOUND),
         pytest.raises(UpstreamError, match=rf"more than `limits.max_questions_per_call` \({MOST}\) times"),
     ):
-        await ask_live(asked_of(asking({"a": question("?")})), ORDER, Client(), server.answer, MOST)
+        await complete_live(asked_of(asking({"a": question("?")})), ORDER, Client(), server.answer, MOST)
     assert len(server.sent) == MOST
 
 
@@ -168,7 +174,7 @@ async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -
     client = Client(answers={"no?": refused}, together=2)
     server = Server([])
     with anyio.fail_after(BOUND), pytest.raises(RefusedError) as raised:
-        await ask_live(asked, ORDER, client, server.answer, MOST)
+        await complete_live(asked, ORDER, client, server.answer, MOST)
     assert raised.value is refused
     assert server.sent == []
 
@@ -177,7 +183,7 @@ async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -
 async def test_a_client_that_lacks_a_capability_hears_which(method: str, needed: str) -> None:
     client = Client(Caller("me", capabilities={key: {} for key in ALL if key != needed}))
     with anyio.fail_after(BOUND), pytest.raises(RefusedError, match=f"`{needed}`") as raised:
-        await ask_live(asked_of(asking({"a": question("?", method)})), ORDER, client, Server([]).answer, MOST)
+        await complete_live(asked_of(asking({"a": question("?", method)})), ORDER, client, Server([]).answer, MOST)
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}
     assert client.asked == []
@@ -347,7 +353,7 @@ async def test_a_held_call_is_its_own_namespaces() -> None:
     send, answers = asker("secret?")
     async with holding() as held:
         asked = await held.begin(modern(), send)
-        with pytest.raises(RefusedError, match="is over, or is held by another server"):
+        with pytest.raises(RefusedError, match="is over, or another gateway process runs it"):
             await held.resume(reply_to(asked, stolen=True), modern("somebody else"))
         assert await held.resume(reply_to(asked, mine=True), modern()) == DONE
     assert answers == [{"mine": True}]
@@ -356,7 +362,7 @@ async def test_a_held_call_is_its_own_namespaces() -> None:
 @pytest.mark.parametrize("state", [{}, {"held": "made up"}, {"state": "x"}])
 async def test_a_state_of_no_held_call_is_refused(state: dict[str, str]) -> None:
     async with holding() as held:
-        with pytest.raises(RefusedError, match="Make the call anew"):
+        with pytest.raises(RefusedError, match="Make the call again"):
             await held.resume(InputRound(b"{}", state), modern())
 
 
@@ -372,10 +378,10 @@ async def test_answers_that_cannot_be_read_are_refused_and_the_call_goes_on(answ
 
 
 async def test_no_more_calls_are_held_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 2)
+    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_SUSPENDED", 2)
     async with holding() as held:
         asked = [await held.begin(modern(), asker("?")[0]) for _ in range(2)]
-        with pytest.raises(UpstreamError, match="2 calls wait for answers of users already"):
+        with pytest.raises(UpstreamError, match="2 calls already wait for answers of users"):
             await held.begin(modern(), asker()[0])
         assert await held.resume(reply_to(asked[0]), modern()) == DONE
         await anyio.wait_all_tasks_blocked()
@@ -384,7 +390,7 @@ async def test_no_more_calls_are_held_than_are_allowed(monkeypatch: pytest.Monke
 
 
 async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_HELD", 1)
+    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_SUSPENDED", 1)
     began, left = anyio.Event(), anyio.Event()
 
     async def send(_: ClientChannel) -> RawResponse:
@@ -427,7 +433,7 @@ async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_re
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(set_when_idle, may_end)
         assert await held.resume(reply_to(asked), modern()) == DONE
-    assert refused == ["This was sent again meanwhile: the later request gets the answer."]
+    assert refused == ["The client sent this request again. The later request gets the answer."]
 
 
 async def set_when_idle(event: anyio.Event) -> None:
@@ -484,7 +490,7 @@ async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
             client.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
             servers.cancel_scope.cancel()
-    assert ended == ["The call was given up: its question was not answered in time, or its server is gone."]
+    assert ended == ["The call was ended: its input request was not answered in time, or its server is gone."]
 
 
 async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> None:

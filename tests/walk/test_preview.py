@@ -70,7 +70,7 @@ async def test_nor_does_one_get_its_errors_and_last_words(configured: Configured
         refused = await client.text("refuse")
         said += [refused, await client.text("die"), await client.text("hear", {"text": CANARY})]
         said.append((await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode())
-    assert refused == "Upstream 'hidden' refused 'refuse' (error -32000). Its words are not shown (`preview: false`)."
+    assert refused == "Upstream 'hidden' refused 'refuse' (error -32000). Its message is hidden (`preview: false`)."
     assert not [text for text in [*said, b"".join(client.stderr).decode()] if CANARY in text]
 
 

@@ -24,8 +24,9 @@ from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
+from mcp_mirror.upstreams.listing import Page
 from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.session import Page, UpstreamRequest
+from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.workers.frames import FrameScanner
 

@@ -38,7 +38,7 @@ class Router:
             catalog = self.read_state().catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:  # its upstream may be available again
-            await self.upstreams.try_unlisted(caller)
+            await self.upstreams.connect_unlisted(caller)
             catalog = self.read_state().catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:

@@ -175,7 +175,7 @@ class Subscriptions:
             return
         if not is_subscribed:
             await connection.request(_order("resources/subscribe", watch.place))
-        await connection.bypass.ended.wait()
+        await connection.ended.wait()
 
 
 def _caller_of(channel: ClientChannel) -> Caller:

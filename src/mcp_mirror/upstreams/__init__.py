@@ -1,4 +1,10 @@
-"""Connections to the user's MCP servers: registry, reconnecting connection, session, notifications, elicitation.
+"""Connections to the user's MCP servers. An upstream knows nothing of stored values: arguments and results are bytes.
 
-An upstream knows nothing of stored values: it receives arguments as bytes and returns results as bytes.
+- `UpstreamRegistry` starts, replaces and stops all upstreams. It owns one `Upstream` per server.
+- `Upstream` (`ServerUpstream`, or `LocalUpstream` for functions) picks a caller's connection: the shared one, or a
+  dedicated one of a session or principal. `ConnectionSlots` limits dedicated connections over all upstreams.
+- `ReconnectingConnection` keeps one connection: backoff, jitter, circuit breaker (`reconnect`). It owns the current
+  `UpstreamSession`; all connections of an upstream share its `ConnectionSettings` and `UpstreamLimiter`.
+- `UpstreamSession` lasts from one handshake to its end: requests, timeouts, errors. It owns a `PayloadBypass`, which
+  passes payloads between it and the transport, and a `NotificationDispatcher` for the server's own messages.
 """

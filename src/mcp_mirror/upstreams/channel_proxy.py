@@ -1,4 +1,4 @@
-"""Ways back to a client that let less through: what all of them pass on, and who may have lost the right to hear."""
+"""Client channels that wrap another channel: the base class, and one that checks the token's scopes each time."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ _INVALID_REQUEST: Final = -32600
 
 @dataclass(frozen=True, slots=True)
 class ChannelProxy:
-    """The way back to a client, as another one has it."""
+    """A client channel that forwards everything to another channel."""
 
     channel: ClientChannel
 
     @property
     def caller(self) -> Caller:
-        """Whose it is."""
+        """See `ClientChannel.caller`."""
         return self.channel.caller
 
     @property
@@ -42,38 +42,38 @@ class ChannelProxy:
         return self.channel.session_channel
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on."""
+        """Forward a notification."""
         await self.channel.notify(method, params)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `ClientChannel.request`."""
+        """Forward a request; see `ClientChannel.request`."""
         return await self.channel.request(method, params)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopedChannel(ChannelProxy):
-    """The way to a session that outlives its requests, and goes on with a token that may be good for less."""
+    """The channel of a session for an upstream with required scopes: later tokens of the session may have fewer."""
 
     required: Collection[str]
-    """The scopes that the upstream takes."""
+    """The scopes that the upstream requires."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on to who may know of the upstream now."""
+        """Forward a notification if the session's current token has the scopes."""
         if self.caller.has_scopes(self.required):
             await self.channel.notify(method, params)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask who may know of the upstream now; see `ClientChannel.request`.
+        """Forward a request if the session's current token has the scopes; see `ClientChannel.request`.
 
         Raises:
-            RefusedError: It may not, or as `ClientChannel.request` has it.
+            RefusedError: The token lacks a scope, or the client answered with an error.
         """
         if not self.caller.has_scopes(self.required):
-            said = f"The client cannot be asked {method} now."
-            raise RefusedError(said, _INVALID_REQUEST, said)
+            message = f"The client cannot receive {method} now."
+            raise RefusedError(message, _INVALID_REQUEST, message)
         return await self.channel.request(method, params)
 
 
-def scoped(home: ClientChannel | None, required: Collection[str]) -> ClientChannel | None:
-    """The way to a session, as long as it may know of an upstream that takes these scopes."""
-    return ScopedChannel(home, required) if home is not None and required else home
+def require_scopes(channel: ClientChannel | None, required: Collection[str]) -> ClientChannel | None:
+    """Return a channel that works only while its session's token has the required scopes."""
+    return ScopedChannel(channel, required) if channel is not None and required else channel

@@ -1,4 +1,4 @@
-"""The way back to a client for an upstream whose values are hidden, and its errors in our own words."""
+"""Client channels and errors for upstreams whose text is hidden from models (`preview: false`, or a flow policy)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,91 +17,96 @@ _SAMPLING: Final = "sampling/createMessage"
 
 @dataclass(frozen=True, slots=True)
 class ContentFilteredChannel(ChannelProxy):
-    """The way back to a client for such an upstream."""
+    """A client channel that removes an upstream's text from notifications, and refuses requests to the model."""
 
     hidden: Callable[[], bool] = lambda: True
-    """Whether values are hidden now: a flow policy may change."""
+    """Whether content is hidden now: a flow policy may change."""
 
     @property
     def log_level(self) -> str | None:
-        """None: log lines are not passed on."""
+        """None while content is hidden: log lines are not forwarded."""
         return None if self.hidden() else self.channel.log_level
 
     @property
     def session_channel(self) -> ClientChannel | None:
         """See `ClientChannel.session_channel`."""
-        return (
-            ContentFilteredChannel(self.channel.session_channel, self.hidden) if self.channel.session_channel else None
-        )
+        channel = self.channel.session_channel
+        return ContentFilteredChannel(channel, self.hidden) if channel else None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on, rebuilt."""
+        """Forward a notification, rebuilt without content."""
         rebuilt = rebuild_notification(method, params, hidden=True) if self.hidden() else params
         if rebuilt is not None:
             await self.channel.notify(method, rebuilt)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the client; see `ClientChannel.request`. Its model is not asked.
+        """Forward a request, rebuilt with the fields that a person needs; see `ClientChannel.request`.
 
         Raises:
-            RefusedError: The model would be asked.
+            RefusedError: The client's model would read the request.
         """
         return await self.channel.request(method, rebuild_request(method, params) if self.hidden() else params)
 
 
 def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientChannel | None:
-    """The way back to a client, as far as an upstream's words may go there."""
+    """Return the channel, wrapped in a content filter if the upstream's text may not be shown."""
     return channel if may_show or channel is None or is_filtered(channel) else ContentFilteredChannel(channel)
 
 
 def is_filtered(channel: ClientChannel | None) -> bool:
-    """Whether an upstream's words are hidden from this client now."""
+    """Whether the channel hides an upstream's text now."""
     return isinstance(channel, ContentFilteredChannel) and channel.hidden()
 
 
-def check_questions(requests: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse what would go to a model.
+def refuse_sampling(requests: Iterable[Mapping[str, Any]]) -> None:
+    """Check that none of a server's requests goes to the client's model.
 
     Raises:
-        RefusedError: Something would.
+        RefusedError: One is a sampling request.
     """
     if any(request["method"] == _SAMPLING for request in requests):
         rebuild_request(_SAMPLING, {})
 
 
-def unsaid(upstream: str, what: str, code: int, data: object = None) -> RefusedError:
-    """A JSON-RPC error in our own words. A client that lacks a capability gets its name; a URL to open is left out."""
+def hidden_refusal(upstream: str, what: str, code: int, data: object = None) -> RefusedError:
+    """Return an upstream's JSON-RPC error without its text.
+
+    The error names a missing client capability. It leaves out the URL of a URL elicitation.
+    """
     code = rebuild_code(code)
-    said = f"Upstream {upstream!r} refused {what} (error {code}). Its words are not shown (`preview: false`)."
+    message = f"Upstream {upstream!r} refused {what} (error {code}). Its message is hidden (`preview: false`)."
     if code == types.URL_ELICITATION_REQUIRED:
-        said = f"{said} It wants the user to open a page. Ask the user to use this server directly for that."
+        message = f"{message} It wants the user to open a page. Ask the user to use this server directly for that."
         code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
-    refusal = RefusedError(said, code, said, rebuild_data(code, data, hidden=True))
-    return refusal.with_log_message(refused(upstream, code))
+    refusal = RefusedError(message, code, message, rebuild_data(code, data, hidden=True))
+    return refusal.with_log_message(refusal_log_line(upstream, code))
 
 
-def refused(upstream: str, code: int) -> str:
-    """What a log may say of such an error, whoever may see its words."""
+def refusal_log_line(upstream: str, code: int) -> str:
+    """Return the log line of an upstream's JSON-RPC error, without the upstream's text."""
     return f"Upstream {upstream!r} refused a request (error {code})."
 
 
 @contextmanager
 def hide_error_text(*, preview: bool) -> Iterator[None]:
-    """What an upstream says in an error may repeat what it was given: where that may not be shown, it is not said.
+    """Replace the text of an upstream's errors if it may repeat an argument that may not be shown.
+
+    Args:
+        preview: Whether the arguments may be shown.
 
     Raises:
-        ToolError: In its place.
+        ToolError: In place of a `RefusedError`.
     """
     try:
         yield
     except RefusedError as error:
         if preview or is_for_client(error):
             raise
-        said = "Its words are not shown: they may repeat a value that may not be (`preview: false`)."
-        raise ToolError(f"{error.log_message} {said}") from None
+        reason = "Its message is hidden because it may repeat a hidden value (`preview: false`)."
+        raise ToolError(f"{error.log_message} {reason}") from None
 
 
 def is_for_client(error: RefusedError) -> bool:
-    """Whether a client acts on it: a capability or a URL elicitation is wanted, or its answers do not fit."""
-    wanted = (types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED)
-    return error.code in wanted or error.data == {"reason": "invalid_request_state"}
+    """Whether clients handle the error: a missing capability, a required URL elicitation, or an invalid state."""
+    required = (types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED)
+    return error.code in required or error.data == {"reason": "invalid_request_state"}

@@ -1,26 +1,32 @@
-"""The bounds on dedicated connections: those that belong to one session or one principal.
+"""Dedicated connections, which belong to one session or one principal, and the limits on their number.
 
-At a bound an idle connection makes room. Its session ends with it, so that the client learns that the state is gone.
+At a limit, a new connection replaces an idle one. The session of the closed connection ends too, so that its client
+learns that the server's state is gone.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import anyio
 
 from mcp_mirror.errors import UpstreamError
+from mcp_mirror.upstreams.connection import ReconnectingConnection
 
-_LEAST_IDLE: Final = 5.0
-"""Seconds without use before a connection makes room for another: a session in the midst of its work keeps its own."""
-_PATIENCE: Final = 10.0
-"""Seconds that a new connection waits for room. A child process may take a while to end."""
-_LOOK: Final = 0.25
-"""Seconds between two looks for a connection that has become idle."""
+_MIN_IDLE: Final = 5.0
+"""Seconds without use before a connection may be replaced: a session keeps its own between two requests."""
+_SLOT_WAIT: Final = 10.0
+"""Seconds that a new connection waits for a slot: a child process may take a while to end."""
+_CHECK_INTERVAL: Final = 0.25
+"""Seconds between two checks for a connection that has become idle."""
+
+Key = str
+"""The owner of a dedicated connection: a session, or callers of one principal with the same capabilities."""
 
 
 class Sessions(Protocol):
-    """The sessions of clients, by the names that dedicated connections have."""
+    """The clients' sessions, by the keys of their dedicated connections."""
 
     def is_open(self, key: str) -> bool:
         """Whether a session has a request or a stream open."""
@@ -29,107 +35,182 @@ class Sessions(Protocol):
         """Whether a session has not ended."""
 
     def end(self, key: str) -> None:
-        """End a session; its client learns it with its next request."""
+        """End a session; its next request tells its client."""
 
 
-class Dedicated(Protocol):
-    """A connection of one session or one principal."""
+class Replaceable(Protocol):
+    """A dedicated connection, as far as the slots need it."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way on it, and its session has neither a request nor a stream open."""
+        """Whether no request is in flight, and its session has neither a request nor a stream open."""
 
     @property
     def last_used(self) -> float:
-        """When it was used last."""
+        """The time of its last use."""
 
     def reclaim(self) -> None:
-        """Close it, and end the session that it belongs to."""
+        """Close it, and end its session."""
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
-    """The place of one dedicated connection; it is taken until the connection is closed."""
+class ConnectionSlot:
+    """The place of one dedicated connection; it is taken until the connection has closed."""
 
     upstream: str
     namespace: str
-    """The principal's."""
-    connection: Dedicated | None = None
-    is_closing: bool = False
+    """The namespace of the principal."""
+    connection: Replaceable | None = field(default=None, init=False)
+    is_closing: bool = field(default=False, init=False)
+
+    def assign(self, connection: Replaceable) -> None:
+        """Set the connection that uses the slot."""
+        self.connection = connection
+
+    def mark_closing(self) -> None:
+        """Note that the connection is about to close."""
+        self.is_closing = True
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _Limit:
     name: str
-    most: int
-    holders: str
-    """What is counted, for an error."""
+    value: int
+    scope: str
+    """The connections that count, for an error."""
 
 
-class DedicatedConnections:
-    """Counts the dedicated connections to all upstreams."""
+class ConnectionSlots:
+    """Limits the number of dedicated connections to all upstreams."""
 
     def __init__(self, per_principal: int) -> None:
+        """Take `limits.connections_per_principal`."""
         self._per_principal = per_principal
-        self._slots: set[Slot] = set()
+        self._slots: set[ConnectionSlot] = set()
         self._freed = anyio.Event()
 
-    async def reserve(self, upstream: str, namespace: str, per_upstream: int) -> Slot:
-        """A place for a new connection of a principal; at a bound it replaces an idle one.
+    async def reserve(self, upstream: str, namespace: str, per_upstream: int) -> ConnectionSlot:
+        """Reserve a slot for a new connection of a principal; at a limit, close an idle connection first.
+
+        Args:
+            upstream: The name of the upstream.
+            namespace: The namespace of the principal.
+            per_upstream: `limits.connections_per_upstream`.
 
         Raises:
-            UpstreamError: All are in use.
+            UpstreamError: All connections are in use.
         """
-        deadline = anyio.current_time() + _PATIENCE
-        while bound := self._reached(upstream, namespace, per_upstream):
-            may_have_room = self._reclaim(upstream, namespace, bound)
+        deadline = anyio.current_time() + _SLOT_WAIT
+        while limit := self._reached_limit(upstream, namespace, per_upstream):
+            may_have_room = self._reclaim(upstream, namespace, limit)
             if not may_have_room or anyio.current_time() >= deadline:
-                raise _full(upstream, bound)
-            with anyio.move_on_after(_LOOK):
+                raise _full(upstream, limit)
+            with anyio.move_on_after(_CHECK_INTERVAL):
                 await self._freed.wait()
-        slot = Slot(upstream, namespace)
+        slot = ConnectionSlot(upstream, namespace)
         self._slots.add(slot)
         return slot
 
-    def free(self, slot: Slot) -> None:
-        """A connection is closed."""
+    def free(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that has closed."""
         if slot in self._slots:
             self._slots.remove(slot)
             self._freed.set()
             self._freed = anyio.Event()
 
-    def _reached(self, upstream: str, namespace: str, per_upstream: int) -> _Bound | None:
+    def _reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> _Limit | None:
         if sum(slot.namespace == namespace for slot in self._slots) >= self._per_principal:
-            return _Bound("connections_per_principal", self._per_principal, "of this client")
+            return _Limit("connections_per_principal", self._per_principal, "of this client")
         if sum(slot.upstream == upstream for slot in self._slots) >= per_upstream:
-            return _Bound("connections_per_upstream", per_upstream, "to this upstream")
+            return _Limit("connections_per_upstream", per_upstream, "to this upstream")
         return None
 
-    def _reclaim(self, upstream: str, namespace: str, bound: _Bound) -> bool:
-        """Close the idle connection of the principal with the most, the longest idle one; whether there is room soon.
+    def _reclaim(self, upstream: str, namespace: str, limit: _Limit) -> bool:
+        """Close the longest idle connection of the principal with the most; return whether a slot may become free.
 
         A principal makes room for its own new connections, and for those of principals with fewer at this upstream.
         """
-        if bound.name == "connections_per_principal":
+        if limit.name == "connections_per_principal":
             slots = [slot for slot in self._slots if slot.namespace == namespace]
         else:
             slots = [slot for slot in self._slots if slot.upstream == upstream]
-        held = Counter(slot.namespace for slot in slots)
-        candidates = [slot for slot in slots if slot.namespace == namespace or held[slot.namespace] > held[namespace]]
+        counts = Counter(slot.namespace for slot in slots)
+        candidates = [
+            slot for slot in slots if slot.namespace == namespace or counts[slot.namespace] > counts[namespace]
+        ]
         if any(slot.is_closing for slot in candidates):
             return True
         idle = [(slot, slot.connection) for slot in candidates if slot.connection and slot.connection.is_idle]
         if not idle:
             return False
-        _, longest = min(idle, key=lambda one: (-held[one[0].namespace], one[1].last_used))
-        if longest.last_used <= anyio.current_time() - _LEAST_IDLE:
-            longest.reclaim()
+        _, longest_idle = min(idle, key=lambda one: (-counts[one[0].namespace], one[1].last_used))
+        if longest_idle.last_used <= anyio.current_time() - _MIN_IDLE:
+            longest_idle.reclaim()
         return True
 
 
-def _full(upstream: str, bound: _Bound) -> UpstreamError:
+def _full(upstream: str, limit: _Limit) -> UpstreamError:
     return UpstreamError(
-        f"Upstream {upstream!r} gets no further connection: `limits.{bound.name}` ({bound.most:,}) connections "
-        f"{bound.holders} are in use. End sessions that are not needed, raise the limit, or set `scope: principal` or "
+        f"Upstream {upstream!r} gets no further connection: `limits.{limit.name}` ({limit.value:,}) connections "
+        f"{limit.scope} are in use. End sessions that are not needed, raise the limit, or set `scope: principal` or "
         "`scope: shared` for the upstream."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DedicatedConnectionPolicy:
+    """The rules for dedicated connections, over all upstreams."""
+
+    slots: ConnectionSlots
+    sessions: Sessions
+    idle_timeout: float
+    """Seconds without use after which a principal's connection closes; a session's connection ends with the session."""
+
+
+@dataclass(slots=True)
+class DedicatedConnection:
+    """A connection that belongs to one session or one principal."""
+
+    key: Key
+    connection: ReconnectingConnection
+    slot: ConnectionSlot
+    policy: DedicatedConnectionPolicy
+    release: Callable[[Key], None]
+    """Closes the connection with a key."""
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def is_idle(self) -> bool:
+        """See `Replaceable.is_idle`."""
+        connection = self.connection
+        is_used = connection.inflight_count or connection.keep_open_count or not connection.settled.is_set()
+        return not is_used and not self.policy.sessions.is_open(self.key)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the connection was idle for the idle timeout, and its session, if it has one, has ended."""
+        is_unused = self.last_used < anyio.current_time() - self.policy.idle_timeout
+        return is_unused and self.is_idle and not self.policy.sessions.is_alive(self.key)
+
+    @property
+    def last_used(self) -> float:
+        """See `Replaceable.last_used`."""
+        return self.connection.last_used
+
+    async def run(self) -> None:
+        """Connect, and reconnect, until the connection is closed; then free its slot."""
+        try:
+            with self.scope:
+                await self.connection.run()
+        finally:
+            self.policy.slots.free(self.slot)
+
+    def reclaim(self) -> None:
+        """See `Replaceable.reclaim`."""
+        self.policy.sessions.end(self.key)
+        self.release(self.key)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.slot.mark_closing()
+        self.scope.cancel()

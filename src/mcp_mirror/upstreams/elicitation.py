@@ -1,8 +1,9 @@
-"""A server's questions to the user, between the eras.
+"""Elicitation, sampling and roots requests of servers, translated between protocol versions.
 
-A 2025-era server asks while a call is under way; a 2026-era one answers the call with what it needs and is called
-again with the answers. A client of either era can be before a server of either: what one asks live is held until the
-other comes back with the answer, and what one wants answered with a new call is asked of the other live.
+A 2025-11-25 server sends such requests while a call is in flight. A 2026-07-28 server answers the call with the input
+that it requires, and the client repeats the call with the answers. The gateway connects clients and servers of either
+version: it suspends a call until a 2026-07-28 client brings the answers, and sends the input requests of a 2026-07-28
+server to a 2025-11-25 client.
 """
 
 import json
@@ -23,35 +24,37 @@ from mcp_mirror.payload.json_rpc import is_input_required, join, object_of, open
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.fields import rebuild_request
-from mcp_mirror.upstreams.notifications import asks_too_often
+from mcp_mirror.upstreams.notifications import explain_too_many_requests
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
 log = logging.getLogger(__name__)
 
 _ROUND: Final = "round"
-"""The state's member that counts the rounds of a call."""
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 0.25
-_GIVEN_UP: Final = "The call was given up: its question was not answered in time, or its server is gone."
-_MAX_HELD: Final = 1000
-"""Calls that wait for an answer at one time."""
+"""The member of the state that counts the input rounds of a call."""
+_KEYS: Final = "keys"
+"""The member of the state that has the upstream's own keys of its input requests."""
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 0.25
+_MAX_SUSPENDED: Final = 1000
+"""Suspended calls of one upstream."""
+_ABANDONED: Final = "The call was ended: its input request was not answered in time, or its server is gone."
 
 
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """What a server needs of the user before it can answer."""
+    """The input that a server requires before it can answer a call."""
 
     requests: Mapping[str, Any]
-    """By keys of the server's: each a `method` and its `params`."""
+    """Requests by the server's keys, each with `method` and `params`."""
     state: Mapping[str, str] | None
-    """What it, or we, must have back with the answers."""
+    """The state that must come back with the answers, of the server or of the gateway."""
     raw: Buffer | None = None
     """The requests as the server wrote them."""
 
 
-class _Request(TypedDict):
-    """One of them, as far as it is read; what else it holds is in the raw text."""
+class _InputRequest(TypedDict):
+    """The members of an input request that the gateway reads; others stay in the raw text."""
 
     method: str
     params: NotRequired[dict[str, Any] | None]
@@ -59,141 +62,153 @@ class _Request(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class InputRound:
-    """What a client brings when it comes back with answers."""
+    """The answers with which a client repeats a call."""
 
     answers: Buffer
-    """By the keys of the requests, a JSON object."""
+    """A JSON object: answers by the keys of the requests."""
     state: Mapping[str, str]
 
 
-def read_asked(arrival: RawResponse) -> InputRequired | None:
-    """The questions in a result; None where it is one.
+def read_input_required(response: RawResponse) -> InputRequired | None:
+    """Return the input that a result requires; None for a complete result.
 
     Raises:
-        UpstreamError: They cannot be read.
+        UpstreamError: The input requests cannot be read.
     """
-    if not isinstance(arrival, Mapping) or not is_input_required(arrival):
+    if not isinstance(response, Mapping) or not is_input_required(response):
         return None
     try:
-        requests = msgspec.json.decode(arrival.get("inputRequests", b"{}"), type=dict[str, _Request])
-        state = msgspec.json.decode(arrival.get("requestState", b"null"), type=str | None)
+        requests = msgspec.json.decode(response.get("inputRequests", b"{}"), type=dict[str, _InputRequest])
+        state = msgspec.json.decode(response.get("requestState", b"null"), type=str | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UpstreamError("The server asks for input in a form that is not the protocol's.") from None
-    return InputRequired(requests, None if state is None else {"state": state}, arrival.get("inputRequests"))
+        raise UpstreamError("The server requests input in a form that does not conform to MCP.") from None
+    return InputRequired(requests, None if state is None else {"state": state}, response.get("inputRequests"))
 
 
-def veiled(asked: InputRequired) -> InputRequired:
-    """Requests in our own keys, rebuilt, where values are hidden. The sealed state keeps the keys of the upstream.
+def hide_input_required(required: InputRequired) -> InputRequired:
+    """Rebuild the requests of an upstream whose content is hidden, under the gateway's own keys.
+
+    The sealed state keeps the keys of the upstream; see `restore_keys`.
 
     Raises:
-        RefusedError: The client's model would answer one.
+        RefusedError: The client's model would read a request.
     """
     requests = {
         f"question-{number}": {
-            "method": one["method"],
-            "params": rebuild_request(one["method"], one.get("params") or {}),
+            "method": request["method"],
+            "params": rebuild_request(request["method"], request.get("params") or {}),
         }
-        for number, one in enumerate(asked.requests.values(), 1)
+        for number, request in enumerate(required.requests.values(), 1)
     }
-    return InputRequired(requests, {**(asked.state or {}), _KEYS: json.dumps(list(asked.requests))})
+    return InputRequired(requests, {**(required.state or {}), _KEYS: json.dumps(list(required.requests))})
 
 
-def unveiled(again: InputRound) -> InputRound:
-    """The answers under the upstream's own keys."""
-    if _KEYS not in again.state:
-        return again
-    keys = {f"question-{number}": key for number, key in enumerate(json.loads(again.state[_KEYS]), 1)}
-    answers = open_object(again.answers) or {}
+def restore_keys(answered: InputRound) -> InputRound:
+    """Return the answers under the upstream's own keys; see `hide_input_required`."""
+    if _KEYS not in answered.state:
+        return answered
+    keys = {f"question-{number}": key for number, key in enumerate(json.loads(answered.state[_KEYS]), 1)}
+    answers = open_object(answered.answers) or {}
     named = {keys[key]: raw for key, raw in answers.items() if key in keys}
-    state = {key: value for key, value in again.state.items() if key != _KEYS}
+    state = {key: value for key, value in answered.state.items() if key != _KEYS}
     return InputRound(join(object_of(named)), state)
 
 
-_KEYS: Final = "keys"
-"""The state's member that has the upstream's own keys of what it asks."""
-
-
-async def ask_live(
-    asked: InputRequired,
-    order: UpstreamRequest,
+async def complete_live(
+    required: InputRequired,
+    request: UpstreamRequest,
     channel: ClientChannel,
     send: Callable[[UpstreamRequest], Awaitable[RawResponse]],
-    most: int,
+    limit: int,
 ) -> RawResponse:
-    """Ask a client of the 2025 era all that a server wants to know, and call the server again, until it answers.
+    """Send input requests to a 2025-11-25 client and repeat the call with the answers, until the call completes.
+
+    Args:
+        required: The input that the server requires first.
+        request: The call.
+        channel: The client's channel.
+        send: Sends the call again.
+        limit: Input rounds, at most.
 
     Raises:
-        RefusedError: The client cannot answer, or has answered with an error.
-        UpstreamError: The server asks more than `most` times.
+        RefusedError: The client lacks a capability, or answered with an error.
+        UpstreamError: The server requires more than `limit` input rounds.
     """
-    pause = _FIRST_PAUSE
-    questions: InputRequired | None = asked
-    for _ in range(most):
-        assert questions is not None  # noqa: S101  # the loop's condition
-        check_capabilities(channel.caller, questions)
-        if questions.requests:
-            answers: dict[str, Any] | None = await _answers_of(questions.requests, channel)
+    delay = _FIRST_DELAY
+    following: InputRequired | None = required
+    for _ in range(limit):
+        assert following is not None  # noqa: S101  # the loop returns otherwise
+        check_capabilities(channel.caller, following)
+        if following.requests:
+            answers: dict[str, Any] | None = await _answers_of(following.requests, channel)
         else:
             answers = None
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        state = (questions.state or {}).get("state")
-        arrival = await send(order.with_params(inputResponses=answers, requestState=state))
-        if (questions := read_asked(arrival)) is None:
-            return arrival
-    raise UpstreamError(f"The server {asks_too_often(most)}")
+            await anyio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+        state = (following.state or {}).get("state")
+        response = await send(request.with_params(inputResponses=answers, requestState=state))
+        if (following := read_input_required(response)) is None:
+            return response
+    raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
 
 
-def next_round(asked: InputRequired, again: InputRound | None, most: int) -> InputRequired:
-    """Questions for a client of the 2026 era, with the number of the round in their state.
+def count_round(required: InputRequired, answered: InputRound | None, limit: int) -> InputRequired:
+    """Return the input that a server requires with the number of the input round in its state.
 
     Raises:
-        UpstreamError: The server asks more than `most` times.
+        UpstreamError: The server requires more than `limit` input rounds.
     """
-    number = 1 + int((again.state.get(_ROUND) if again else None) or 0)
-    if number > most:
-        raise UpstreamError(f"The server {asks_too_often(most)}")
-    return replace(asked, state={**(asked.state or {}), _ROUND: str(number)})
+    number = 1 + int((answered.state.get(_ROUND) if answered else None) or 0)
+    if number > limit:
+        raise UpstreamError(f"The server {explain_too_many_requests(limit)}")
+    return replace(required, state={**(required.state or {}), _ROUND: str(number)})
 
 
 async def _answers_of(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    failed: list[RefusedError] = []
+    failures: list[RefusedError] = []
 
-    async def ask(key: str, request: Mapping[str, Any]) -> None:
+    async def request_answer(key: str, request: Mapping[str, Any]) -> None:
         try:
-            answers[key] = dict(await channel.request(request["method"], _as_of_2025(request.get("params") or {})))
+            params = _with_elicitation_id(request.get("params") or {})
+            answers[key] = dict(await channel.request(request["method"], params))
         except RefusedError as error:
-            failed.append(error)
+            failures.append(error)
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         for key, request in requests.items():
-            tasks.start_soon(ask, key, request)
-    if failed:
-        raise failed[0]
+            tasks.start_soon(request_answer, key, request)
+    if failures:
+        raise failures[0]
     return answers
 
 
-def _as_of_2025(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A question as its older era has it: that to open a URL has an id there, which the newer one has dropped."""
+def _with_elicitation_id(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the id that a URL elicitation has in protocol version 2025-11-25 and not in 2026-07-28."""
     if params.get("mode") != "url" or "elicitationId" in params:
         return params
     return {**params, "elicitationId": secrets.token_urlsafe(16)}
 
 
-def check_capabilities(caller: Caller, asked: InputRequired) -> None:
-    """Raises `RefusedError`, as the protocol has it, where a client has not declared that it takes what is asked."""
-    for request in asked.requests.values():
+def check_capabilities(caller: Caller, required: InputRequired) -> None:
+    """Check that the client has declared the capabilities that the input requests need.
+
+    Raises:
+        RefusedError: It lacks one.
+    """
+    for request in required.requests.values():
         if not caller.can_answer(method := request["method"]):
             needed = CAPABILITY_OF.get(method, method)
-            said = f"The tool needs a client that has the capability `{needed}`."
+            message = f"The tool needs a client that has the capability `{needed}`."
             data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}
-            raise RefusedError(said, types.MISSING_REQUIRED_CLIENT_CAPABILITY, said, data)
+            raise RefusedError(message, types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, data)
 
 
 @dataclass(slots=True)
-class _Question:
+class _OpenRequest:
+    """A request of a server that waits for the client's answer."""
+
     method: str
     params: Mapping[str, Any]
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -201,157 +216,158 @@ class _Question:
 
 
 class SuspendedCall:
-    """A call under way that outlives the request which began it: to the server it is the client."""
+    """A call in flight that outlives the request that began it. To the server's session it is a client channel."""
 
-    def __init__(self, channel: ClientChannel, seconds: float) -> None:
+    def __init__(self, channel: ClientChannel, timeout: float) -> None:
+        """Take the channel of the first request, and the seconds that an answer may take."""
         self.id = secrets.token_urlsafe(16)
         self.scope = anyio.CancelScope()
-        self.is_let_go = anyio.Event()
-        """Set once nobody will come back for it: the client has the outcome, or has left."""
+        self.released = anyio.Event()
+        """Set when no further request can come for the call: the client has its outcome, or has disconnected."""
         self.caller = channel.caller
         self.log_level = channel.log_level
         self.wants_progress = channel.wants_progress
         self.session_channel = channel.session_channel
-        self._seconds = seconds
-        self._present: ClientChannel | None = channel
-        self._open: dict[str, _Question] = {}
-        self._asked = 0
+        self._timeout = timeout
+        self._current: ClientChannel | None = channel
+        self._open: dict[str, _OpenRequest] = {}
+        self._request_count = 0
         self._outcome: RawResponse | UpstreamError | None = None
         self._is_taken = False
-        self._notifier = anyio.Event()
+        self._changed = anyio.Event()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request of the client's waits for what comes next."""
-        return self._present is not None
+        """Whether a request of the client waits for the outcome or for input requests."""
+        return self._current is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has an outcome."""
+        return self._outcome is not None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on to the request that waits now; while none does, it is dropped."""
-        if self._present is not None:
-            await self._present.notify(method, params)
+        """Forward a notification to the request that waits now; drop it if none does."""
+        if self._current is not None:
+            await self._current.notify(method, params)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Wait until the client has come back with the answer.
+        """Wait until the client has come back with the answer, and return it.
 
         Raises:
-            RefusedError: It has not, in time.
+            RefusedError: The answer did not come in time; the call ends.
         """
-        self._asked += 1
-        key, question = f"question-{self._asked}", _Question(method, params)
-        self._open[key] = question
+        self._request_count += 1
+        key, waiting = f"question-{self._request_count}", _OpenRequest(method, params)
+        self._open[key] = waiting
         self._wake()
         try:
-            with anyio.move_on_after(self._seconds):
-                await question.answered.wait()
+            with anyio.move_on_after(self._timeout):
+                await waiting.answered.wait()
         finally:
             self._open.pop(key, None)
-        if question.answer is None:
+        if waiting.answer is None:
             self.scope.cancel()
-            said = f"The client has not answered within {self._seconds:g} s."
-            raise RefusedError(said, types.REQUEST_TIMEOUT, said)
-        return question.answer
+            message = f"The client has not answered within {self._timeout:g} s."
+            raise RefusedError(message, types.REQUEST_TIMEOUT, message)
+        return waiting.answer
 
     def answer(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give the server the answers that a client has brought."""
+        """Give the server the client's answers."""
         for key, answer in answers.items():
-            if question := self._open.pop(key, None):
-                question.answer = answer
-                question.answered.set()
+            if waiting := self._open.pop(key, None):
+                waiting.answer = answer
+                waiting.answered.set()
 
     def finish(self, outcome: RawResponse | UpstreamError) -> None:
-        """The server has answered the call, or failed."""
+        """Set the outcome of the call."""
         self._outcome = outcome
         self._wake()
 
     def discard(self) -> None:
-        """A result for which nobody has come is no use any more."""
+        """Delete the spool file of a result that the client did not fetch."""
         if isinstance(self._outcome, SpooledFrame) and not self._is_taken:
             self._outcome.discard()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more can come."""
-        return self._outcome is not None
-
     def _wake(self) -> None:
-        self._notifier.set()
-        self._notifier = anyio.Event()
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def wait(self, channel: ClientChannel) -> RawResponse | InputRequired:
-        """What comes next: the result, or questions. A caller that leaves before takes the call with it.
+        """Wait for the outcome or for input requests. A caller that disconnects during the wait ends the call.
 
         Raises:
-            UpstreamError: The call failed, or its caller has come again, and that request gets the answer.
+            UpstreamError: The call failed, or a later request of the client waits for the outcome.
         """
-        self._present = channel
+        self._current = channel
         self._wake()
         try:
-            while self._present is channel and self._outcome is None and not self._open:
-                await self._notifier.wait()
+            while self._current is channel and self._outcome is None and not self._open:
+                await self._changed.wait()
         except anyio.get_cancelled_exc_class():
-            if self._present is channel:
+            if self._current is channel:
                 self.scope.cancel()
-                self.is_let_go.set()
+                self.released.set()
             raise
-        if self._present is not channel:
-            said = "This was sent again meanwhile: the later request gets the answer."
-            raise RefusedError(said, types.INVALID_REQUEST, said)
-        self._present = None
-        if self._open:  # first, where the result is there too: a question may be about another call than it seems
-            requests = {key: {"method": open_.method, "params": open_.params} for key, open_ in self._open.items()}
+        if self._current is not channel:
+            message = "The client sent this request again. The later request gets the answer."
+            raise RefusedError(message, types.INVALID_REQUEST, message)
+        self._current = None
+        if self._open:  # before the result, if both are there: a request may be about another call than it seems
+            requests = {key: {"method": one.method, "params": one.params} for key, one in self._open.items()}
             return InputRequired(requests, {"held": self.id})
         self._is_taken = True
-        self.is_let_go.set()
-        assert self._outcome is not None  # noqa: S101  # the loop's condition
+        self.released.set()
+        assert self._outcome is not None  # noqa: S101  # the condition of the loop
         if isinstance(self._outcome, UpstreamError):
             raise self._outcome
         return self._outcome
 
 
 class SuspendedCalls:
-    """The calls to one upstream that wait for a client's answers."""
+    """The calls to one upstream that may be suspended until a client brings answers."""
 
-    def __init__(self, tasks: TaskGroup, seconds: float) -> None:
-        """Hold none yet.
+    def __init__(self, tasks: TaskGroup, timeout: float) -> None:
+        """Create an empty collection.
 
         Args:
-            tasks: Held calls run in tasks of its own.
-            seconds: How long a question waits for its answer.
+            tasks: Runs the calls.
+            timeout: Seconds that an answer may take.
         """
         self._tasks = tasks
-        self._seconds = seconds
+        self._timeout = timeout
         self._calls: dict[str, SuspendedCall] = {}
 
     async def begin(
         self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[RawResponse]]
     ) -> RawResponse | InputRequired:
-        """Call a server that may ask while the call is under way.
+        """Begin a call to a server that may send requests during the call.
 
         Raises:
-            UpstreamError: The call failed, or too many are held.
+            UpstreamError: The call failed, or too many calls are suspended.
         """
-        if len(self._calls) >= _MAX_HELD:
-            raise UpstreamError(f"{_MAX_HELD} calls wait for answers of users already. Try again later.")
-        call = SuspendedCall(channel, self._seconds)
+        if len(self._calls) >= _MAX_SUSPENDED:
+            raise UpstreamError(f"{_MAX_SUSPENDED} calls already wait for answers of users. Try again later.")
+        call = SuspendedCall(channel, self._timeout)
         self._calls[call.id] = call
         self._tasks.start_soon(self._run, call, send)
         return await call.wait(channel)
 
-    async def resume(self, again: InputRound, channel: ClientChannel) -> RawResponse | InputRequired:
-        """Go on with a call whose client has come back.
+    async def resume(self, answered: InputRound, channel: ClientChannel) -> RawResponse | InputRequired:
+        """Continue a suspended call with the client's answers.
 
         Raises:
-            RefusedError: There is no such call (any more), or the answers cannot be read.
+            RefusedError: The call does not exist any more, or the answers cannot be read.
         """
-        call = self._calls.get(again.state.get("held", ""))
+        call = self._calls.get(answered.state.get("held", ""))
         if call is None or call.caller.namespace != channel.caller.namespace:
-            said = "The call that this answers is over, or is held by another server. Make the call anew."
-            raise RefusedError(said, types.INVALID_PARAMS, said, {"reason": "invalid_request_state"})
+            message = "The call that this answers is over, or another gateway process runs it. Make the call again."
+            raise RefusedError(message, types.INVALID_PARAMS, message, {"reason": "invalid_request_state"})
         try:
-            call.answer(msgspec.json.decode(again.answers, type=dict[str, dict[str, Any]]))
+            call.answer(msgspec.json.decode(answered.answers, type=dict[str, dict[str, Any]]))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            said = "`inputResponses` must be an object with an object for each request that was made."
-            raise RefusedError(said, types.INVALID_PARAMS, said) from None
+            message = "`inputResponses` must be an object with an object for each request that was made."
+            raise RefusedError(message, types.INVALID_PARAMS, message) from None
         return await call.wait(channel)
 
     async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:
@@ -360,17 +376,13 @@ class SuspendedCalls:
                 call.finish(await send(call))
         except UpstreamError as error:
             call.finish(error)
-        except Exception as error:  # noqa: BLE001  # it must cost this call alone
-            log.error("a held call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
+        except Exception as error:  # noqa: BLE001  # it must fail only this call
+            log.error("a suspended call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
             call.finish(UpstreamError("The call failed within the gateway."))
         finally:
             if not call.is_over:
-                call.finish(
-                    UpstreamError(
-                        "The call was given up: its question was not answered in time, or its server is gone."
-                    )
-                )
-        with anyio.move_on_after(self._seconds):
-            await call.is_let_go.wait()
+                call.finish(UpstreamError(_ABANDONED))
+        with anyio.move_on_after(self._timeout):
+            await call.released.wait()
         del self._calls[call.id]
         call.discard()

@@ -1,6 +1,6 @@
-"""Every field by which words of an upstream can reach a client, with its rule, and messages rebuilt by these rules.
+"""The rule for every field with which an upstream's text can reach a client, and messages rebuilt by these rules.
 
-Values are *hidden* where an upstream has `preview: false`, or where `flows.model` keeps its values from the model.
+Content is *hidden* if an upstream has `preview: false`, or if `flows.model` keeps its values from the model.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from mcp_mirror.errors import RefusedError
 from mcp_mirror.security.sanitize import sanitize_lines
 
 MOST_BYTES: Final = 1 << 16
-"""Of a notification, of an error's data and of a form."""
-_WORDS: Final = 8_000
-"""Bytes of a message in words."""
+"""Bytes of a notification, of an error's data and of a form."""
+_MAX_MESSAGE: Final = 8_000
+"""Bytes of a message text."""
 _LARGEST_NUMBER: Final = 1 << 53
 _LARGEST_CODE: Final = 1 << 31
 _KEY: Final = secrets.token_bytes(16)
 
 
 class FieldRule(StrEnum):
-    """What becomes of a field."""
+    """What happens to a field."""
 
     PASSES = "passes"
     BOUNDED = "passes, up to 64 KiB"
@@ -48,7 +48,7 @@ class FieldRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of one kind of message."""
+    """A field of a kind of message."""
 
     message: str
     name: str
@@ -178,25 +178,25 @@ FIELDS: Final[tuple[Field, ...]] = (
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     rows = [f"| {one.message} | `{one.name}` | {one.usual} | {one.hidden} |" for one in FIELDS]
     return "\n".join(["| message | field | usually | where values are hidden |", "|---|---|---|---|", *rows])
 
 
 def opaque(text: object) -> str:
-    """A value that stands for a text of an upstream's: the same for the same text while the gateway runs."""
+    """Return an opaque value for a text: the same for the same text while the gateway runs."""
     return hashlib.blake2b(repr(text).encode("utf-8", "replace"), key=_KEY, digest_size=16).hexdigest()
 
 
 def rebuild_notification(
     method: str, params: Mapping[str, Any], *, hidden: bool, size: int = 0
 ) -> Mapping[str, Any] | None:
-    """A notification as it passes; None where it does not.
+    """Return the parameters of a notification for the client; None if it is dropped.
 
     Args:
-        method: What it is.
-        params: As the upstream sent them.
-        hidden: Values of the upstream are hidden.
+        method: The method.
+        params: The parameters that the upstream sent.
+        hidden: The upstream's content is hidden.
         size: Bytes of the message.
     """
     rest = {} if hidden or size > MOST_BYTES else dict(params)
@@ -210,35 +210,35 @@ def rebuild_notification(
 
 
 def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A request to the client, where values are hidden: what a person needs to answer it.
+    """Return the parameters of a request to the client if content is hidden: the fields that a person needs.
 
     Raises:
-        RefusedError: The client's model would answer it.
+        RefusedError: The client's model would read it, or its form is missing or too large.
     """
     if method == "roots/list":
         return {}
     if method != "elicitation/create":
-        said = "The upstream asks the client's model, which may not see its words."
-        raise RefusedError(said, types.METHOD_NOT_FOUND, said)
-    kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _WORDS)}
+        message = "The upstream's content is hidden from the client's model, so sampling is refused."
+        raise RefusedError(message, types.METHOD_NOT_FOUND, message)
+    kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _MAX_MESSAGE)}
     if params.get("mode") == "url":
-        address = sanitize_lines(str(params.get("url", "")), _WORDS)
+        address = sanitize_lines(str(params.get("url", "")), _MAX_MESSAGE)
         return {**kept, "mode": "url", "url": address, "elicitationId": opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MOST_BYTES:
-        said = "The upstream asks the user with a form that is missing or too large."
-        raise RefusedError(said, types.INVALID_PARAMS, said)
+        message = "The form of the elicitation request is missing or too large."
+        raise RefusedError(message, types.INVALID_PARAMS, message)
     mode = {"mode": "form"} if "mode" in params else {}
     return {**kept, **mode, "requestedSchema": schema}
 
 
 def rebuild_code(code: int) -> int:
-    """An error's code, where it is one that fits 32 bits."""
+    """Return an error's code if it fits 32 bits, else that of an internal error."""
     return code if -_LARGEST_CODE <= code < _LARGEST_CODE else types.INTERNAL_ERROR
 
 
 def rebuild_data(code: int, data: object, *, hidden: bool) -> object:
-    """An error's data as it passes."""
+    """Return an error's data for the client."""
     if hidden:
         return _capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
     return data if data is None or len(msgspec.json.encode(data)) <= MOST_BYTES else None
@@ -250,7 +250,7 @@ def _progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, A
         return None
     rest.pop("total", None)
     if "message" in rest:
-        rest["message"] = sanitize_lines(str(rest["message"]), _WORDS)
+        rest["message"] = sanitize_lines(str(rest["message"]), _MAX_MESSAGE)
     return {**rest, **numbers}
 
 

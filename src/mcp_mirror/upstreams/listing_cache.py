@@ -1,7 +1,7 @@
-"""The last listing of each upstream on disk, so that the first `tools/list` after a start is complete at once.
+"""A cache on disk of each upstream's last listing, so that the first `tools/list` after a start is complete at once.
 
-A file is named by a digest of how the upstream is started or reached. Secrets are redacted before they get into the
-digest, and environment variables and headers count by their names only.
+The name of a file is a digest of how the upstream is started or reached. Secrets are redacted first; of environment
+variables and headers the digest has only the names.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.atomic_write import DRAFT_NAMES, atomic_write
 from mcp_mirror.system.private_files import open_folder, open_secret
-from mcp_mirror.upstreams.session import Listing
+from mcp_mirror.upstreams.listing import Listing
 
 _VERSION: Final = 1
-_LARGEST: Final = 1 << 22
-"""Bytes of a listing that is kept."""
-_MOST: Final = 200
-"""Listings that are kept; the oldest are removed."""
+_MAX_BYTES: Final = 1 << 22
+"""Bytes of a listing; larger ones are not kept."""
+_MAX_LISTINGS: Final = 200
+"""Listings in the cache; the oldest are removed."""
 _NAMES: Final = ("*.json", "*.json.*", DRAFT_NAMES)
 
 log = logging.getLogger(__name__)
 
 
-class KeptListing(msgspec.Struct):
-    """What an upstream listed in an earlier run."""
+class CachedListing(msgspec.Struct):
+    """The listing of an earlier run."""
 
     version: int
     tools: list[msgspec.Raw]
@@ -42,7 +42,7 @@ class KeptListing(msgspec.Struct):
 
 
 class ListingCache:
-    """Reads and writes listings. A file that cannot be used is reported in the log and ignored."""
+    """Reads and writes listings. A file that cannot be read is logged and ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,26 +50,26 @@ class ListingCache:
 
     async def load(
         self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]
-    ) -> KeptListing | None:
-        """The last listing of an upstream with this configuration, for a client with these capabilities, if any."""
+    ) -> CachedListing | None:
+        """Return the last listing of an upstream with this configuration, for a client with these capabilities."""
         name = _name_of(policy, redactor, capabilities)
         try:
             raw = await anyio.to_thread.run_sync(_read, self._folder / name)
-            kept = msgspec.json.decode(raw, type=KeptListing)
+            cached = msgspec.json.decode(raw, type=CachedListing)
         except FileNotFoundError:
             return None
         except (OSError, MirrorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.warning("The listing of upstream %s in %s is not used: %s", policy.name, self._folder / name, error)
             return None
         self._written[name] = raw
-        return kept if kept.version == _VERSION else None
+        return cached if cached.version == _VERSION else None
 
     async def save(
         self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any], listing: Listing
     ) -> None:
-        """Keep a listing, unless it is too large or kept already."""
+        """Write a listing, unless it is too large or unchanged."""
         name = _name_of(policy, redactor, capabilities)
-        if listing.size > _LARGEST:
+        if listing.size > _MAX_BYTES:
             return
         try:
             raw = msgspec.json.encode(
@@ -82,28 +82,28 @@ class ListingCache:
                     "capabilities": listing.capabilities,
                 }
             )
-            if len(raw) <= _LARGEST and self._written.get(name) != raw:
+            if len(raw) <= _MAX_BYTES and self._written.get(name) != raw:
                 await anyio.to_thread.run_sync(_write, self._folder, name, raw)
                 self._written[name] = raw
         except (OSError, MirrorError, UnicodeEncodeError, OverflowError) as error:
-            log.warning("The listing of upstream %s cannot be kept in %s: %s", policy.name, self._folder, error)
+            log.warning("The listing of upstream %s cannot be written to %s: %s", policy.name, self._folder, error)
 
 
 def _read(path: Path) -> bytes:
     with open(open_secret(path), "rb") as file:  # noqa: PTH123  # a descriptor
-        return file.read(_LARGEST + 1)
+        return file.read(_MAX_BYTES + 1)
 
 
 def _write(folder: Path, name: str, raw: bytes) -> None:
     open_folder(folder, _NAMES)
     atomic_write(folder / name, (raw,))
-    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in kept[_MOST:]:
+    cached = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in cached[_MAX_LISTINGS:]:
         path.unlink(missing_ok=True)
 
 
 def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]) -> str:
-    """Some servers list other tools for clients with other capabilities, such as roots."""
+    """Return the name of the file. Some servers list other tools for clients with other capabilities, such as roots."""
     client = sorted(capabilities)
     identity = {"name": policy.name, "scope": policy.scope, "client": client, **_identity_of(policy, redactor)}
     return f"{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()[:40]}.json"

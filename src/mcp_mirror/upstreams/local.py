@@ -1,6 +1,6 @@
-"""Functions of the program that we run in, as an upstream: no process, no connection, no session.
+"""Functions of the embedding program as an upstream: without a process, a connection or a session.
 
-A call's arguments are decoded once, for the function; what it returns is written once, for the memory.
+The arguments of a call are decoded once, for the function; its result is encoded once, for the memory.
 """
 
 import inspect
@@ -22,15 +22,16 @@ from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.policies import LocalEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.connection import ReconnectingConnection, Status
 from mcp_mirror.upstreams.elicitation import InputRound
-from mcp_mirror.upstreams.session import Listing, UpstreamRequest
-from mcp_mirror.upstreams.upstream import ChangeListeners, ClientIdentity
+from mcp_mirror.upstreams.listing import Listing
+from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.upstream import ChangeListeners
 
 T = TypeVar("T")
 
 NAME: Final = FUNCTIONS
-"""No upstream of a configuration can be called so."""
-_THREADS: Final = 40
-"""Functions that are not `async` and run at once; a thread that was given up counts until it ends."""
+"""The name of this upstream; the configuration cannot use it for another."""
+_MAX_THREADS: Final = 40
+"""Threads for functions that are not `async`; the thread of a call that timed out counts until it ends."""
 
 
 class LocalFunctions:
@@ -39,9 +40,8 @@ class LocalFunctions:
     def __init__(self) -> None:
         self._all: dict[str, Function] = {}
         self.policy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
-        """How they are treated."""
-        self.on_change: Callable[[], object] = lambda: None
-        """Told of each that is added."""
+        """The settings of the functions, as an upstream."""
+        self._on_change: Callable[[], object] = lambda: None
 
     def __getitem__(self, name: str) -> Function:
         return self._all[name]
@@ -50,32 +50,43 @@ class LocalFunctions:
         """Make a function a tool.
 
         Raises:
-            MirrorError: There is one of this name.
+            MirrorError: A function with this name exists.
         """
         if function.name in self._all:
-            raise MirrorError(f"There is a tool {function.name!r} already. Give one of the two another name: name=....")
+            raise MirrorError(
+                f"A tool with the name {function.name!r} exists already. Give one of the two another name: name=...."
+            )
         self._all[function.name] = function
         self.policy = replace(self.policy, overrides=(*self.policy.overrides, (function.name, function.policy)))
-        self.on_change()
+        self._on_change()
+
+    @contextmanager
+    def notifying(self, on_change: Callable[[], object]) -> Iterator[None]:
+        """Call `on_change` for each added function for the duration of the context."""
+        self._on_change = on_change
+        try:
+            yield
+        finally:
+            self._on_change = lambda: None
 
     @property
     def listing(self) -> Listing:
-        """They as an upstream's tools."""
+        """The functions as the tools of an upstream."""
         return Listing(tuple(map(_tool, self._all.values())), None, "", "this program")
 
 
 class LocalUpstream:
-    """Calls the functions; see `Upstream`."""
+    """Calls local functions; see `Upstream`."""
 
-    def __init__(self, functions: LocalFunctions, audience: ChangeListeners) -> None:
-        """Make one that is not started; `audience` is told of functions that are added."""
+    def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
+        """Create an upstream that is not started; `listeners` hear of added functions."""
         self.settled = anyio.Event()
         self.inflight_count = 0
         self.status = Status("ready")
         self.connections: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
-        self._audience = audience
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._listeners = listeners
+        self._threads = anyio.CapacityLimiter(_MAX_THREADS)
 
     @property
     def listed(self) -> anyio.Event:
@@ -84,77 +95,79 @@ class LocalUpstream:
 
     @property
     def policy(self) -> UpstreamPolicy:
-        """How the functions are treated."""
+        """See `Upstream.policy`."""
         return self._functions.policy
 
     @property
     def listing(self) -> Listing:
-        """The functions of now."""
+        """The functions that there are now."""
         return self._functions.listing
 
     def listing_for(self, owner: str | None) -> Listing:
-        """The same for everybody."""
+        """Return the same listing for all owners."""
         del owner
         return self.listing
 
     def offers(self, capability: str, detail: str = "") -> bool:
-        """Tools alone."""
+        """Return False: local functions are tools only."""
         del capability, detail
         return False
 
     def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
-        """An error of JSON-RPC's, which no function answers with."""
+        """See `Upstream.refusal`; functions do not return JSON-RPC errors."""
         del hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
-    def present(self, client: ClientIdentity) -> None:
-        """It is all the same who asks."""
-
     def release(self, key: str) -> None:
-        """Nobody has anything of its own here."""
+        """Do nothing: there are no connections."""
 
-    async def attempt(self) -> None:
-        """It is always there."""
+    async def connect(self) -> None:
+        """Do nothing: there are no connections."""
 
     async def settle_for(self, channel: ClientChannel) -> None:
-        """All is known."""
+        """Do nothing: all functions are known."""
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """There is no connection.
+        """Raise an error: there are no connections.
+
+        Raises:
+            UpstreamError: Always.
+        """
+        return self.listing_connection(channel)
+
+    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
+        """Raise an error: there are no connections.
 
         Raises:
             UpstreamError: Always.
         """
         del channel
-        raise UpstreamError(f"The {NAME} are tools alone.")
-
-    def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """There is no connection; see `connection_for`."""
-        del channel
-        raise UpstreamError(f"The {NAME} are tools alone.")
+        raise UpstreamError(f"The {NAME} have tools only. Use another upstream for resources and prompts.")
 
     async def run(self) -> None:
-        """Tell of functions that are added; until cancelled."""
-        self._functions.on_change = lambda: self._audience.on_change("tools", None, self.policy.name)
-        try:
-            self._functions.on_change()
+        """Announce added functions; until cancelled."""
+        with self._functions.notifying(self._announce_change):
+            self._announce_change()
             self.settled.set()
             await anyio.sleep_forever()
-        finally:
-            self._functions.on_change = lambda: None
 
-    async def request(self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None) -> Result:
+    def _announce_change(self) -> None:
+        self._listeners.on_change("tools", None, self.policy.name)
+
+    async def request(
+        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
+    ) -> Result:
         """Call a function.
 
         Raises:
-            ToolError: The arguments do not fit it.
-            UpstreamError: It took too long. A function that is not `async` runs on; what it returns goes nowhere.
+            ToolError: The arguments do not fit.
+            UpstreamError: The call timed out. A function that is not `async` runs on; its result is dropped.
         """
-        del channel, again
-        function = self._functions[str(order.shown["name"])]
-        seconds = order.timeout or self.policy.timeout
+        del channel, answered
+        function = self._functions[str(request.shown["name"])]
+        seconds = request.timeout or self.policy.timeout
         with self._counted(), anyio.move_on_after(seconds):
-            return await self._call(function, join(order.params["arguments"]))
+            return await self._call(function, join(request.params["arguments"]))
         raise UpstreamError(
             f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
         )
@@ -174,7 +187,7 @@ class LocalUpstream:
         return returned.result if isinstance(returned, _Done) else await self._answer(function, lambda: returned)
 
     async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
-        """The result of what is awaited or iterated in the event loop; a large one is written in a thread."""
+        """Await or iterate in the event loop, and return the result; a large result is encoded in a thread."""
         try:
             value = begin()
             while inspect.isawaitable(value):
@@ -184,7 +197,7 @@ class LocalUpstream:
             return result_of(value) if is_small(value) else await self._in_thread(partial(result_of, value))
         except ToolError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a function raises is told to the model
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
             return failure_of(function.name, error)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -193,13 +206,13 @@ class LocalUpstream:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The result of a call that is over."""
+    """The result of a completed call."""
 
     result: Result
 
 
 def _call_now(function: Function, arguments: bytes) -> Any:
-    """Call it in this thread: its result, or what the event loop must await or iterate."""
+    """Call the function in this thread; return its result, or the object that the event loop must await or iterate."""
     try:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)

@@ -1,7 +1,7 @@
-"""What a server says of its own accord: progress, log lines, changes, and questions to the user.
+"""Messages that a server sends on its own: progress, log lines, list changes, and requests to the client.
 
-Each is passed on to the caller whose request it is about, in the order in which it came; what cannot be attributed
-goes to the one client whose connection this is, if it is one client's alone. How it reaches a client is not known here.
+Each message goes to the caller of the request that it is about, in the order of arrival. A message that names no
+request goes to the one client of a dedicated connection. How messages reach a client is the server package's concern.
 """
 
 import logging
@@ -28,12 +28,12 @@ from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.fields import MOST_BYTES, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
-_DELIVERY: Final = 5.0
-"""Seconds that passing one notification on may take."""
-_KEPT: Final = 500
-"""Bytes that keeping a notification costs beside its own."""
-_REFUSALS: Final = 1_000
-"""Answers to requests past `limits.max_questions` that wait to be sent."""
+_DELIVERY_TIMEOUT: Final = 5.0
+"""Seconds that the delivery of one notification may take."""
+_QUEUE_OVERHEAD: Final = 500
+"""Bytes that a queued notification costs beside its own."""
+_MAX_QUEUED_REFUSALS: Final = 1_000
+"""Error responses to requests over `limits.max_questions` that wait to be sent."""
 _ANY_URI: Final = ""
 
 CHANGES: Final[Mapping[str, str]] = {
@@ -41,37 +41,37 @@ CHANGES: Final[Mapping[str, str]] = {
     "notifications/resources/list_changed": "resources",
     "notifications/prompts/list_changed": "prompts",
 }
-"""What is announced to have changed, by the announcement."""
+"""The changed list, by the notification that announces it."""
 
 log = logging.getLogger(__name__)
 
 
 class PausableTimeout:
-    """How long a request may still take. It stands still while a person is asked."""
+    """The timeout of a request. It pauses while the client answers a request of the server."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         self.reason: str | None = None
-        """Why the request was ended before its time, what follows the upstream's name in an error."""
-        self._left = 0.0
+        """Why the request was stopped early: the part of the error that follows the upstream's name."""
+        self._remaining = 0.0
         self._pauses = 0
 
     def stop(self, reason: str) -> None:
-        """End the request now."""
+        """Stop the request now."""
         self.reason = reason
         self.scope.cancel()
 
     def restart(self) -> None:
-        """All the time again: the server is at work."""
+        """Start the timeout again; it has no effect during a pause."""
         if not self._pauses:
             self.scope.deadline = anyio.current_time() + self.seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop it meanwhile."""
+        """Pause the timeout for the duration of the context; contexts may overlap."""
         if not self._pauses:
-            self._left = self.scope.deadline - anyio.current_time()
+            self._remaining = self.scope.deadline - anyio.current_time()
             self.scope.deadline = float("inf")
         self._pauses += 1
         try:
@@ -79,52 +79,52 @@ class PausableTimeout:
         finally:
             self._pauses -= 1
             if not self._pauses:
-                self.scope.deadline = anyio.current_time() + self._left
+                self.scope.deadline = anyio.current_time() + self._remaining
 
 
 class NotificationQueue:
-    """Passes notifications on to one client, one after another."""
+    """Delivers notifications to one client, one after another."""
 
     def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds | None = None) -> None:
         self.channel = channel
         self._tasks = tasks
-        self._most = (bounds or UpstreamBounds()).max_queued_news_bytes
+        self._limit = (bounds or UpstreamBounds()).max_queued_news_bytes
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
         self._size = 0
         self._is_full = False
         self._idle: anyio.Event | None = None
 
     def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
-        """Pass it on when those before it have been; drop it where too much waits.
+        """Queue a notification; drop it if the queue is full.
 
         Args:
-            method: Of the notification.
+            method: Its method.
             params: Its parameters.
-            size: Bytes that it came in.
+            size: Its size on the wire, in bytes.
         """
-        if self._size + size > self._most and self._queue:
+        if self._size + size > self._limit and self._queue:
             if not self._is_full:
-                log.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._most)
+                log.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._limit)
             self._is_full = True
             return
-        size += _KEPT
+        size += _QUEUE_OVERHEAD
         self._size += size
         self._queue.append((method, params, size))
         if self._idle is None:
             self._idle = anyio.Event()
-            self._tasks.start_soon(self._carry, self._idle)
+            self._tasks.start_soon(self._deliver, self._idle)
 
     def close(self) -> None:
-        """Pass nothing on any more."""
+        """Drop the queued notifications."""
         self._queue.clear()
         self._size = 0
 
     async def drain(self) -> None:
-        """Wait until all has been passed on."""
+        """Wait until the queue is empty."""
         if self._idle is not None:
             await self._idle.wait()
 
-    async def _carry(self, idle: anyio.Event) -> None:
+    async def _deliver(self, idle: anyio.Event) -> None:
         pacer = Pacer()
         try:
             while self._queue:
@@ -132,10 +132,10 @@ class NotificationQueue:
                 self._size -= size
                 pacer.begin()
                 try:
-                    with anyio.move_on_after(_DELIVERY):
+                    with anyio.move_on_after(_DELIVERY_TIMEOUT):
                         await self.channel.notify(method, params)
-                except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
-                    log.error("%s could not be passed on: %s", _known(method), summarize_traceback(error))  # noqa: TRY400  # no values
+                except Exception as error:  # noqa: BLE001  # a client's failure must not end the upstream's connection
+                    log.error("%s could not be delivered: %s", _log_name(method), summarize_traceback(error))  # noqa: TRY400  # no values
                 await pacer.end()
         finally:
             self._idle, self._is_full = None, False
@@ -144,272 +144,282 @@ class NotificationQueue:
 
 @dataclass(slots=True)
 class InflightRequest:
-    """One request under way, and its caller."""
+    """A request of a caller that waits for its response."""
 
-    outbox: NotificationQueue
-    clock: PausableTimeout
+    queue: NotificationQueue
+    timeout: PausableTimeout
     resets: bool
-    """Progress gives it all its time again."""
-    asked: int = 0
-    """How many requests the server has made of the client within it."""
+    """Progress starts the timeout again."""
+    server_requests: int = 0
+    """Requests that the server has made of the client during this one."""
     is_over: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the request has ended; the server has been sent its cancellation, if it was cancelled."""
+    """Set when the request has ended, after the server was sent its cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOwner:
-    """For whom a connection is made, and who is told of what the server announces."""
+    """The session or principal that a connection belongs to, and the listeners to the server's changes."""
 
     on_change: Callable[[str], anyio.Event | None]
-    """Which list has changed. Returns an event that is set once clients see it; None if they do already."""
+    """Called with the changed list. Returns an event that is set when clients see the change; None if they do."""
     on_update: Callable[[str, Mapping[str, Any]], None]
-    """Which resource was updated, and the notification's parameters."""
-    session_channel: ClientChannel | None = None
-    """The one client whose connection it is; None where several share it."""
+    """Called with the URI of an updated resource, and the parameters of the notification."""
+    channel: ClientChannel | None = None
+    """The channel of the one client that the connection belongs to; None if it has several."""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    """What the handshake says that the client can do."""
+    """The client capabilities that the handshake declares."""
     name: str | None = None
-    """Whose connection it is; None where it is everybody's. See `Caller.party`."""
+    """The name of the owner, see `Caller.connection_key`; None if the connection is shared by all."""
     is_shared: bool = False
-    """Requests of several principals or sessions go over the connection."""
+    """Requests of several principals or sessions use the connection."""
 
 
 class NotificationDispatcher:
-    """Hears one server."""
+    """Dispatches the messages that one server sends on its own."""
 
     def __init__(self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds | None = None) -> None:
-        """Begin to hear; what is passed on is passed on in tasks of the connection's."""
+        """Create a dispatcher that delivers messages in tasks of the connection's task group."""
         self._tasks = tasks
         self._bounds = bounds or UpstreamBounds()
         self._answering = 0
         self._log = RepeatedLog(log)
-        most = Limit("max_questions_per_call", self._bounds.max_questions_per_call)
-        self._unasked = TokenBucket(most, "The connection", anyio.current_time)
-        """Requests of the server's outside of any call."""
+        limit = Limit("max_questions_per_call", self._bounds.max_questions_per_call)
+        self._outside_calls = TokenBucket(limit, "The connection", anyio.current_time)
+        """Limits the requests that the server makes outside of calls."""
         self._owner = owner
-        self.sink = MessageSink()
-        """Takes our answers; the transport's, once it is there."""
-        self._home = NotificationQueue(owner.session_channel, tasks, self._bounds) if owner.session_channel else None
-        self._attended: dict[str, InflightRequest] = {}
-        self._questions: dict[RequestId, anyio.CancelScope] = {}
+        self._sink = MessageSink()
+        self._owner_queue = NotificationQueue(owner.channel, tasks, self._bounds) if owner.channel else None
+        self._inflight: dict[str, InflightRequest] = {}
+        self._server_requests: dict[RequestId, anyio.CancelScope] = {}
         self._refused: deque[RequestId] = deque()
-        self._subscribed = False
+        self._is_subscribed = False
+
+    def connect(self, sink: MessageSink) -> None:
+        """Send responses to the transport that was opened."""
+        self._sink = sink
 
     @contextmanager
-    def attending(
-        self, token: str, channel: ClientChannel, clock: PausableTimeout, *, resets: bool
+    def track(
+        self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets: bool
     ) -> Iterator[InflightRequest]:
-        """While a request is under way, what the server says about it goes to its caller."""
-        inflight = self._attended[token] = InflightRequest(
-            NotificationQueue(channel, self._tasks, self._bounds), clock, resets
-        )
+        """Route messages about a request to its caller for the duration of the context."""
+        queue = NotificationQueue(channel, self._tasks, self._bounds)
+        inflight = self._inflight[token] = InflightRequest(queue, timeout, resets)
         try:
             yield inflight
         finally:
-            del self._attended[token]
+            del self._inflight[token]
             inflight.is_over.set()
 
-    def hear(self, said: ServerMessage) -> None:
-        """Take what the server says."""
-        if said.fault and said.id is None:
-            self._log.warning("%s is not passed on: %s", _known(said.method), said.fault)
-        elif said.id is None:
-            _HEARD.get(said.method, NotificationDispatcher._pass_on)(self, said)
+    def dispatch(self, message: ServerMessage) -> None:
+        """Handle a notification at once, or answer a request in a task."""
+        if message.fault and message.id is None:
+            self._log.warning("%s is not relayed: %s", _log_name(message.method), message.fault)
+        elif message.id is None:
+            _HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
         elif self._answering >= self._bounds.max_questions:
-            self._log.warning("%s is refused: `limits.max_questions` (%d) wait", _known(said.method), self._answering)
-            self._refuse(said.id)
+            self._log.warning(
+                "%s is refused: `limits.max_questions` (%d) wait", _log_name(message.method), self._answering
+            )
+            self._refuse(message.id)
         else:
             self._answering += 1
-            self._tasks.start_soon(self._take_up, said, said.id)
+            self._tasks.start_soon(self._answer, message, message.id)
 
-    def _progress(self, said: ServerMessage) -> None:
-        inflight = self._attended.get(str(said.params.get("progressToken")))
+    def _relay_progress(self, message: ServerMessage) -> None:
+        inflight = self._inflight.get(str(message.params.get("progressToken")))
         if inflight is None:
             return
         if inflight.resets:
-            inflight.clock.restart()
-        if inflight.outbox.channel.wants_progress:
-            self._post(said, inflight.outbox, hidden=False)
+            inflight.timeout.restart()
+        if inflight.queue.channel.wants_progress:
+            self._post(message, inflight.queue, hidden=False)
 
-    def _pass_on(self, said: ServerMessage) -> None:
-        if outbox := self._courier_for(said):
-            self._post(said, outbox, hidden=self._may_be_hidden(said))
+    def _relay(self, message: ServerMessage) -> None:
+        if queue := self._queue_for(message):
+            self._post(message, queue, hidden=self._may_be_hidden(message))
 
-    def _post(self, said: ServerMessage, outbox: NotificationQueue, *, hidden: bool) -> None:
-        hidden = hidden and not is_filtered(outbox.channel)  # which rebuilds it itself
-        params = rebuild_notification(said.method, said.params, hidden=hidden, size=said.size)
+    def _post(self, message: ServerMessage, queue: NotificationQueue, *, hidden: bool) -> None:
+        hidden = hidden and not is_filtered(queue.channel)  # a filtered channel rebuilds it itself
+        params = rebuild_notification(message.method, message.params, hidden=hidden, size=message.size)
         if params is None:
             self._log.warning(
-                "%s is dropped: it is hidden, too large, or not of the protocol's form", _known(said.method)
+                "%s is dropped: it is hidden, too large, or does not conform to MCP", _log_name(message.method)
             )
         else:
-            outbox.post(said.method, params, said.size)
+            queue.post(message.method, params, message.size)
 
-    def _may_be_hidden(self, said: ServerMessage) -> bool:
+    def _may_be_hidden(self, message: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
-        return said.about is None and any(is_filtered(one.outbox.channel) for one in self._attended.values())
+        return message.about is None and any(is_filtered(one.queue.channel) for one in self._inflight.values())
 
-    def _change(self, said: ServerMessage) -> None:
-        self._owner.on_change(CHANGES[said.method])
+    def _announce_change(self, message: ServerMessage) -> None:
+        self._owner.on_change(CHANGES[message.method])
 
-    def _update(self, said: ServerMessage) -> None:
-        if said.size <= MOST_BYTES:
-            self._owner.on_update(str(said.params.get("uri", _ANY_URI)), said.params)
+    def _announce_update(self, message: ServerMessage) -> None:
+        if message.size <= MOST_BYTES:
+            self._owner.on_update(str(message.params.get("uri", _ANY_URI)), message.params)
 
-    def _cancel(self, said: ServerMessage) -> None:
-        identity = as_request_id(said.params.get("requestId"))
-        if identity is not None and (scope := self._questions.get(identity)):
+    def _cancel_request(self, message: ServerMessage) -> None:
+        identity = as_request_id(message.params.get("requestId"))
+        if identity is not None and (scope := self._server_requests.get(identity)):
             scope.cancel()
 
-    def _acknowledged(self, _said: ServerMessage) -> None:
-        """It tells us from now on; what changed since it last did, it has not told."""
-        kinds = CHANGES.values() if self._subscribed else ("tools",)
-        self._subscribed = True
+    def _confirm_subscription(self, _message: ServerMessage) -> None:
+        """Announce the lists that may have changed before this subscription, or since the last one ended."""
+        kinds = CHANGES.values() if self._is_subscribed else ("tools",)
+        self._is_subscribed = True
         for kind in kinds:
             self._owner.on_change(kind)
 
-    def _ignore(self, said: ServerMessage) -> None:
-        log.debug("%s is not passed on", _known(said.method))
+    def _ignore(self, message: ServerMessage) -> None:
+        log.debug("%s is not relayed", _log_name(message.method))
 
-    def _attendance_for(self, said: ServerMessage) -> InflightRequest | None:
-        """The request that it is about: that on whose stream it came, else one under way of the one caller's.
+    def _inflight_for(self, message: ServerMessage) -> InflightRequest | None:
+        """Return the request that a message is about: by its stream, else one of the only caller's requests.
 
-        The first that the client waits for; where it waits for none, the latest: it may never come back to others.
+        Of several, return the first that its client waits for. If clients wait for none, return the latest: a client
+        may never come back to an earlier one.
         """
-        if said.about is not None:
-            return self._attended.get(said.about)
-        attended = list(self._attended.values())
-        if len({inflight.outbox.channel.caller.identity for inflight in attended}) != 1:
+        if message.about is not None:
+            return self._inflight.get(message.about)
+        inflight = list(self._inflight.values())
+        if len({one.queue.channel.caller.identity for one in inflight}) != 1:
             return None
-        waited_for = self._waited_for()
-        return waited_for[0] if waited_for else attended[-1]
+        awaited = self._awaited()
+        return awaited[0] if awaited else inflight[-1]
 
-    def _waited_for(self) -> list[InflightRequest]:
-        """The requests under way that their clients wait for, oldest first."""
-        return [inflight for inflight in self._attended.values() if inflight.outbox.channel.is_waiting]
+    def _awaited(self) -> list[InflightRequest]:
+        """Return the requests that their clients wait for, oldest first."""
+        return [one for one in self._inflight.values() if one.queue.channel.is_waiting]
 
-    def _courier_for(self, said: ServerMessage) -> NotificationQueue | None:
-        inflight = self._attendance_for(said)
-        return inflight.outbox if inflight else self._home
-
-    async def _take_up(self, said: ServerMessage, identity: RequestId) -> None:
-        try:
-            await self._answer(said, identity)
-        finally:
-            self._answering -= 1
+    def _queue_for(self, message: ServerMessage) -> NotificationQueue | None:
+        inflight = self._inflight_for(message)
+        return inflight.queue if inflight else self._owner_queue
 
     def _refuse(self, identity: RequestId) -> None:
-        """Answer a request that is one too many; where too many such answers wait too, drop it."""
+        """Queue an error response to a request over the limit; drop it if that queue is full too."""
         if not self._refused:
             self._tasks.start_soon(self._send_refusals)
-        if len(self._refused) < _REFUSALS:
+        if len(self._refused) < _MAX_QUEUED_REFUSALS:
             self._refused.append(identity)
 
     async def _send_refusals(self) -> None:
-        said = f"`limits.max_questions` ({self._bounds.max_questions:,}) requests wait for their answers. Wait for one."
-        wrong = types.ErrorData(code=types.INVALID_REQUEST, message=said)
+        limit = self._bounds.max_questions
+        message = f"`limits.max_questions` ({limit:,}) requests wait for their answers. Wait for one."
+        error = types.ErrorData(code=types.INVALID_REQUEST, message=message)
         while self._refused:
-            await self._send(types.JSONRPCError(jsonrpc="2.0", id=self._refused[0], error=wrong))
+            await self._send(types.JSONRPCError(jsonrpc="2.0", id=self._refused[0], error=error))
             self._refused.popleft()
 
-    async def _send(self, answer: types.JSONRPCResponse | types.JSONRPCError) -> None:
+    async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self.sink.send(SessionMessage(answer))
+            await self._sink.send(SessionMessage(response))
 
-    async def _answer(self, said: ServerMessage, identity: RequestId) -> None:
-        """Answer a request of the server's, with what its caller answers."""
-        with anyio.CancelScope() as scope:
-            self._questions[identity] = scope
-            try:
-                result = await self._asked(said)
-                answer: types.JSONRPCResponse | types.JSONRPCError = types.JSONRPCResponse(
-                    jsonrpc="2.0", id=identity, result=dict(result)
-                )
-            except RefusedError as error:
-                wrong = types.ErrorData(code=error.code, message=error.peer_message, data=error.data)
-                answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
-            except Exception as error:  # noqa: BLE001  # a client's side must not cost the upstream its connection
-                log.error("%s could not be asked: %s", _known(said.method), summarize_traceback(error))  # noqa: TRY400  # no values
-                wrong = types.ErrorData(code=types.INTERNAL_ERROR, message="The client could not be asked.")
-                answer = types.JSONRPCError(jsonrpc="2.0", id=identity, error=wrong)
-            finally:
-                if self._questions.get(identity) is scope:  # a server may use an id twice
-                    del self._questions[identity]
-            await self._send(answer)
+    async def _answer(self, message: ServerMessage, identity: RequestId) -> None:
+        """Answer a request of the server with the client's answer, unless the server cancels it."""
+        try:
+            with anyio.CancelScope() as scope:
+                self._server_requests[identity] = scope
+                try:
+                    response = await self._response(message, identity)
+                finally:
+                    if self._server_requests.get(identity) is scope:  # a server may use an id twice
+                        del self._server_requests[identity]
+                await self._send(response)
+        finally:
+            self._answering -= 1
 
-    async def _asked(self, said: ServerMessage) -> Mapping[str, Any]:
-        if said.method == "ping":
-            return {}
-        if said.fault:
-            raise _refused(types.INVALID_PARAMS, said.fault)
-        if said.method not in CAPABILITY_OF:
-            raise _refused(types.METHOD_NOT_FOUND, f"This client takes no {said.method}.")
-        inflight, outbox = self._attendance_for(said), self._courier_for(said)
-        if outbox is None:
-            raise _refused(types.INVALID_REQUEST, "It cannot be told whose request this is about: nobody is asked.")
-        if not outbox.channel.caller.can_answer(said.method):
-            raise _refused(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[said.method]}`.")
-        await outbox.drain()  # what the server said before comes before
-        await self._count(said, inflight)
-        channel = filter_content(outbox.channel, may_show=not self._may_be_hidden(said))
-        assert channel is not None  # noqa: S101  # there is an outbox
-        if inflight is None:
-            return await channel.request(said.method, said.params)
-        with inflight.clock.paused():
-            return await channel.request(said.method, said.params)
+    async def _response(
+        self, message: ServerMessage, identity: RequestId
+    ) -> types.JSONRPCResponse | types.JSONRPCError:
+        try:
+            result = await self._request_client(message)
+            return types.JSONRPCResponse(jsonrpc="2.0", id=identity, result=dict(result))
+        except RefusedError as error:
+            data = types.ErrorData(code=error.code, message=error.peer_message, data=error.data)
+        except Exception as error:  # noqa: BLE001  # a client's failure must not end the upstream's connection
+            log.error("%s could not be relayed: %s", _log_name(message.method), summarize_traceback(error))  # noqa: TRY400  # no values
+            data = types.ErrorData(code=types.INTERNAL_ERROR, message="The request could not be relayed to the client.")
+        return types.JSONRPCError(jsonrpc="2.0", id=identity, error=data)
 
-    async def _count(self, said: ServerMessage, inflight: InflightRequest | None) -> None:
-        """Count a request to the client against its call.
-
-        Where the server does not say which call it is about, the call with the fewest requests is charged, of those
-        that a client waits for if there are any: calls that clients left open lend no requests to others.
-        A request over the limit is refused after its call was cancelled, or the server would continue to ask.
+    async def _request_client(self, message: ServerMessage) -> Mapping[str, Any]:
+        """Relay a request of the server to the client, and return the client's result.
 
         Raises:
-            RefusedError: There are too many: the call ends.
+            RefusedError: The request cannot be relayed, exceeds a limit, or the client answered with an error.
+        """
+        if message.method == "ping":
+            return {}
+        if message.fault:
+            raise _refusal(types.INVALID_PARAMS, message.fault)
+        if message.method not in CAPABILITY_OF:
+            raise _refusal(types.METHOD_NOT_FOUND, f"This client does not support {message.method}.")
+        inflight, queue = self._inflight_for(message), self._queue_for(message)
+        if queue is None:
+            raise _refusal(types.INVALID_REQUEST, "The request names no call and several clients share the connection.")
+        if not queue.channel.caller.can_answer(message.method):
+            raise _refusal(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[message.method]}`.")
+        await queue.drain()  # earlier notifications come first
+        await self._count(message, inflight)
+        channel = filter_content(queue.channel, may_show=not self._may_be_hidden(message))
+        assert channel is not None  # noqa: S101  # there is a queue
+        if inflight is None:
+            return await channel.request(message.method, message.params)
+        with inflight.timeout.paused():
+            return await channel.request(message.method, message.params)
+
+    async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:
+        """Count a request to the client against its call.
+
+        If the server does not name the call, the request counts against the call with the fewest requests, of those
+        that a client waits for if there are any: calls that clients abandoned do not lend their limit to others.
+        A request over the limit is refused after its call was cancelled, because the server would continue otherwise.
+
+        Raises:
+            RefusedError: The limit is exceeded; the call ends.
         """
         if inflight is None:
             try:
-                self._unasked.take()
+                self._outside_calls.take()
             except BusyError as error:
-                raise _refused(types.INVALID_REQUEST, str(error)) from None
+                raise _refusal(types.INVALID_REQUEST, str(error)) from None
             return
-        if said.about is None:
-            inflight = min(self._waited_for() or self._attended.values(), key=lambda one: one.asked)
-        inflight.asked += 1
-        most = self._bounds.max_questions_per_call
-        if inflight.asked > most:
-            inflight.clock.stop(reason := asks_too_often(most))
+        if message.about is None:
+            inflight = min(self._awaited() or self._inflight.values(), key=lambda one: one.server_requests)
+        inflight.server_requests += 1
+        limit = self._bounds.max_questions_per_call
+        if inflight.server_requests > limit:
+            inflight.timeout.stop(reason := explain_too_many_requests(limit))
             await inflight.is_over.wait()
-            raise _refused(types.INVALID_REQUEST, f"The server {reason}")
+            raise _refusal(types.INVALID_REQUEST, f"The server {reason}")
 
 
-def asks_too_often(most: int) -> str:
-    """The rest of a sentence about a server that asks for input without end."""
+def explain_too_many_requests(limit: int) -> str:
+    """Return the part of an error that follows the name of a server that exceeded `limits.max_questions_per_call`."""
     return (
-        f"asked for input more than `limits.max_questions_per_call` ({most:,}) times in one call, so it was ended. "
+        f"asked for input more than `limits.max_questions_per_call` ({limit:,}) times in one call, so it was ended. "
         "Raise the limit if the server needs more."
     )
 
 
-_HEARD: Final[Mapping[str, Callable[[NotificationDispatcher, ServerMessage], None]]] = {
-    **dict.fromkeys(CHANGES, NotificationDispatcher._change),  # noqa: SLF001  # its own table
-    "notifications/progress": NotificationDispatcher._progress,  # noqa: SLF001
-    "notifications/resources/updated": NotificationDispatcher._update,  # noqa: SLF001
-    "notifications/cancelled": NotificationDispatcher._cancel,  # noqa: SLF001
-    "notifications/subscriptions/acknowledged": NotificationDispatcher._acknowledged,  # noqa: SLF001
+_HANDLERS: Final[Mapping[str, Callable[[NotificationDispatcher, ServerMessage], None]]] = {
+    **dict.fromkeys(CHANGES, NotificationDispatcher._announce_change),  # noqa: SLF001  # its own table
+    "notifications/progress": NotificationDispatcher._relay_progress,  # noqa: SLF001
+    "notifications/resources/updated": NotificationDispatcher._announce_update,  # noqa: SLF001
+    "notifications/cancelled": NotificationDispatcher._cancel_request,  # noqa: SLF001
+    "notifications/subscriptions/acknowledged": NotificationDispatcher._confirm_subscription,  # noqa: SLF001
     "notifications/tasks/status": NotificationDispatcher._ignore,  # noqa: SLF001
 }
-"""What is done with each notification; all others are passed on as they are."""
+"""The handler of each notification; all others are relayed as they are."""
+
+_LOGGED: Final = frozenset({*_HANDLERS, *CAPABILITY_OF, "notifications/message", "ping"})
 
 
-def _known(method: str) -> str:
-    """A method as a log may name it: a server may call its own anything."""
+def _log_name(method: str) -> str:
+    """Return a method for the log, only if it is known: a server may use any text as a method."""
     return method if method in _LOGGED else "a message of an unknown method"
 
 
-_LOGGED: Final = frozenset({*_HEARD, *CAPABILITY_OF, "notifications/message", "ping"})
-
-
-def _refused(code: int, said: str) -> RefusedError:
-    return RefusedError(said, code, said)
+def _refusal(code: int, message: str) -> RefusedError:
+    return RefusedError(message, code, message)

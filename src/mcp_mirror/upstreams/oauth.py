@@ -1,8 +1,8 @@
-"""Tokens for an upstream that wants OAuth: shown with each request, renewed, and asked for where they may be.
+"""OAuth tokens for an upstream: sent with each request, refreshed, and requested if the grant allows it.
 
-The SDK's providers know the protocol. They would let one request through at a time, up to its answer; here a provider
-is asked only where a token is missing, has ended, or is refused. What it asks of authorization servers goes over a
-client of its own: nothing of an upstream's connection goes there, nor the other way.
+The SDK's providers implement the protocol, but they serialize all requests. So the gateway uses a provider only if a
+token is missing, has expired, or was rejected. Requests to authorization servers use an HTTP client of their own, which
+shares nothing with the connection to the upstream.
 """
 
 import logging
@@ -36,114 +36,114 @@ _logger = logging.getLogger(__name__)
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
-_PATIENCE: Final = 20.0
-"""Seconds that an authorization server may take."""
-_LARGEST: Final = 1 << 18
-"""Bytes of what it says."""
-_REFUSAL: Final = 1 << 16
-_RESPITE: Final = 30.0
-"""Seconds for which a token that was refused is not tried again."""
-_ENDED: Final = 1.0
-"""A time long ago, seconds since the epoch."""
+_TIMEOUT: Final = 20.0
+"""Seconds for a request to an authorization server."""
+_MAX_RESPONSE: Final = 1 << 18
+"""Bytes of its response."""
+_MAX_REFUSAL: Final = 1 << 16
+_REJECTED_FOR: Final = 30.0
+"""Seconds for which a rejected token is not sent again."""
+_EXPIRED: Final = 1.0
+"""A time in the past, in seconds since the epoch."""
 _SCOPE: Final = re.compile(r'\bscope=(?:"[^"]*"|[^\s,]+)')
 _SCOPES: Final = re.compile(r"[!#-&(-\[\]-~ ]{1,200}")
-"""Scopes that can stand between single quotes in a shell: a server is not to choose what somebody runs."""
+"""Scopes that are safe between single quotes in a shell: a server must not choose what a person runs."""
 _SAFE: Final = re.compile(r"[a-z_]{1,40}")
-"""What an error code of OAuth's looks like; anything else is not repeated."""
-_NOWHERE: Final = "http://127.0.0.1/callback"
-"""Where the browser would come back to, if there were one."""
+"""The form of an OAuth error code; other text is not repeated."""
+_UNUSED_REDIRECT: Final = "http://127.0.0.1/callback"
+"""The redirect URL if there is no browser."""
 
 
 class AuthorizationError(httpx2.TransportError):
-    """There is no token for a request; the message says what to do."""
+    """A request has no token; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who can sign in with a browser."""
+    """A person who can sign in with a browser."""
 
     redirect_url: str
-    """Where the browser comes back to."""
+    """The URL that the browser returns to."""
     show: Callable[[str], Awaitable[None]]
-    """Opens a URL for them."""
+    """Opens a URL in the browser."""
     wait: Callable[[], Awaitable[AuthorizationCodeResult]]
-    """What the browser brings back."""
+    """Returns the authorization code that the browser brings."""
 
 
 class Authorizer:
-    """The tokens of one upstream, for all its connections."""
+    """The OAuth tokens of one upstream, for all its connections."""
 
     def __init__(self, name: str, endpoint: HttpEndpoint, redactor: Redactor, person: Person | None = None) -> None:
-        """Read nothing yet.
+        """Create an authorizer; it reads the token file at the first request.
 
         Args:
-            name: The upstream's.
-            endpoint: Where it is, and how its tokens are had.
+            name: The name of the upstream.
+            endpoint: Its URL and OAuth settings.
             redactor: Learns every token.
-            person: Who signs in where that is needed; None: nobody is there.
+            person: The person who can sign in; None if there is none.
         """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
         self._policy = endpoint.oauth
         self._url = str(httpx2.URL(endpoint.url).copy_with(query=None, fragment=None, userinfo=b""))
         named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
-        self._reach = AddressPolicy.of(*named, everywhere=endpoint.allow_private)
+        self._addresses = AddressPolicy.of(*named, everywhere=endpoint.allow_private)
         self._redactor = redactor
         self._person = person
         self._provider: OAuthClientProvider | None = None
         self._lock = anyio.Lock()
-        self._complaint = ""
-        self._wanted: str | None = None
-        """The scope that the upstream wanted last where it refused."""
-        self._refused, self._refused_at = "", 0.0
+        self._server_error = ""
+        self._required_scope: str | None = None
+        """The scope that the upstream required when it last rejected a request."""
+        self._rejected, self._rejected_at = "", 0.0
 
     async def sign_in(self, request: httpx2.Request, refusal: httpx2.Response) -> None:
-        """Let the person sign in, whatever tokens there are.
+        """Let the person sign in, even if there are tokens.
 
         Raises:
-            AuthorizationError: It came to nothing.
+            AuthorizationError: The sign-in failed.
         """
         async with self._lock:
             await self._loaded()
-            await self._drive(request, self._wanting(refusal))
+            await self._drive(request, self._with_scopes(refusal))
 
     async def prepare(self, request: httpx2.Request) -> None:
-        """Show the token that there is, renewed if it has ended.
+        """Add the token to a request; refresh it first if it has expired.
 
         Raises:
-            AuthorizationError: There is none, and nobody who could sign in.
+            AuthorizationError: There is no token, and no person who can sign in.
         """
         async with self._lock:
             context = await self._loaded()
             if not context.is_token_valid() and context.can_refresh_token():
                 await self._drive(request, None)
-            if self._needs_person and (context.current_tokens is None or self._is_refused(context)):
-                raise self._sign_in(self._wanted)
-            _show(request, context)
+            if self._needs_person and (context.current_tokens is None or self._is_rejected(context)):
+                raise self._sign_in(self._required_scope)
+            _add_token(request, context)
 
     async def renew(self, request: httpx2.Request, refusal: httpx2.Response) -> None:
-        """Have another token for a request that was refused, and show it.
+        """Get another token for a rejected request, and add it to the request.
 
         Raises:
-            AuthorizationError: None is to be had.
+            AuthorizationError: There is no other token.
         """
         shown = request.headers.get("authorization")
         async with self._lock:
             context = await self._loaded()
-            _show(request, context)
-            if request.headers.get("authorization") != shown:  # another request has had one meanwhile
+            _add_token(request, context)
+            if request.headers.get("authorization") != shown:  # another request got one already
                 return
             if refusal.status_code == _UNAUTHORIZED and context.can_refresh_token():
-                context.token_expiry_time = _ENDED
+                context.token_expiry_time = _EXPIRED
                 await self._drive(request, None)
             if context.is_token_valid() and request.headers.get("authorization") != shown:
                 return
             if self._needs_person:
-                self._wanted = extract_field_from_www_auth(refusal, "scope")
+                self._required_scope = extract_field_from_www_auth(refusal, "scope")
                 if refusal.status_code == _UNAUTHORIZED and shown:
-                    self._refused, self._refused_at = shown, anyio.current_time()
-                raise self._sign_in(self._wanted)
-            await self._drive(request, self._wanting(refusal))
+                    self._rejected, self._rejected_at = shown, anyio.current_time()
+                raise self._sign_in(self._required_scope)
+            await self._drive(request, self._with_scopes(refusal))
 
     async def _loaded(self) -> OAuthContext:
         if self._provider is None:
@@ -158,25 +158,25 @@ class Authorizer:
         return context
 
     async def _drive(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
-        """Let the provider do what it does around a request, up to where the request would be sent.
+        """Run the provider's flow for a request, up to the point where it would send the request.
 
         Args:
-            request: What is given a token.
-            refusal: The upstream's answer to it; None where it was not sent.
+            request: The request that gets a token.
+            refusal: The upstream's response to it; None if it was not sent.
         """
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
-        flow, self._complaint = self._provider.async_auth_flow(request), ""
+        flow, self._server_error = self._provider.async_auth_flow(request), ""
         try:
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:
-                    answer = await self._ask(outgoing)
+                    answer = await self._send(outgoing)
                 elif refusal is None:
                     return
                 else:
                     answer, refusal = refusal, None
                 outgoing = await flow.asend(answer)
-        except StopAsyncIteration:  # it has nothing more to do
+        except StopAsyncIteration:  # the flow has ended
             return
         except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError) as error:
             self._provider = None
@@ -184,81 +184,85 @@ class Authorizer:
         finally:
             await flow.aclose()
 
-    async def _ask(self, request: httpx2.Request) -> httpx2.Response:
-        """Ask an authorization server: over a client of our own, with bounds, and never in the clear."""
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request to an authorization server: with its own client, within limits, and never unencrypted."""
         if not is_private_to_us(str(request.url)):
-            raise UpstreamError("it names an authorization server that is not safe to ask (https is needed)")
-        with anyio.fail_after(_PATIENCE):
-            async with httpx2.AsyncClient(transport=SSRFGuardTransport(self._reach), timeout=_PATIENCE) as client:
+            raise UpstreamError("it names an authorization server without https, which is not safe")
+        with anyio.fail_after(_TIMEOUT):
+            async with httpx2.AsyncClient(transport=SSRFGuardTransport(self._addresses), timeout=_TIMEOUT) as client:
                 response = await client.send(request, stream=True, follow_redirects=False)
-                body = await _bounded(response)
+                body = await _read_body(response)
                 await response.aclose()
         kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
         answer = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
         answer.next_request = response.next_request
-        self._note(answer)
+        self._note_error(answer)
         return answer
 
-    def _note(self, answer: httpx2.Response) -> None:
+    def _note_error(self, answer: httpx2.Response) -> None:
         if answer.status_code < httpx2.codes.BAD_REQUEST:
             return
         try:
             code = answer.json()["error"]
         except (ValueError, KeyError, TypeError, RecursionError):
             code = ""
-        told = f", {code}" if isinstance(code, str) and _SAFE.fullmatch(code) else ""
-        self._complaint = f" (HTTP status {answer.status_code}{told})"
+        shown = f", {code}" if isinstance(code, str) and _SAFE.fullmatch(code) else ""
+        self._server_error = f" (HTTP status {answer.status_code}{shown})"
 
-    def _wanting(self, refusal: httpx2.Response) -> httpx2.Response:
-        """The refusal with the scopes that the configuration asks for beside its own."""
+    def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
+        """Return the response with the scopes of the configuration added to its challenge."""
         if not self._policy.scopes:
             return refusal
-        said = refusal.headers.get("www-authenticate", "Bearer")
+        header = refusal.headers.get("www-authenticate", "Bearer")
         wanted = union_scopes(" ".join(self._policy.scopes), extract_field_from_www_auth(refusal, "scope"))
-        rest = _SCOPE.sub("", said).rstrip(" ,")
+        rest = _SCOPE.sub("", header).rstrip(" ,")
         challenge = f'{rest}{"," if "=" in rest else ""} scope="{wanted}"'
         return httpx2.Response(refusal.status_code, headers={"www-authenticate": challenge}, request=refusal.request)
 
     @property
     def _needs_person(self) -> bool:
-        """Whether only a person could get tokens, and there is none here."""
+        """Whether only a person could get tokens, and there is none."""
         return self._policy.grant == "authorization_code" and not self._person
 
-    def _is_refused(self, context: OAuthContext) -> bool:
-        """Whether what there is was refused just now: until somebody signs in it is not shown again and again."""
+    def _is_rejected(self, context: OAuthContext) -> bool:
+        """Whether the upstream rejected the current token a short time ago, so that it is not sent again yet."""
         assert context.current_tokens is not None  # noqa: S101  # the caller's condition
-        is_same = self._refused == f"Bearer {context.current_tokens.access_token}"
-        return is_same and anyio.current_time() < self._refused_at + _RESPITE
+        is_same = self._rejected == f"Bearer {context.current_tokens.access_token}"
+        return is_same and anyio.current_time() < self._rejected_at + _REJECTED_FOR
 
     def _sign_in(self, scope: str | None) -> AuthorizationError:
-        self._provider = None  # somebody may sign in meanwhile
-        asked = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
-        return AuthorizationError(f"somebody has to sign in to it. Run: mcp-mirror login {self._name}{asked}")
+        self._provider = None  # a person may sign in at any time
+        option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
+        return AuthorizationError(f"somebody has to sign in to it. Run: mcp-mirror login {self._name}{option}")
 
     def _failure(self, error: Exception) -> AuthorizationError:
-        """What went wrong, in words of ours: the SDK's repeat what servers say."""
+        """Return the error without text of the SDK, which repeats what servers send."""
         if isinstance(error, AuthorizationError):
             return error
         unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
-        kind = next((said for of, said in _FAILURES if isinstance(error, of)), unreached)
-        told = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
-        _logger.warning("No token for upstream %s: %s%s", self._name, told, self._complaint)
-        return AuthorizationError(f"there is no token for it: {told}{self._complaint}")
+        kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
+        reason = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
+        _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
+        return AuthorizationError(f"there is no token for it: {reason}{self._server_error}")
 
     async def _make(self) -> OAuthClientProvider:
-        storage = TokenFile(self._policy.token_file, self._redactor, self._client(), is_new=bool(self._person))
+        def get_context() -> OAuthContext:
+            return provider.context
+
+        client, is_new = self._client(), bool(self._person)
+        storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
+        provider: OAuthClientProvider
         if self._policy.grant == "client_credentials":
-            provider = await self._make_alone(storage)
+            provider = await self._make_for_client(storage)
         else:
             provider = self._make_with_person(storage)
-        storage.context = provider.context
         return provider
 
     def _make_with_person(self, storage: TokenFile) -> OAuthClientProvider:
         person, policy = self._person, self._policy
         metadata = OAuthClientMetadata(
             client_name="mcp-mirror",
-            redirect_uris=[AnyUrl(person.redirect_url if person else _NOWHERE)],
+            redirect_uris=[AnyUrl(person.redirect_url if person else _UNUSED_REDIRECT)],
             scope=" ".join(policy.scopes) or None,
         )
         return OAuthClientProvider(
@@ -270,7 +274,7 @@ class Authorizer:
             policy.client_metadata_url,
         )
 
-    async def _make_alone(self, storage: TokenFile) -> OAuthClientProvider:
+    async def _make_for_client(self, storage: TokenFile) -> OAuthClientProvider:
         policy = self._policy
         known: dict[str, Any] = {
             "server_url": self._url,
@@ -313,7 +317,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 
 class AuthorizingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, with a token; once more with another where the first is refused."""
+    """Sends through `inner` with a token; if the server rejects it, once more with another."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, authorizer: Authorizer) -> None:
         self._inner = inner
@@ -323,13 +327,13 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         """Send one request.
 
         Raises:
-            AuthorizationError: There is no token for it.
+            AuthorizationError: There is no token for the request.
         """
         await self._authorizer.prepare(request)
         response = await self._inner.handle_async_request(request)
-        if not _is_refused(response):
+        if not _is_rejected(response):
             return response
-        body = await read_beginning(response, _REFUSAL)
+        body = await read_beginning(response, _MAX_REFUSAL)
         await response.aclose()
         kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
         refusal = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
@@ -341,20 +345,20 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _is_refused(response: httpx2.Response) -> bool:
+def _is_rejected(response: httpx2.Response) -> bool:
     if response.status_code == _FORBIDDEN:
         return extract_field_from_www_auth(response, "error") == "insufficient_scope"
     return response.status_code == _UNAUTHORIZED
 
 
-def _show(request: httpx2.Request, context: OAuthContext) -> None:
+def _add_token(request: httpx2.Request, context: OAuthContext) -> None:
     if context.current_tokens:
         request.headers["authorization"] = f"Bearer {context.current_tokens.access_token}"
 
 
-async def _bounded(response: httpx2.Response) -> bytes:
-    body = await read_beginning(response, _LARGEST + 1)
-    if len(body) > _LARGEST:
+async def _read_body(response: httpx2.Response) -> bytes:
+    body = await read_beginning(response, _MAX_RESPONSE + 1)
+    if len(body) > _MAX_RESPONSE:
         raise ValueError
     return body
 

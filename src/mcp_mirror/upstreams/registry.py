@@ -1,62 +1,29 @@
-"""All upstreams, side by side: started together, stopped and exchanged one by one.
+"""All upstreams: they start together, and each is replaced and stopped on its own.
 
-An upstream that fails is reported and tried again; the others do not notice.
+A failing upstream reconnects; the others are not affected.
 """
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
-import mcp_types as types
-from anyio.abc import TaskGroup
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.upstreams.connection import ConnectionSettings
-from mcp_mirror.upstreams.limiter import UpstreamLimiter
-from mcp_mirror.upstreams.listing_cache import ListingCache
+from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
-from mcp_mirror.upstreams.oauth import Authorizer
-from mcp_mirror.upstreams.session import Examine, OpenList
-from mcp_mirror.upstreams.upstream import (
-    ChangeListeners,
-    ClientIdentity,
-    DedicatedConnectionPolicy,
-    ServerUpstream,
-    Upstream,
-)
+from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, Upstream, UpstreamDependencies
 
-_LOOK: Final = 0.05
+_DRAIN_INTERVAL: Final = 0.05
+"""Seconds between two checks whether the calls of a removed upstream have ended."""
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamDependencies:
-    """What all upstreams are made with."""
-
-    spool: Spool
-    child_watchdog: ChildWatchdog
-    client_info: types.Implementation
-    examine: Examine
-    open_list: OpenList
-    audience: ChangeListeners
-    residency: DedicatedConnectionPolicy
-    hold: float
-    """Seconds that a call waits for a client's answer."""
-    listings: ListingCache | None = None
-    """Keeps listings from run to run."""
-
-
 class UpstreamRegistry:
-    """All upstreams, side by side."""
+    """All upstreams of the configuration, and one more if there are local functions."""
 
     def __init__(
         self,
@@ -64,14 +31,20 @@ class UpstreamRegistry:
         dependencies: UpstreamDependencies,
         functions: LocalFunctions | None = None,
     ) -> None:
-        """Make all that the configuration names, and one more where there are local functions; none is started."""
+        """Create the upstreams without starting them.
+
+        Args:
+            policies: The upstreams of the configuration.
+            dependencies: What all upstreams share.
+            functions: Local functions, which are one more upstream.
+        """
         self._dependencies = dependencies
-        local = LocalUpstream(functions, dependencies.audience) if functions is not None else None
+        local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
         self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}
-        self._all = self._local | {policy.name: self._make(policy) for policy in policies}
-        self._scopes: dict[str, anyio.CancelScope] = {}
-        self._tasks: TaskGroup | None = None
         self._client: ClientIdentity | None = None
+        self._all = self._local | {policy.name: self._create(policy) for policy in policies}
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._tasks = anyio.create_task_group()
         self._started = float("inf")
 
     def __iter__(self) -> Iterator[Upstream]:
@@ -81,41 +54,46 @@ class UpstreamRegistry:
         try:
             return self._all[name]
         except KeyError:
-            raise UpstreamError(f"Upstream {name!r} has been taken out of the configuration.") from None
+            raise UpstreamError(
+                f"Upstream {name!r} is not in the configuration any more. List the tools again."
+            ) from None
 
     def visible_to(self, caller: Caller) -> tuple[Upstream, ...]:
-        """Those that a caller may know of."""
+        """Return the upstreams that a caller's token gives access to."""
         return tuple(one for one in self if caller.has_scopes(one.policy.required_scopes))
 
     @property
     def are_scoped(self) -> bool:
-        """Whether callers may differ in what they see."""
+        """Whether callers may see different upstreams or tools."""
         return any(one.policy.is_scoped for one in self)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Be ready to start; stop all at the end."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
+        """Allow to start upstreams for the duration of the context; stop all at its end."""
+        async with self._tasks as tasks:
             yield
             tasks.cancel_scope.cancel()
 
     def start(self, client: ClientIdentity | None = None) -> None:
-        """Start every upstream at once; on behalf of one client, where no other will be served."""
-        if self._started == float("inf"):
-            self._started = anyio.current_time()
+        """Start all upstreams; on behalf of `client` if the gateway serves only one client."""
+        if self._started != float("inf"):
+            return
+        self._started = anyio.current_time()
+        if client is not None:
             self._client = client
-            for upstream in self:
-                self._start(upstream)
+            policies = [upstream.policy for name, upstream in self._all.items() if name not in self._local]
+            self._all = self._local | {policy.name: self._create(policy) for policy in policies}
+        for upstream in self:
+            self._start(upstream)
 
     def replace(self, policies: Iterable[UpstreamPolicy], drain: float) -> None:
-        """Go on with these: what is not among them is stopped, what is new is started, what differs is started anew.
+        """Use other upstreams: stop those that are not among `policies`, start new ones, restart changed ones.
 
         Local functions stay.
 
         Args:
-            policies: All that are wanted.
-            drain: Seconds that calls in flight to one that is stopped get to end.
+            policies: The upstreams of the new configuration.
+            drain: Seconds that calls in flight to a stopped upstream get to end.
         """
         before, self._all = self._all, dict(self._local)
         for name in self._local:
@@ -125,101 +103,87 @@ class UpstreamRegistry:
             if known is not None and known.policy == policy:
                 self._all[policy.name] = before.pop(policy.name)
                 continue
-            self._all[policy.name] = self._make(policy)
+            self._all[policy.name] = self._create(policy)
         for name, upstream in before.items():
-            self._retire(upstream, self._scopes.pop(name, None), drain)
+            if (scope := self._scopes.pop(name, None)) is not None:
+                self._tasks.start_soon(_stop_when_drained, upstream, scope, drain)
         for name, upstream in self._all.items():
             if self._started != float("inf") and name not in self._scopes:
                 self._start(upstream)
 
     def end_session(self, session: str) -> None:
-        """A client has gone: so do the connections that were made for it."""
+        """Close the dedicated connections of a client session that has ended."""
         for upstream in self:
             upstream.release(session)
 
     async def set_level(self, channel: ClientChannel, level: str) -> None:
-        """A client of the 2025 era has said what it wants to be told of: its servers are told so."""
+        """Set the log level of the servers on the dedicated connections of a 2025-11-25 client."""
         for upstream in self:
-            for link in upstream.connections:
-                if link.client_session == channel.caller.session and (connection := link.current_session):
+            for connection in upstream.connections:
+                if connection.client_session == channel.caller.session and (session := connection.current_session):
                     try:
-                        await connection.set_level(level)
+                        await session.set_level(level)
                     except UpstreamError as error:
                         log.warning("%s", error.log_message)
 
     async def notify(self, session: str | None, method: str) -> None:
-        """Pass a client's notification on to the servers whose connections are its own."""
+        """Forward a client's notification to the 2025-11-25 servers on its dedicated connections."""
         for upstream in self:
-            for link in upstream.connections:
-                if link.client_session == session and (connection := link.current_session) and not connection.modern:
-                    await connection.notify(method)
+            for connection in upstream.connections:
+                current = connection.current_session
+                if connection.client_session == session and current and not current.modern:
+                    await current.notify(method)
 
-    async def try_unlisted(self, caller: Caller) -> None:
-        """Try those anew that have never told this caller their tools, and not only when their pause is over."""
+    async def connect_unlisted(self, caller: Caller) -> None:
+        """Reconnect now the upstreams of a caller that have not listed any tools yet, and wait for the attempts."""
         async with anyio.create_task_group() as tasks:
             for upstream in self.visible_to(caller):
                 if upstream.listing is None:
-                    tasks.start_soon(upstream.attempt)
+                    tasks.start_soon(upstream.connect)
 
     def may_show(self, name: str) -> bool:
-        """Whether models are shown what an upstream says."""
+        """Whether models may see an upstream's text."""
         return name in self._all and self._all[name].policy.preview
 
     async def settle(self, seconds: float, caller: Caller | None = None) -> None:
-        """Wait until each upstream has been tried once, and no longer than this many seconds after their start.
+        """Wait until the first attempt of each upstream has ended.
 
         Args:
-            seconds: How long.
-            caller: Who waits: for those alone that they may see.
+            seconds: How long to wait at most, counted from the start of the upstreams.
+            caller: Wait only for the upstreams that this caller sees.
         """
         with anyio.CancelScope(deadline=self._started + seconds):
             for upstream in self if caller is None else self.visible_to(caller):
                 await upstream.settled.wait()
 
     async def settle_listings(self, seconds: float, caller: Caller) -> None:
-        """The same, but a listing of an earlier run is enough."""
+        """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
         with anyio.CancelScope(deadline=self._started + seconds):
             for upstream in self.visible_to(caller):
                 await upstream.listed.wait()
 
     async def settle_one(self, name: str, seconds: float) -> None:
-        """Wait until one upstream has been tried once, and no longer than this many seconds after the start."""
+        """Wait until the first attempt of one upstream has ended; see `settle`."""
         with anyio.CancelScope(deadline=self._started + seconds):
             await self[name].settled.wait()
 
-    def _make(self, policy: UpstreamPolicy) -> Upstream:
-        dependencies = self._dependencies
-        redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
-        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
-            authorizer = Authorizer(policy.name, endpoint, redactor)
-        limiter = UpstreamLimiter(policy.name, policy.bounds)
-        given = (dependencies.spool, dependencies.child_watchdog, dependencies.client_info, redactor)
-        connection_settings = ConnectionSettings(
-            policy, *given, dependencies.examine, dependencies.open_list, authorizer, limiter, dependencies.listings
-        )
-        return ServerUpstream(connection_settings, dependencies.audience, dependencies.residency, dependencies.hold)
+    def _create(self, policy: UpstreamPolicy) -> Upstream:
+        return ServerUpstream(policy, self._dependencies, self._client)
 
     def _start(self, upstream: Upstream) -> None:
-        assert self._tasks is not None  # noqa: S101  # within `running`
-        if self._client is not None:
-            upstream.present(self._client)
-        self._scopes[upstream.policy.name] = anyio.CancelScope()
-        self._tasks.start_soon(
-            self._run, upstream, self._scopes[upstream.policy.name], name=f"upstream {upstream.policy.name}"
-        )
-
-    def _retire(self, upstream: Upstream, scope: anyio.CancelScope | None, drain: float) -> None:
-        if scope is not None and self._tasks is not None:
-            self._tasks.start_soon(_stop_when_done, upstream, scope, drain)
-
-    async def _run(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
-        with scope:
-            await upstream.run()
+        name = upstream.policy.name
+        self._scopes[name] = anyio.CancelScope()
+        self._tasks.start_soon(_run, upstream, self._scopes[name], name=f"upstream {name}")
 
 
-async def _stop_when_done(upstream: Upstream, scope: anyio.CancelScope, drain: float) -> None:
-    """Stop one that is served no more, once the calls that it has are answered or their time is over."""
+async def _run(upstream: Upstream, scope: anyio.CancelScope) -> None:
+    with scope:
+        await upstream.run()
+
+
+async def _stop_when_drained(upstream: Upstream, scope: anyio.CancelScope, drain: float) -> None:
+    """Stop a removed upstream when its calls have ended, at the latest after `drain` seconds."""
     with anyio.move_on_after(drain):
-        while upstream.inflight_count:  # noqa: ASYNC110  # requests end in many places, and this is no hot path
-            await anyio.sleep(_LOOK)
+        while upstream.inflight_count:  # noqa: ASYNC110  # requests end in many places, and this runs rarely
+            await anyio.sleep(_DRAIN_INTERVAL)
     scope.cancel()

@@ -1,10 +1,11 @@
-"""The file in which the tokens for one upstream are kept, for this user alone to read.
+"""The file with the OAuth tokens for one upstream, readable only by this user.
 
-Beside them stands what the SDK needs to renew them after a restart: when they end, who the client is, and which
-authorization server they are from. Tokens for one URL are never taken for another.
+It also contains what the SDK needs to refresh the tokens after a restart: their expiry, the client's registration and
+the metadata of the authorization server. Tokens of one URL are never used for another.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +19,11 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.system.private_files import UnsafePathError, open_secret
 
-_LARGEST: Final = 1 << 20
-"""Bytes."""
+_MAX_BYTES: Final = 1 << 20
+"""Bytes of the file."""
 
 
-class _Kept(BaseModel):
+class _StoredTokens(BaseModel):
     url: str
     tokens: OAuthToken
     ends: float | None = None
@@ -33,89 +34,90 @@ class _Kept(BaseModel):
 
 
 class TokenFile(TokenStorage):
-    """Keeps what an OAuth provider of the SDK's gives it, and gives it back with all that belongs to it."""
+    """Stores the tokens of an OAuth provider of the SDK with what is needed to refresh them."""
 
     def __init__(
-        self, path: str, redactor: Redactor, client: OAuthClientInformationFull | None, *, is_new: bool
+        self,
+        path: str,
+        redactor: Redactor,
+        client: OAuthClientInformationFull | None,
+        get_context: Callable[[], OAuthContext],
+        *,
+        is_new: bool,
     ) -> None:
-        """Read nothing yet.
+        """Create a storage; it reads the file when the provider asks for tokens.
 
         Args:
             path: The file.
             redactor: Learns every token.
-            client: Who the configuration says the client is; None: whoever it was registered as.
-            is_new: What the file holds is to be replaced, and not used.
+            client: The client in the configuration; None: the client that was registered.
+            get_context: Returns the context of the provider that uses the storage.
+            is_new: Replace the content of the file without using it.
         """
         self._path = Path(path)
         self._redactor = redactor
         self._client = client
+        self._get_context = get_context
         self._is_new = is_new
-        self.context: OAuthContext | None = None
-        """The provider's; set before the provider is used."""
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The tokens; beside, the provider is told when they end and whose they are.
+        """Return the tokens, and set their expiry and authorization server in the provider's context.
 
         Raises:
-            UpstreamError: The file cannot be read, or others can read it.
+            UpstreamError: The file cannot be read, or other users can read it.
         """
-        context, kept = self._context, self._load()
-        if kept is None:
+        context, stored = self._get_context(), self._load()
+        if stored is None:
             return None
-        context.token_expiry_time = kept.ends
-        context.oauth_metadata = kept.server
-        context.protected_resource_metadata = kept.resource
-        servers = kept.resource.authorization_servers if kept.resource else ()
+        context.token_expiry_time = stored.ends
+        context.oauth_metadata = stored.server
+        context.protected_resource_metadata = stored.resource
+        servers = stored.resource.authorization_servers if stored.resource else ()
         context.auth_server_url = str(servers[0]) if servers else None
-        self._hide(kept.tokens)
-        return kept.tokens
+        self._redact(stored.tokens)
+        return stored.tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep tokens; see `TokenStorage`."""
-        self._hide(tokens)
+        """Write tokens; see `TokenStorage`."""
+        self._redact(tokens)
         self._save(tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Who the client is."""
+        """Return the client of the configuration, or the registered one."""
         if self._client is not None:
             return self._client
-        kept = self._load()
-        return kept.client if kept else None
+        stored = self._load()
+        return stored.client if stored else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep who the client was registered as: together with its tokens, if any come."""
+        """Note the secret of a registered client; the registration is written with the first tokens."""
         if client_info.client_secret:
             self._redactor.learn(client_info.client_secret)
 
-    @property
-    def _context(self) -> OAuthContext:
-        assert self.context is not None  # noqa: S101  # set with the provider
-        return self.context
-
-    def _hide(self, tokens: OAuthToken) -> None:
+    def _redact(self, tokens: OAuthToken) -> None:
         for secret in (tokens.access_token, tokens.refresh_token):
             if secret:
                 self._redactor.learn(secret)
 
-    def _load(self) -> _Kept | None:
+    def _load(self) -> _StoredTokens | None:
         if self._is_new:
             return None
         try:
             with open(open_secret(self._path), "rb") as file:  # noqa: PTH123  # a descriptor
-                kept = _Kept.model_validate_json(file.read(_LARGEST))
+                stored = _StoredTokens.model_validate_json(file.read(_MAX_BYTES))
         except FileNotFoundError:
             return None
         except UnsafePathError as error:
             raise UpstreamError(str(error)) from None
-        except ValidationError:  # whose message would show what is in it
+        except ValidationError:  # its message would show the content
             raise UpstreamError(f"The tokens in {self._path} cannot be read. Remove the file.") from None
         except OSError as error:
             raise UpstreamError(f"The tokens in {self._path} cannot be read: {error.strerror}.") from None
-        return kept if kept.url == self._context.server_url else None
+        return stored if stored.url == self._get_context().server_url else None
 
     def _save(self, tokens: OAuthToken) -> None:
-        context = self._context
-        kept = _Kept(
+        context = self._get_context()
+        stored = _StoredTokens(
             url=context.server_url,
             tokens=tokens,
             ends=context.token_expiry_time,
@@ -123,9 +125,9 @@ class TokenFile(TokenStorage):
             server=context.oauth_metadata,
             resource=context.protected_resource_metadata,
         )
-        text = json.dumps(kept.model_dump(mode="json", exclude_none=True))
+        text = json.dumps(stored.model_dump(mode="json", exclude_none=True))
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
-            raise UpstreamError(f"Tokens cannot be kept in {self._path}: {error.strerror}.") from None
+            raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None

@@ -1,448 +1,417 @@
-"""What tools come from; and one of the user's MCP servers: which connection a caller's request takes, in which era.
+"""An upstream: the interface of everything that provides tools, and its implementation for the user's MCP servers.
 
-A connection is everybody's where the protocol lets it be, else one client's or one principal's own.
+A `ServerUpstream` picks the connection for each caller. Connections are shared if the protocol version and the
+configured `scope` allow it; else each session, or each principal, gets a dedicated connection.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
+import mcp_types as types
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.settings.policies import UpstreamPolicy
-from mcp_mirror.upstreams.channel_proxy import scoped
-from mcp_mirror.upstreams.connection import ConnectionSettings, Modes, ReconnectingConnection, Status
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.upstreams.channel_proxy import require_scopes
+from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Status
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList, UpstreamLimiter
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
-    check_questions,
     filter_content,
+    hidden_refusal,
     is_filtered,
-    refused,
-    unsaid,
+    refuse_sampling,
 )
-from mcp_mirror.upstreams.dedicated import DedicatedConnections, Sessions, Slot
+from mcp_mirror.upstreams.dedicated import DedicatedConnection, DedicatedConnectionPolicy, Key
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
     SuspendedCalls,
-    ask_live,
     check_capabilities,
-    next_round,
-    read_asked,
-    unveiled,
-    veiled,
+    complete_live,
+    count_round,
+    hide_input_required,
+    read_input_required,
+    restore_keys,
 )
+from mcp_mirror.upstreams.listing import Listing
+from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.session import Listing, UpstreamRequest
+from mcp_mirror.upstreams.oauth import Authorizer
+from mcp_mirror.upstreams.session import UpstreamRequest, quote_refusal
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
-_LONGEST_SWEEP: Final = 15.0
-"""Seconds between two looks for dedicated connections that are not used any more."""
-
-Key = str
-"""Whose connection it is: a session's, or that of callers who can do the same; see `Caller.party`."""
+_LONGEST_SWEEP_INTERVAL: Final = 15.0
+"""Seconds between two checks for expired dedicated connections, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """The one client of a gateway that has one alone, as it introduced itself."""
+    """The only client of a gateway on standard streams."""
 
     channel: ClientChannel
     modes: Modes
-    """How to connect on its behalf: in its own era where the upstream speaks it."""
-
-
-@dataclass(frozen=True, slots=True)
-class DedicatedConnectionPolicy:
-    """What dedicated connections are made under, over all upstreams."""
-
-    connections: DedicatedConnections
-    sessions: Sessions
-    idle: float
-    """Seconds without use after which a principal's connection is closed. That of a session ends with its session."""
+    """The ways to connect on its behalf: first in its own protocol version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeListeners:
-    """Who is told of what upstreams announce."""
+    """The listeners to changes that upstreams announce."""
 
     on_change: Callable[[str, str | None, str], anyio.Event | None]
-    """Which list has changed, for which owner (None: all), of which upstream. See `ConnectionOwner.on_change`."""
+    """Called with the list, the owner (None: all) and the upstream. See `ConnectionOwner.on_change`."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
-    """Of which upstream, over whose connection, which resource was updated, and the notification's parameters."""
+    """Called with the upstream, the owner, the URI of the resource, and the parameters of the notification."""
     may_show: Callable[[str], bool] = lambda _upstream: True
-    """Whether the model may see what an upstream says; see `Gateway.may_show`."""
+    """Whether an upstream's text may be shown to models; see `Gateway.may_show`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamDependencies:
+    """What all upstreams share."""
+
+    spool: Spool
+    child_watchdog: ChildWatchdog
+    client_info: types.Implementation
+    examine: Examine
+    open_list: OpenList
+    listeners: ChangeListeners
+    dedicated: DedicatedConnectionPolicy
+    answer_timeout: float
+    """Seconds that a suspended call waits for a client's answer."""
+    listing_cache: ListingCache | None = None
+    """Keeps listings between runs; None: listings are not kept."""
 
 
 class Upstream(Protocol):
-    """Where tools are: one of the user's MCP servers, or functions of the program that we run in."""
+    """A source of tools: one of the user's MCP servers, or functions of the program that embeds the gateway."""
 
     @property
     def policy(self) -> UpstreamPolicy:
-        """Its name, and how it is treated."""
+        """The name and the settings of the upstream."""
 
     @property
     def status(self) -> Status:
-        """How it is."""
+        """The state of the upstream."""
 
     @property
     def listing(self) -> Listing | None:
-        """What it said of itself last."""
+        """The last listing."""
 
     @property
     def settled(self) -> anyio.Event:
-        """Set once the first attempt to connect has ended, well or not."""
+        """Set when the first attempt to connect has ended, successful or not."""
 
     @property
     def listed(self) -> anyio.Event:
-        """Set once there is a listing, of this run or an earlier one, or the first attempt to connect has ended."""
+        """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
 
     @property
     def inflight_count(self) -> int:
-        """How many requests to it wait for their answers."""
+        """The number of requests that wait for their responses."""
 
     @property
     def connections(self) -> tuple[ReconnectingConnection, ...]:
-        """Every connection to it."""
+        """All connections to the upstream."""
 
     def listing_for(self, owner: str | None) -> Listing | None:
-        """What it said of itself last to a party; see `Caller.party`."""
+        """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
 
     def offers(self, capability: str, detail: str = "") -> bool:
-        """Whether it has a capability, and within it a detail."""
+        """Whether the upstream has a capability, and within it a detail."""
 
     def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
-        """A JSON-RPC error of its that came in a file."""
+        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file.
 
-    def present(self, client: ClientIdentity) -> None:
-        """Told before the start that one client alone is served."""
+        Args:
+            what: The name of the request.
+            code: The error's code.
+            message: The error's message.
+            hidden: Do not quote the message.
+        """
 
     def release(self, key: Key) -> None:
-        """A party has gone."""
+        """Close the dedicated connection of an owner, if it has one."""
 
-    async def attempt(self) -> None:
-        """Try to connect now, if it is not connected."""
+    async def connect(self) -> None:
+        """Reconnect now if the upstream is down, and wait for the attempt."""
 
     async def settle_for(self, channel: ClientChannel) -> None:
-        """Wait until the connection that a caller's requests take has been tried, and has told what it lists."""
+        """Wait until the first attempt of the connection that a caller's requests use has ended."""
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """The connection that a caller's requests take.
+        """Return the connection for a caller's requests; create a dedicated one if needed.
 
         Raises:
-            UpstreamError: Its token lacks a scope that this upstream requires, or it would get one connection too many.
+            UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
         """
 
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """The connection that lists for a caller: its own if it has one already, else the shared one.
+        """Return the connection for a caller's lists: its dedicated one if it exists, else the shared one.
 
         Raises:
-            UpstreamError: Its token lacks a scope that this upstream requires.
+            UpstreamError: The caller's token lacks a required scope.
         """
 
     async def run(self) -> None:
-        """Be there; until cancelled."""
+        """Keep the upstream connected; until cancelled."""
 
     async def request(
-        self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
+        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
         """Send a caller's request.
 
         Args:
-            order: The request.
-            channel: The way back to the caller.
-            again: The answers, where the caller makes the request again to bring them.
+            request: The request.
+            channel: The channel to the caller.
+            answered: The caller's answers, if it repeats the request to bring them.
 
         Raises:
             ToolError: The arguments do not fit.
-            UpstreamError: It is not connected, the request is over its limit, or failed.
+            UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
         """
-
-
-@dataclass(slots=True)
-class _DedicatedConnection:
-    """A dedicated connection."""
-
-    key: Key
-    link: ReconnectingConnection
-    slot: Slot
-    sessions: Sessions
-    release: Callable[[Key], None]
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-    @property
-    def is_idle(self) -> bool:
-        """See `Dedicated.is_idle`."""
-        is_used = self.link.inflight_count or self.link.pins or not self.link.settled.is_set()
-        return not is_used and not self.sessions.is_open(self.key)
-
-    @property
-    def last_used(self) -> float:
-        """See `Dedicated.last_used`."""
-        return self.link.last_used
-
-    def reclaim(self) -> None:
-        """See `Dedicated.reclaim`."""
-        self.sessions.end(self.key)
-        self.release(self.key)
-
-    def close(self) -> None:
-        """Close the connection; its slot is free once it is closed."""
-        self.slot.is_closing = True
-        self.scope.cancel()
 
 
 class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(
-        self,
-        connection_settings: ConnectionSettings,
-        audience: ChangeListeners,
-        residency: DedicatedConnectionPolicy,
-        hold: float,
+        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientIdentity | None = None
     ) -> None:
-        """Make one that is not started.
+        """Create an upstream that is not started.
 
         Args:
-            connection_settings: What connections are made with.
-            audience: Who is told of its announcements.
-            residency: What dedicated connections are made under.
-            hold: Seconds that a call waits for a client's answer.
+            policy: Its name and settings.
+            dependencies: What all upstreams share.
+            client: The only client of the gateway, which then owns the one connection; None if there may be several.
         """
-        self._residency = residency
-        self.policy: UpstreamPolicy = connection_settings.policy
-        self._connection_settings = connection_settings
-        self._audience = audience
-        self._hold = hold
-        self._solitary = False
-        self._trunk = ReconnectingConnection(connection_settings, self._owner(None), is_kept=True)
-        self._leases: dict[Key, _DedicatedConnection] = {}
-        self._tasks: TaskGroup | None = None
-        self._held: SuspendedCalls | None = None
-        self._modern_only = False
+        redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
+        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+            authorizer = Authorizer(policy.name, endpoint, redactor)
+        self.policy: UpstreamPolicy = policy
+        self._settings = ConnectionSettings(
+            policy,
+            dependencies.spool,
+            dependencies.child_watchdog,
+            dependencies.client_info,
+            redactor,
+            dependencies.examine,
+            dependencies.open_list,
+            UpstreamLimiter(policy.name, policy.bounds),
+            authorizer,
+            dependencies.listing_cache,
+        )
+        self._listeners = dependencies.listeners
+        self._dedicated_policy = dependencies.dedicated
+        self._has_one_client = client is not None
+        modes: Modes = client.modes if client else ("auto", "legacy")
+        owner = self._owner(client.channel if client else None)
+        self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
+        self._dedicated: dict[Key, DedicatedConnection] = {}
+        self._tasks = anyio.create_task_group()
+        self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
+        self._refuses_handshakes = False
+        """The server rejects the handshake of protocol version 2025-11-25, so all callers use the shared connection."""
 
     @property
     def status(self) -> Status:
-        """How it is."""
-        return self._trunk.status
+        """See `Upstream.status`."""
+        return self._shared.status
 
     @property
     def listing(self) -> Listing | None:
-        """What it said of itself last."""
-        return self._trunk.listing
+        """See `Upstream.listing`."""
+        return self._shared.listing
 
     def listing_for(self, owner: str | None) -> Listing | None:
-        """What it said of itself last on a party's own connection, if it has one; see `Caller.party`."""
-        lease = self._leases.get(owner) if owner else None
-        return lease.link.listing if lease and lease.link.listing else self.listing
+        """See `Upstream.listing_for`."""
+        dedicated = self._dedicated.get(owner) if owner else None
+        return dedicated.connection.listing if dedicated and dedicated.connection.listing else self.listing
 
     @property
     def settled(self) -> anyio.Event:
-        """Set once the first attempt to connect has ended, well or not."""
-        return self._trunk.settled
+        """See `Upstream.settled`."""
+        return self._shared.settled
 
     @property
     def listed(self) -> anyio.Event:
         """See `Upstream.listed`."""
-        return self._trunk.listed
+        return self._shared.listed
 
     @property
     def inflight_count(self) -> int:
-        """How many requests to it wait for their answers."""
-        return self._trunk.inflight_count + sum(lease.link.inflight_count for lease in self._leases.values())
+        """See `Upstream.inflight_count`."""
+        return sum(connection.inflight_count for connection in self.connections)
 
     @property
     def connections(self) -> tuple[ReconnectingConnection, ...]:
-        """Every connection to it."""
-        return (self._trunk, *(lease.link for lease in self._leases.values()))
+        """See `Upstream.connections`."""
+        return (self._shared, *(dedicated.connection for dedicated in self._dedicated.values()))
 
     def offers(self, capability: str, detail: str = "") -> bool:
-        """Whether it has a capability, and within it a detail."""
+        """See `Upstream.offers`."""
         offered = self.listing.capabilities.get(capability) if self.listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
     def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
-        """A JSON-RPC error of the server's that came in a file."""
+        """See `Upstream.refusal`."""
         if hidden or not self.policy.preview:
-            return unsaid(self.policy.name, what, code)
-        said = self._connection_settings.redactor.quote(message)
-        told = f"Upstream {self.policy.name!r} refused {what}: {said.rstrip('.')} (error {code})."
-        refusal = RefusedError(told, code, said)
-        return refusal.with_log_message(refused(self.policy.name, code))
-
-    def present(self, client: ClientIdentity) -> None:
-        """Told before the start that one client alone is served: every connection is its own."""
-        self._solitary = True
-        self._trunk = ReconnectingConnection(
-            self._connection_settings, self._owner(client.channel), client.modes, is_kept=True
-        )
+            return hidden_refusal(self.policy.name, what, code)
+        return quote_refusal(self._settings, what, code, message)
 
     async def run(self) -> None:
-        """Connect, and keep connected; until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            self._held = SuspendedCalls(tasks, self._hold)
-            tasks.start_soon(self._trunk.restore)
-            tasks.start_soon(self._trunk.run)
+        """See `Upstream.run`."""
+        async with self._tasks as tasks:
+            tasks.start_soon(self._shared.restore_listing)
+            tasks.start_soon(self._shared.run)
             try:
                 while True:
-                    await anyio.sleep(min(_LONGEST_SWEEP, self._residency.idle / 4))
-                    self._sweep()
+                    await anyio.sleep(min(_LONGEST_SWEEP_INTERVAL, self._dedicated_policy.idle_timeout / 4))
+                    for key in [key for key, dedicated in self._dedicated.items() if dedicated.is_expired]:
+                        self.release(key)
             finally:
-                for lease in self._leases.values():
-                    self._residency.connections.free(lease.slot)
+                for dedicated in self._dedicated.values():
+                    self._dedicated_policy.slots.free(dedicated.slot)
 
     async def request(
-        self, order: UpstreamRequest, channel: ClientChannel, again: InputRound | None = None
+        self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
     ) -> RawResponse | InputRequired:
-        """Send a caller's request over the connection that is its own; see `Upstream.request`."""
+        """See `Upstream.request`."""
         self._check_scopes(channel)
-        self._check_size(order.size)
-        hides = is_filtered(channel) or not self.policy.preview
-        way = filter_content(channel, may_show=not hides) or channel
-        if again is not None and "held" in again.state:
-            return await self._holding.resume(again, channel)
-        link = await self.connection_for(channel)
-        if again is not None:
-            again = unveiled(again)
-            order = order.with_params(requestState=again.state.get("state"))
-            order = replace(order, params={**order.params, "inputResponses": (again.answers,)})
-        modern = link.listing is None or link.listing.modern
+        self._check_size(request.size)
+        hidden = is_filtered(channel) or not self.policy.preview
+        filtered = filter_content(channel, may_show=not hidden) or channel
+        if answered is not None and "held" in answered.state:
+            return await self._suspended.resume(answered, channel)
+        connection = await self.connection_for(channel)
+        if answered is not None:
+            answered = restore_keys(answered)
+            request = request.with_params(requestState=answered.state.get("state"))
+            request = replace(request, params={**request.params, "inputResponses": (answered.answers,)})
+        modern = connection.listing is None or connection.listing.modern
         if channel.caller.is_stateless and not modern and channel.caller.can_answer_any:
-            return await self._holding.begin(
-                channel, lambda held: link.request(order, filter_content(held, may_show=not hides))
+            return await self._suspended.begin(
+                channel,
+                lambda suspended: connection.request(request, filter_content(suspended, may_show=not hidden)),
             )
-        arrival = await link.request(order, way)
-        asked = read_asked(arrival) if modern else None
-        if asked is None:
-            return arrival
-        most = self.policy.bounds.max_questions_per_call
-        if hides:
-            check_questions(asked.requests.values())
+        response = await connection.request(request, filtered)
+        required = read_input_required(response) if modern else None
+        if required is None:
+            return response
+        limit = self.policy.bounds.max_questions_per_call
+        if hidden:
+            refuse_sampling(required.requests.values())
         if channel.caller.is_stateless:
-            check_capabilities(channel.caller, asked)
-            return next_round(veiled(asked) if hides else asked, again, most)
-        return await ask_live(asked, order, way, lambda following: link.request(following, way), most)
+            check_capabilities(channel.caller, required)
+            return count_round(hide_input_required(required) if hidden else required, answered, limit)
+        return await complete_live(
+            required, request, filtered, lambda following: connection.request(following, filtered), limit
+        )
 
     async def settle_for(self, channel: ClientChannel) -> None:
-        """Make the caller's own connection, if it is to have one."""
+        """See `Upstream.settle_for`."""
         await self.connection_for(channel)
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """The connection that a caller's requests take; made where there is none yet."""
+        """See `Upstream.connection_for`."""
         self._check_scopes(channel)
         key = self._key(channel)
         if key is None:
-            return self._trunk
-        lease = self._leases.get(key) or await self._lease(key, channel)
-        await lease.link.settled.wait()
-        if lease.link.listing is not None or not self._refuses_handshakes(lease):
-            return lease.link
-        self._modern_only = True
+            return self._shared
+        dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
+        connection = dedicated.connection
+        await connection.settled.wait()
+        is_refused = isinstance(connection.failure, RefusedError) and self.listing and self.listing.modern
+        if connection.listing is not None or not is_refused:
+            return connection
+        self._refuses_handshakes = True
         self.release(key)
-        return self._trunk
+        return self._shared
 
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """See `Upstream.listing_connection`: a list alone makes no connection."""
+        """See `Upstream.listing_connection`."""
         self._check_scopes(channel)
-        lease = self._leases.get(self._key(channel) or "")
-        return lease.link if lease and lease.link.listing else self._trunk
+        dedicated = self._dedicated.get(self._key(channel) or "")
+        return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
 
-    async def attempt(self) -> None:
-        """Try to connect now, if it is not connected."""
+    async def connect(self) -> None:
+        """See `Upstream.connect`."""
         with suppress(UpstreamError):
-            await self._trunk.get_session()
+            await self._shared.get_session()
 
     def release(self, key: Key) -> None:
-        """End a connection that was made for one client or principal."""
-        if lease := self._leases.pop(key, None):
-            lease.close()
-            self._audience.on_change("tools", key, self.policy.name)
+        """See `Upstream.release`."""
+        if dedicated := self._dedicated.pop(key, None):
+            dedicated.close()
+            self._listeners.on_change("tools", key, self.policy.name)
 
     def _key(self, channel: ClientChannel) -> Key | None:
-        """Whose connection a caller's requests take; None: everybody's."""
+        """Return the owner of the connection for a caller's requests; None for the shared connection."""
         caller, scope = channel.caller, self.policy.scope
-        if self._solitary or scope == "shared":
+        if self._has_one_client or scope == "shared":
             return None
         if caller.session is not None and scope in (None, "session"):
-            return None if self._modern_only else caller.session
+            return None if self._refuses_handshakes else caller.session
         if (self.listing is None or self.listing.modern) and scope is None:
             return None
         return caller.connection_key if scope is None else caller.sharing_key
 
-    async def _lease(self, key: Key, channel: ClientChannel) -> _DedicatedConnection:
-        """Make a dedicated connection.
+    async def _open_dedicated(self, key: Key, channel: ClientChannel) -> DedicatedConnection:
+        """Open a dedicated connection.
 
         Raises:
-            UpstreamError: There are too many.
+            UpstreamError: A limit is reached.
         """
-        assert self._tasks is not None  # noqa: S101  # requests come after the start
-        most, connections = self.policy.bounds.connections_per_upstream, self._residency.connections
-        slot = await connections.reserve(self.policy.name, channel.caller.namespace, most)
-        if lease := self._leases.get(key):  # another request of the same party was faster
-            connections.free(slot)
-            return lease
+        policy, per_upstream = self._dedicated_policy, self.policy.bounds.connections_per_upstream
+        slot = await policy.slots.reserve(self.policy.name, channel.caller.namespace, per_upstream)
+        if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
+            policy.slots.free(slot)
+            return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
-        lease = _DedicatedConnection(
-            key,
-            ReconnectingConnection(self._connection_settings, self._owner(channel, key), modes),
-            slot,
-            self._residency.sessions,
-            self.release,
-        )
-        self._leases[key] = slot.connection = lease
-        self._tasks.start_soon(self._keep, lease)
-        return lease
-
-    async def _keep(self, lease: _DedicatedConnection) -> None:
-        try:
-            with lease.scope:
-                await lease.link.run()
-        finally:
-            self._residency.connections.free(lease.slot)
-
-    def _refuses_handshakes(self, lease: _DedicatedConnection) -> bool:
-        """Whether a connection of the 2025 era cannot be had, where one of the 2026 era can."""
-        return isinstance(lease.link.failure, RefusedError) and bool(self.listing and self.listing.modern)
+        connection = ReconnectingConnection(self._settings, self._owner(channel, key), modes)
+        dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
+        slot.assign(dedicated)
+        self._dedicated[key] = dedicated
+        self._tasks.start_soon(dedicated.run)
+        return dedicated
 
     def _owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
-        home = scoped(channel.session_channel, self.policy.required_scopes) if channel else None
-        home = ContentFilteredChannel(home, lambda: not self._audience.may_show(self.policy.name)) if home else None
-        name = key or (home.caller.session if home else None)
+        """Return the owner of a connection; without a channel it is shared by all callers."""
+        lasting = require_scopes(channel.session_channel, self.policy.required_scopes) if channel else None
+        if lasting is not None:
+            lasting = ContentFilteredChannel(lasting, lambda: not self._listeners.may_show(self.policy.name))
+        name = key or (lasting.caller.session if lasting else None)
 
-        def changed(kind: str) -> anyio.Event | None:
-            return self._audience.on_change(kind, name, self.policy.name)
+        def announce_change(kind: str) -> anyio.Event | None:
+            return self._listeners.on_change(kind, name, self.policy.name)
 
-        def updated(uri: str, params: Mapping[str, Any]) -> None:
-            self._audience.on_update(self.policy.name, name, uri, params)
+        def announce_update(uri: str, params: Mapping[str, Any]) -> None:
+            self._listeners.on_update(self.policy.name, name, uri, params)
 
         capabilities = channel.caller.capabilities if channel else {}
-        return ConnectionOwner(changed, updated, home, capabilities, name, is_shared=channel is None)
-
-    @property
-    def _holding(self) -> SuspendedCalls:
-        assert self._held is not None  # noqa: S101  # requests come after the start
-        return self._held
-
-    def _sweep(self) -> None:
-        """Close the connections that were not used for a while, and whose session, if they have one, has ended."""
-        before = anyio.current_time() - self._residency.idle
-        for key, lease in tuple(self._leases.items()):
-            if lease.last_used < before and lease.is_idle and not self._residency.sessions.is_alive(key):
-                self.release(key)
+        return ConnectionOwner(announce_change, announce_update, lasting, capabilities, name, is_shared=channel is None)
 
     def _check_scopes(self, channel: ClientChannel) -> None:
-        """Whoever may not see it has no way to name it; what got here all the same goes no further."""
+        """Check the scopes that the upstream requires. A caller without them does not see its tools in the first place.
+
+        Raises:
+            UpstreamError: The caller's token lacks one.
+        """
         if not channel.caller.has_scopes(self.policy.required_scopes):
-            raise UpstreamError("This upstream is not for this caller.")
+            raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
 
     def _check_size(self, size: int) -> None:
-        """Some servers end at a message that is too large for them: it is not sent."""
+        """Check the size of the arguments: some servers exit at a message that is too large for them.
+
+        Raises:
+            UpstreamError: It exceeds `max_request_bytes`.
+        """
         limit = self.policy.request_limit
         if limit is not None and size > limit:
             raise UpstreamError(

@@ -1,7 +1,7 @@
-"""An upstream behind a URL: Streamable HTTP, or the older HTTP+SSE.
+"""The transport to a URL: Streamable HTTP, or the older HTTP+SSE.
 
-The SDK's clients speak the protocol. Between them and the network stands an `httpx2` transport that splices
-arguments into request bodies and lifts results out of JSON bodies and server-sent events of any size.
+The SDK's clients speak the protocol. Between them and the network is an `httpx2` transport that splices arguments into
+request bodies and lifts results out of JSON bodies and server-sent events of any size.
 """
 
 import logging
@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import decode_body, read_beginning
+from mcp_mirror.payload.content_encodings import read_beginning, decode_body
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
@@ -35,31 +35,31 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1 << 13
-"""Bytes that are cut into events at once."""
+"""Bytes that are split into events at once."""
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
-_FORGOTTEN: Final = frozenset({400, _NOT_FOUND})
-"""How servers answer within a session that they do not know."""
+_UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
+"""Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
 _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
 _OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
-_CONNECT: Final = 10.0
+_CONNECT_TIMEOUT: Final = 10.0
 """Seconds for connecting to the host."""
 
-_GOODBYE: Final = 2.0
-"""Seconds for telling a server that a session is over."""
-_REFUSAL: Final = 1 << 16
-"""Bytes of a refusal that are read."""
+_DELETE_TIMEOUT: Final = 2.0
+"""Seconds for the request that ends a session."""
+_MAX_REFUSAL: Final = 1 << 16
+"""Bytes of an error response that are read."""
 
 
 def event_of(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
-    """A server-sent event, its data on as many lines as it has."""
-    said = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
-    return b"\n".join((*fields, *said, b"", b""))
+    """Return a server-sent event; its data may have several lines."""
+    lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
+    return b"\n".join((*fields, *lines, b"", b""))
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response body that is rewritten on its way to the SDK."""
+    """A response body that is rewritten for the SDK."""
 
     def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
         self._source = source
@@ -74,7 +74,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _Request(httpx2.AsyncByteStream):
-    """A request body in segments, sent in pieces; it can be sent again."""
+    """A request body in segments; it can be sent again."""
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
@@ -88,7 +88,7 @@ Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
 
 
 class LiftingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, payloads past the SDK."""
+    """Sends through `inner`, and passes payloads by the SDK."""
 
     def __init__(
         self,
@@ -107,19 +107,19 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._log = RepeatedLog(log)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
-        """The responses whose bodies are being read, by the requests that they answer."""
+        """Responses whose bodies are being read, by the ids of their requests."""
         self.session: dict[str, str] = {}
-        """The headers that name the session with the server, while there is one."""
+        """The headers that name the MCP session, while there is one."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request; its response's body comes out with payloads lifted.
+        """Send one request; return its response with the payloads lifted out of the body.
 
-        A request that cannot be carried gets a JSON-RPC error for an answer: only it fails, the session goes on.
+        A failed request gets a JSON-RPC error as its response, so that the session continues.
         """
         body = await request.aread() if request.method == "POST" else b""
         identity = _identity(body)
         request = self._spliced(request, body) if body else request
-        request.extensions = {**request.extensions, "timeout": self._patience(request, identity)}
+        request.extensions = {**request.extensions, "timeout": self._timeouts(request, identity)}
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
@@ -132,15 +132,15 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if response.status_code == _TOO_LARGE and identity is not None:
             await response.aclose()
             return _answer(identity, _too_large(request))
-        if response.status_code in _FORGOTTEN and _SESSION in request.headers and identity is not None:
+        if response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers and identity is not None:
             return await self._refused(response, identity)
         return self._rewritten(response, identity)
 
     async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
-        """The beginning of the response.
+        """Send a request until the beginning of its response.
 
         Raises:
-            httpx2.TransportError: There is none, or nobody waits for it any more.
+            httpx2.TransportError: The request failed, or was dropped.
         """
         if identity is None:
             return await self._inner.handle_async_request(request)
@@ -150,10 +150,10 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 return await self._inner.handle_async_request(request)
             finally:
                 self._waiting.pop(coerce_request_id(identity), None)
-        raise httpx2.ReadError("nobody waits for the answer any more")
+        raise httpx2.ReadError("the request was dropped")
 
-    def drop_soon(self, identity: RequestId, tasks: TaskGroup) -> None:
-        """Wait for the response to a request no longer, and read it no further: nobody wants it any more."""
+    def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Cancel a request that has ended: neither wait for its response nor read on."""
         if scope := self._waiting.get(identity):
             scope.cancel()
         if response := self._reading.pop(identity, None):
@@ -163,17 +163,17 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """Close the connections."""
         await self._inner.aclose()
 
-    def _patience(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
-        """How long to wait for bytes: what answers a request or streams events may be silent as long as it likes."""
+    def _timeouts(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
+        """Return the timeouts of a request: a response or an event stream may pause for any time."""
         timeout = dict(request.extensions.get("timeout", {}))
         if request.method == "DELETE":
-            return dict.fromkeys(("connect", "read", "write", "pool"), _GOODBYE)
+            return dict.fromkeys(("connect", "read", "write", "pool"), _DELETE_TIMEOUT)
         return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
 
     def _spliced(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
         segments, pending = self._bypass.outbound(body)
         if pending:
-            pending.is_sent = True  # or will be: the other end's slowness is that of its answer
+            pending.is_sent = True  # or will be: a slow server counts as a slow response
         elif segments == (body,):
             return request
         headers = httpx2.Headers(request.headers)
@@ -183,14 +183,14 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         )
 
     async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
-        """The answer to a request within a session that the server may have forgotten, as after its restart."""
+        """Return the error response in a session that the server may not know, as after its restart."""
         try:
-            body = await read_beginning(response, _REFUSAL)
+            body = await read_beginning(response, _MAX_REFUSAL)
         except httpx2.TransportError as error:
             return _failure(identity, error, response.request.url)
         finally:
             await response.aclose()
-        answered = recover_id(body) == identity  # its own refusal of this request, which it may have carried out
+        answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
             self._bypass.forgotten(identity)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
@@ -248,10 +248,10 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _paced(
         self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
     ) -> AsyncIterator[bytes]:
-        """What the SDK is to see of the events that end in a piece.
+        """Yield what the SDK sees of the events that end in a piece.
 
         Raises:
-            httpx2.ReadError: The server sends too much that nobody asked for.
+            httpx2.ReadError: The server sends too many messages that the gateway did not request.
         """
         flood = self._bypass.flood
         flood.pacer.begin()
@@ -270,35 +270,35 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 yield event_of(event.fields, data)
 
     def _body(self, frame: Frame, identity: RequestId | None) -> bytes:
-        """What the SDK is to see of a body that is one message: all that answers its request."""
+        """Return what the SDK sees of a body with one message, the response."""
         try:
             lifted = self._lift(frame, identity)
         except WireError as error:
             return _error(identity, str(error))
-        return _error(identity, "It answered with a message that is no response.") if lifted is None else lifted
+        return _error(identity, "It answered with a message that is not a response.") if lifted is None else lifted
 
     def _event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """What the SDK is to see of an event; what is no message costs nobody anything."""
+        """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
         try:
             return self._lift(frame, identity)
         except WireError as error:
-            self._log.warning("an upstream sent an event that is no message: %s", error)
+            self._log.warning("an upstream sent an event that is not a message: %s", error)
             return None
 
     def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """What the SDK is to see of a message; None for nothing.
+        """Return what the SDK sees of a message; None if it sees nothing.
 
         Raises:
-            WireError: It is none, and nobody waits for it.
+            WireError: The frame is not a message, and does not answer a request in flight.
         """
         if not len(frame):  # a priming event
             return b""
         try:
             stub = self._bypass.inbound(frame, identity)
-            if stub is frame:  # nothing of it is known yet
+            if stub is frame:  # the bypass passed it on unread
                 types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
         except (WireError, ValueError) as error:
-            reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
+            reason = str(error) if isinstance(error, WireError) else "The message does not conform to JSON-RPC."
             recovered = frame_id(frame)
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
                 raise WireError(reason) from None
@@ -307,21 +307,21 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return None if stub is None else bytes(stub)
 
 
-TakesCookies = Callable[[str | None], bool]
-"""Whether to keep cookies of the answer to a request of this protocol version; None: the request names none."""
+AcceptCookies = Callable[[str | None], bool]
+"""Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
 
 
 class CookieFilter(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, and removes cookies from responses where the connection must not keep them."""
+    """Sends through `inner`, and removes cookies that the connection must not keep."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, takes_cookies: TakesCookies) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, accept_cookies: AcceptCookies) -> None:
         self._inner = inner
-        self._takes_cookies = takes_cookies
+        self._accept_cookies = accept_cookies
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request."""
         response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers and not self._takes_cookies(request.headers.get("mcp-protocol-version")):
+        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
             del response.headers["set-cookie"]
         return response
 
@@ -331,13 +331,13 @@ class CookieFilter(httpx2.AsyncBaseTransport):
 
 
 def _is_message(fields: tuple[bytes, ...]) -> bool:
-    """Whether an event's data is a message: the older transport has an event that names an address too."""
+    """Whether an event contains a message: the older transport also has an event with an address."""
     kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
     return kinds[-1:] in ([], [b""], [b"message"])
 
 
 def _identity(body: bytes) -> RequestId | None:
-    """The id of a request; None for a notification, an answer, or no body."""
+    """Return the id of a request; None for a notification, a response, or no body."""
     try:
         message = open_message(body)
     except WireError:
@@ -346,7 +346,7 @@ def _identity(body: bytes) -> RequestId | None:
 
 
 def _failure(identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL) -> httpx2.Response:
-    """The answer to a request that could not be carried; a notification is lost, which is what they may be."""
+    """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
         return httpx2.Response(202)
     if isinstance(error, AuthorizationError):
@@ -374,20 +374,19 @@ def _error(identity: RequestId | None, message: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HttpTransport:
-    """Connects to a URL and speaks with what is there."""
+    """Exchanges messages with the server at a URL."""
 
     endpoint: HttpEndpoint
     timeout: float
-    """Seconds without a byte after which what is no request is given up; requests have their own clock."""
+    """Seconds without a byte after which anything but a request fails; requests have their own timeout."""
     spool: Spool
-    takes_cookies: TakesCookies
+    accept_cookies: AcceptCookies
     output: ServerOutput
     authorizer: Authorizer | None = None
-    """Has the tokens; None where none are needed."""
+    """Provides OAuth tokens; None if the server needs none."""
 
     def open(self, bypass: PayloadBypass) -> AbstractAsyncContextManager[Any]:
-        """What the SDK reads and writes, single use."""
-        bypass.limits = self.spool.policy
+        """Open the streams for the SDK, once."""
         return self._legacy(bypass) if self.endpoint.legacy_sse else self._streamable(bypass)
 
     @asynccontextmanager
@@ -398,20 +397,20 @@ class HttpTransport:
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
             anyio.create_task_group() as tasks,
         ):
-            bypass.on_over = lambda identity: transport.drop_soon(identity, tasks)
+            bypass.attach(drop_request=lambda identity: transport.drop_request(identity, tasks))
             try:
                 yield streams
                 tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
-                with anyio.move_on_after(_GOODBYE, shield=True), suppress(httpx2.TransportError):
-                    if transport.session:  # the SDK's own goodbye is lost where it is cancelled
+                with anyio.move_on_after(_DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):
+                    if transport.session:  # the SDK's own request to end the session is lost if it is cancelled
                         await client.delete(url, headers=transport.session)
                 raise
 
     @asynccontextmanager
     async def _legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
         def client(
-            headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK hands on what we did not give it
+            headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK passes arguments that the gateway did not give
             timeout: httpx2.Timeout | None = None,  # noqa: ARG001
             auth: httpx2.Auth | None = None,  # noqa: ARG001
         ) -> httpx2.AsyncClient:
@@ -421,14 +420,14 @@ class HttpTransport:
             yield streams
 
     def _lifting(self, bypass: PayloadBypass) -> LiftingTransport:
-        reach = AddressPolicy.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
-        inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(reach)
+        addresses = AddressPolicy.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
+        inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
-        inner = CookieFilter(inner, self.takes_cookies)
+        inner = CookieFilter(inner, self.accept_cookies)
         return LiftingTransport(inner, bypass, self.spool, self.output, ends_with_stream=self.endpoint.legacy_sse)
 
     def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
-        timeout = httpx2.Timeout(self.timeout, connect=_CONNECT)
+        timeout = httpx2.Timeout(self.timeout, connect=_CONNECT_TIMEOUT)
         headers = {"accept-encoding": "identity", **self.endpoint.headers}
         return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)

@@ -1,7 +1,7 @@
-"""Why an HTTP server cannot be reached, in words of ours: the address, the cause, and what to try.
+"""Explanations of HTTP failures: the address, the cause, and what to try.
 
-The words of a library's error are not repeated: they may quote what the server sent. Of the URL only host and port are
-named, because the rest may hold a secret.
+They do not repeat the text of a library's error, which may quote the server. They name only host and port of the URL,
+because the rest may contain a secret.
 """
 
 import errno
@@ -20,7 +20,7 @@ from mcp_mirror.security.ssrf_guard import PRIVATE
 from mcp_mirror.system.file_handles import explain_shortage
 
 _MARK: Final = token_hex(16)
-"""Tells our own message in a JSON-RPC error from a server's: no server knows this process's mark."""
+"""Marks the gateway's own messages in JSON-RPC errors: servers do not know the mark of this process."""
 _PORTS: Final = {"http": 80, "https": 443}
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
@@ -39,7 +39,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ),
     ((httpx2.NetworkError,), "it was lost", "See the server's log, and try again"),
 )
-"""By type of error, the most telling first: the cause and what to try."""
+"""The cause and what to try, by type of error, the most specific first."""
 
 
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
@@ -49,23 +49,23 @@ _STATUS_ADVICE: Final = {
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`",
     501: _ELSEWHERE,
 }
-"""By HTTP status: what to try."""
+"""What to try, by HTTP status."""
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
-    """A sentence that says which address could not be used and why, and one that says what to try.
+    """Return a sentence with the address and the cause, and one with what to try.
 
     Args:
-        error: What the HTTP client raised.
-        url: Where the request went.
+        error: The exception of the HTTP client.
+        url: The URL of the request.
     """
     cause, advice = _cause_of(error)
     return f"The connection to {address_of(url)} failed: {cause}. {advice}."
 
 
 def explain_response(response: httpx2.Response) -> str:
-    """A sentence that says which HTTP response came in place of MCP, and one that says what to try."""
+    """Return a sentence with the HTTP response that is not MCP, and one with what to try."""
     status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
     shown = f"HTTP status {status}" if response.is_error else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
@@ -73,17 +73,17 @@ def explain_response(response: httpx2.Response) -> str:
 
 
 def mark(message: str) -> str:
-    """A message as a transport puts it into the JSON-RPC error that stands for the server's answer."""
+    """Mark a message that a transport puts into a JSON-RPC error in place of the server's response."""
     return f"{_MARK}{message}"
 
 
 def read_marked(message: str) -> str | None:
-    """The message of a JSON-RPC error that our own transport made; None for a server's."""
+    """Return the message of a JSON-RPC error that a transport made; None for an error of the server."""
     return message.removeprefix(_MARK) if message.startswith(_MARK) else None
 
 
 def address_of(url: httpx2.URL) -> str:
-    """Host and port of a URL."""
+    """Return host and port of a URL."""
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{host}:{url.port or _PORTS.get(url.scheme, 0)}"
 

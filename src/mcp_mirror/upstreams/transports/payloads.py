@@ -1,7 +1,7 @@
-"""The way past the SDK for one upstream's connection: payloads of requests and results, and all that it says itself.
+"""The payloads of one connection, which pass the SDK by, and the messages that the server sends on its own.
 
-The SDK is left with handshakes, ids and headers; results reach it as stubs, and what the server says or asks of its
-own accord does not reach it at all.
+The SDK handles handshakes, ids and headers. Of a result it sees a stub; the server's notifications and requests do not
+reach it.
 """
 
 import secrets
@@ -43,102 +43,121 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 
 MOST_BYTES: Final = 1 << 16
-"""Of a JSON-RPC error that is read whole."""
+"""Bytes of a JSON-RPC error that the SDK reads whole."""
 RawResult = Mapping[str, Buffer]
-"""The members of a result, each as the bytes that came."""
+"""The members of a result, each as the bytes that the upstream sent."""
 
 RawResponse = RawResult | SpooledFrame
-"""A result as it arrived: its members, or the whole response, unread, in a file."""
+"""A result as it arrived: its members, or the whole response, unread, in a spool file."""
 
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
-"""Methods whose large results go on unread: who asked reads them where that holds up nobody."""
+"""Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
 _HEADERS: Final = 4 << 20
-"""Bytes of a list of tools that the SDK may read to learn which arguments go into HTTP headers."""
+"""Bytes of a list of tools that the SDK may read, to learn which arguments go into HTTP headers."""
 _REMEMBERED: Final = 256
 _INITIALIZE: Final = b'"initialize"'
 _HEAD: Final = 200
-"""Bytes of a frame in which its method stands."""
+"""Bytes at the beginning of a frame that contain its method."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerMessage:
-    """A request or a notification of the server's own."""
+    """A request or a notification that the server sent on its own."""
 
     method: str
     params: Mapping[str, Any]
     id: RequestId | None
-    """None: a notification."""
+    """None for a notification."""
     about: str | None
-    """The token of the request of ours on whose stream it came; None where the transport has one stream for all."""
+    """The token of the gateway's request on whose stream it came; None if the transport has only one stream."""
     fault: str | None = None
-    """Why what it holds cannot be read, a sentence; its parameters are not there then."""
+    """Why its parameters cannot be read, a sentence; they are empty then."""
     size: int = field(default=0, compare=False)
-    """Bytes that it came in."""
+    """Its size on the wire, in bytes."""
 
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request whose payload goes past the SDK."""
+    """A request whose payload passes the SDK by."""
 
     method: str
     params: Mapping[str, Segments] | None
     capabilities: Mapping[str, Any] | None
-    """What the caller can do, where the request says so itself."""
+    """The caller's capabilities, if the request declares them itself."""
     ids: list[RequestId] = field(default_factory=list)
-    """The ids it was sent under: one a send."""
-    arrival: RawResponse | None = None
-    """None: no result of its has come."""
+    """The ids under which it was sent, one per attempt."""
+    response: RawResponse | None = None
+    """None until the result has come."""
     forgotten: bool = False
-    """The server does not know the session that it was sent in, so it was not carried out."""
+    """The server does not know the session, so it did not execute the request."""
     is_sent: bool = False
-    """The transport has taken all of it."""
+    """The transport has sent all of it."""
 
 
 class OutboundMessage(NamedTuple):
-    """A message on its way out."""
+    """A message to the server."""
 
     segments: Segments
     pending: PendingRequest | None
-    """The request that it is, if it is one of the gateway's: the transport says when the other end has taken it."""
+    """The request, if it is one of the gateway's; the transport sets `is_sent` on it."""
 
 
 class PayloadBypass:
-    """The payloads of one connection on their way past the SDK.
+    """Passes the payloads of one connection by the SDK.
 
     A request leaves its parameters under a token and is marked with it; the transport splices them into the outgoing
     bytes, learns the request's id, and lifts the result out of the response with that id.
     """
 
-    def __init__(self, capabilities: Mapping[str, Any] | None = None) -> None:
-        """Make one for a new connection.
+    def __init__(
+        self,
+        capabilities: Mapping[str, Any] | None = None,
+        dispatch: Callable[[ServerMessage], None] = lambda _message: None,
+        limits: WirePolicy | None = None,
+    ) -> None:
+        """Create the bypass of a new connection.
 
         Args:
-            capabilities: What the handshake says that the client can do; None for what the SDK says.
+            capabilities: The client capabilities that the handshake declares; None for those of the SDK.
+            dispatch: Called with each message that the server sends on its own, in the order of arrival.
+            limits: The limits on messages.
         """
         self.ended = anyio.Event()
-        """Set when nothing more can come, whoever has ended it."""
-        self.hear: Callable[[ServerMessage], None] = lambda _said: None
-        """Told of all that the server says of its own accord, in the order in which it came."""
+        """Set when the connection has ended, whoever ended it."""
         self.is_stuck = False
-        """The server neither reads nor says anything that can be read: it is not waited for."""
-        self.is_dropping: Callable[[], bool] = lambda: False
-        """Set by a transport that has one stream for all: a message past its bound holds up the others."""
+        """The server neither reads nor writes readable messages, so its end is not awaited."""
         self.flood = Flood()
-        """Counts what the server says unasked."""
-        self.limits = WirePolicy()
-        """What the transport goes by."""
-        self.on_over: Callable[[RequestId], None] = lambda _identity: None
-        """Told of each request that is over, answered or not."""
+        """Counts the messages that the gateway did not request."""
+        self.is_blocked: Callable[[], bool] = lambda: False
+        """Whether a message over its limit blocks the only stream of the transport."""
+        self._dispatch = dispatch
+        self._limits = limits or WirePolicy()
+        self._drop_request: Callable[[RequestId], None] = lambda _identity: None
         self._capabilities = capabilities
-        self._passages: dict[str, PendingRequest] = {}
+        self._pending: dict[str, PendingRequest] = {}
         self._awaited: dict[RequestId, str] = {}
         self._over: deque[RequestId] = deque(maxlen=_REMEMBERED)
-        """Ids of requests that are answered or given up: what comes for them is for nobody."""
+        """Ids of requests that have ended: late messages for them are dropped."""
+
+    def attach(
+        self,
+        *,
+        is_blocked: Callable[[], bool] | None = None,
+        drop_request: Callable[[RequestId], None] | None = None,
+    ) -> None:
+        """Attach the transport that was opened.
+
+        Args:
+            is_blocked: Whether a message over its limit blocks its only stream.
+            drop_request: Called with the id of each request that has ended, answered or not.
+        """
+        self.is_blocked = is_blocked or self.is_blocked
+        self._drop_request = drop_request or self._drop_request
 
     def __len__(self) -> int:
-        """How many requests are under way."""
-        return len(self._passages)
+        """The number of requests in flight."""
+        return len(self._pending)
 
     def open(
         self,
@@ -146,29 +165,35 @@ class PayloadBypass:
         params: Mapping[str, Segments] | None = None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> str:
-        """A token for one request, with the parameters to splice into it."""
+        """Register a request; return its token.
+
+        Args:
+            method: Its method.
+            params: The parameters to splice into it.
+            capabilities: The caller's capabilities, if the request must declare them.
+        """
         token = secrets.token_hex(16)
-        self._passages[token] = PendingRequest(method, params, capabilities)
+        self._pending[token] = PendingRequest(method, params, capabilities)
         return token
 
     def close(self, token: str) -> None:
-        """Forget a request, answered or not."""
-        pending = self._passages.pop(token)
+        """Remove a request, answered or not."""
+        pending = self._pending.pop(token)
         for identity in pending.ids:
             self._awaited.pop(identity, None)
             self._over.append(identity)
-            self.on_over(identity)
-        if isinstance(pending.arrival, SpooledFrame):
-            pending.arrival.discard()
+            self._drop_request(identity)
+        if isinstance(pending.response, SpooledFrame):
+            pending.response.discard()
 
     def take(self, token: str) -> RawResponse | None:
-        """What was lifted out of the answer; None where nothing was."""
-        arrival, self._passages[token].arrival = self._passages[token].arrival, None
-        return arrival
+        """Return the result of a request, once; None if there is none."""
+        response, self._pending[token].response = self._pending[token].response, None
+        return response
 
     def pending(self, token: str) -> PendingRequest:
-        """What is known of a request that is under way."""
-        return self._passages[token]
+        """Return a request in flight."""
+        return self._pending[token]
 
     def give_up(self) -> None:
         """End the connection without waiting for the server."""
@@ -176,31 +201,31 @@ class PayloadBypass:
         self.ended.set()
 
     def forgotten(self, identity: RequestId) -> None:
-        """Told by the transport that the server does not know the session that this request was sent in."""
+        """Note that the server does not know the session of a request, and end the connection."""
         if pending := self._awaiting(identity):
             pending.forgotten = True
         self.ended.set()
 
     def outbound(self, frame: bytes) -> OutboundMessage:
-        """What to send for a message of the SDK's. A frame may be sent again (an auth retry, a redirect)."""
+        """Return the message to send for a message of the SDK. A frame may be sent again, as for an auth retry."""
         marked = find_mark(frame)
-        pending = self._passages.get(marked.token) if marked else None
+        pending = self._pending.get(marked.token) if marked else None
         if marked is None or pending is None or marked.id is None:
-            return OutboundMessage(self._presented(frame), None)
+            return OutboundMessage(self._with_client_capabilities(frame), None)
         identity = coerce_request_id(marked.id)
         self._awaited[identity] = marked.token
         pending.ids.append(identity)
         return OutboundMessage(splice(_with_capabilities(marked, pending.capabilities), pending.params or {}), pending)
 
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
-        """The message that the SDK is to see for a frame that came; None where there is nothing to see.
+        """Return the message that the SDK sees for a received frame; None if it sees nothing.
 
         Args:
-            frame: What came.
+            frame: The received frame.
             about: The request on whose own stream it came.
 
         Raises:
-            WireError: The frame is no JSON-RPC message, or too large.
+            WireError: The frame is not a JSON-RPC message, or is too large.
         """
         self.flood.take()
         if isinstance(frame, Overlong):
@@ -208,78 +233,78 @@ class PayloadBypass:
         return self._spooled(frame, about) if isinstance(frame, SpooledFrame) else self._opened(frame, about)
 
     def _spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
-        """A large answer to a call goes on unread to the caller; one that comes too late goes nowhere."""
+        """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
         pending = None if identity is None else self._awaiting(identity)
-        if identity is not None and pending is not None and self._goes_unread(pending, frame):
-            if pending.arrival is not None:
+        if identity is not None and pending is not None and self._passes_unread(pending, frame):
+            if pending.response is not None:
                 frame.discard()
                 return None
             self.flood.give_back()
-            pending.arrival = frame
+            pending.response = frame
             return empty_result(pending.method, identity)
         with frame:
             if identity is not None and coerce_request_id(identity) in self._over:
                 return None
-            # A list has a bound of its own. Anything else that is large is refused before it is opened.
-            is_large = frame.size > self.limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
+            # Lists have a limit of their own. Other large messages are refused before they are opened.
+            is_large = frame.size > self._limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
             if pending is not None or not is_large:
                 return self._opened(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
                 raise WireError(fault)
-            self.hear(ServerMessage(method, {}, identity, self._token_of(about), fault, frame.size))
+            self._dispatch(ServerMessage(method, {}, identity, self._token_of(about), fault, frame.size))
             return None
 
-    def _goes_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
+    def _passes_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
         if pending.method == "tools/list" and frame.size <= _HEADERS and HEADER_MARK in bytes(frame.view):
             return False
         return pending.method in _UNREAD
 
     def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
-            message = open_message(frame, self.limits.max_depth)
+            message = open_message(frame, self._limits.max_depth)
             if not isinstance(message.result, dict) or not self.awaits(_id_of(message)):
-                check_envelope(frame, self.limits.max_envelope_bytes)
+                check_envelope(frame, self._limits.max_envelope_bytes)
         except WireError as error:
             if (method := recover_method(frame)) is None:
                 raise
-            self.hear(ServerMessage(method, {}, recover_id(frame), self._token_of(about), str(error)))
+            self._dispatch(ServerMessage(method, {}, recover_id(frame), self._token_of(about), str(error)))
             return None
         if isinstance(message.method, str):
-            self.hear(_said(message, message.method, self._token_of(about), len(frame)))
+            self._dispatch(_server_message(message, message.method, self._token_of(about), len(frame)))
             return None
         identity = None if (given := _id_of(message)) is None else coerce_request_id(given)
         pending = None if identity is None else self._awaiting(identity)
         if pending is None:
-            return _nothing(message) if identity in self._over else frame
-        return self._answered(message, pending, frame)
+            return _empty_response(message) if identity in self._over else frame
+        return self._lift(message, pending, frame)
 
-    def _answered(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
-        """What the SDK sees of an answer to a request of ours."""
+    def _lift(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
+        """Return what the SDK sees of a response to a pending request."""
         self.flood.give_back()
-        if pending.arrival is not None:  # it has been answered; its caller is on the way to take the answer
+        if pending.response is not None:  # a second response; the first is about to be taken
             return None
         if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > MOST_BYTES:
             return short_error(message)
         lifted = lift_result(message, pending.method)
         if lifted is None:
             return frame
-        pending.arrival = lifted.members
+        pending.response = lifted.members
         return lifted.stub
 
     def awaits(self, identity: RequestId | None) -> bool:
-        """Whether a request with this id is under way."""
+        """Whether a request with this id is in flight."""
         return identity is not None and coerce_request_id(identity) in self._awaited
 
     def _awaiting(self, identity: RequestId) -> PendingRequest | None:
-        return self._passages.get(self._awaited.get(coerce_request_id(identity), ""))
+        return self._pending.get(self._awaited.get(coerce_request_id(identity), ""))
 
     def _token_of(self, identity: RequestId | None) -> str | None:
         return None if identity is None else self._awaited.get(coerce_request_id(identity))
 
-    def _presented(self, frame: bytes) -> Segments:
-        """The handshake says what the caller can do, not what we can."""
+    def _with_client_capabilities(self, frame: bytes) -> Segments:
+        """Declare the client's capabilities in the handshake, instead of those of the SDK."""
         if self._capabilities is None or _INITIALIZE not in frame[:_HEAD]:
             return (frame,)
         request = open_object(frame) or {}
@@ -293,7 +318,7 @@ def _id_of(message: Message) -> RequestId | None:
 
 
 def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -> Marked:
-    """The 2026 era's requests say what the client can do: what the caller can, not what we can."""
+    """Declare the caller's capabilities in a 2026-07-28 request, instead of those of the SDK."""
     if capabilities is None:
         return marked
     meta = open_object(marked.body.get("_meta", b"{}")) or {}
@@ -307,8 +332,8 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
     )
 
 
-def _said(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
-    """What a server says of its own accord is small and meant for people: it is read, and written anew."""
+def _server_message(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
+    """Decode a message that the server sent on its own; such messages are small."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
     try:
@@ -319,6 +344,6 @@ def _said(message: Message, method: str, about: str | None, size: int) -> Server
         return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
 
 
-def _nothing(message: Message) -> bytes:
-    """What the SDK sees of a large answer that nobody waits for any more."""
+def _empty_response(message: Message) -> bytes:
+    """Return what the SDK sees of a response to a request that has ended."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "result": {}})

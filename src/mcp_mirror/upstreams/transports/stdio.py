@@ -1,6 +1,6 @@
-"""An upstream as a child process: JSON-RPC lines over its standard input and output.
+"""The transport to a child process: JSON-RPC lines over its standard input and output.
 
-Bytes only, linear in their number; a line that is no message costs at most the call that it should have answered.
+It handles bytes, in linear time. A line that is not a message fails at most the call that it should have answered.
 """
 
 import logging
@@ -30,25 +30,25 @@ from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
-"""How a child is stopped once its input is closed: each signal, and the seconds that it gets to leave."""
+"""How a child is stopped after its input is closed: the signals, and the seconds that it gets to exit."""
 _STUCK_STEPS: Final = (("SIGTERM", 0.2), ("SIGKILL", 1.0))
-"""The same for one that neither reads nor comes to an end of what it says: it does not see its input closed."""
+"""The same for a child that neither reads nor ends its message: it does not see that its input is closed."""
 _LAST_OUTPUT: Final = 0.2
-"""Seconds that a child's last output is waited for once it has ended; a process of another group may keep the pipe."""
+"""Seconds to wait for the last output of a child that has exited; a process of another group may keep the pipe."""
 _STDERR_SLICE: Final = 1 << 16
 """Bytes of standard error after which other tasks run."""
 _STDERR_RATE: Final = 32 << 20
-"""Bytes of standard error that are read in a second; a child that writes more waits."""
+"""Bytes of standard error read per second; a child that writes more waits."""
 
-_COURTESY: Final = 0.2
-"""Seconds for telling a child that a request is given up: one that does not read does not hear it either."""
+_CANCEL_TIMEOUT: Final = 0.2
+"""Seconds for sending a cancellation: a child that does not read does not receive it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StdioTransport:
-    """Starts the child and speaks with it."""
+    """Starts the child process and exchanges messages with it."""
 
     name: str
     endpoint: StdioEndpoint
@@ -58,14 +58,14 @@ class StdioTransport:
 
     @asynccontextmanager
     async def open(self, bypass: PayloadBypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
-        """Start the child and yield what the SDK reads and writes.
+        """Start the child and yield the streams for the SDK.
 
         Raises:
-            UpstreamError: There is no such command or it cannot be started.
+            UpstreamError: The command does not exist or cannot be started.
         """
         (their_input, our_output), (our_input, their_output) = self._pipes()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
-        bypass.is_dropping, bypass.limits = lambda: source.is_dropping, self.spool.policy
+        bypass.attach(is_blocked=lambda: source.is_dropping)
         try:
             process = await self._start(their_input, their_output)
         except UpstreamError:
@@ -80,7 +80,7 @@ class StdioTransport:
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._keep_output, process, is_read)
-                tasks.start_soon(child.bury)
+                tasks.start_soon(child.reap)
                 await tasks.start(sink.run)
                 yield incoming, _StdioWriter(sink, bypass)
             finally:
@@ -107,7 +107,7 @@ class StdioTransport:
                 )
         except (OSError, ValueError) as error:
             if shortage := explain_shortage(error):
-                raise self._short(shortage) from None
+                raise self._shortage_error(shortage) from None
             reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
             raise UpstreamError(
                 f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
@@ -118,7 +118,7 @@ class StdioTransport:
         return process
 
     def _pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The child's standard input and standard output."""
+        """Create the pipes for the child's standard input and standard output."""
         first: tuple[int, int] | None = None
         try:
             first = open_wide_pipe()
@@ -126,9 +126,9 @@ class StdioTransport:
         except OSError as error:
             for descriptor in first or ():
                 os.close(descriptor)
-            raise self._short(explain_shortage(error) or str(error.strerror)) from None
+            raise self._shortage_error(explain_shortage(error) or str(error.strerror)) from None
 
-    def _short(self, shortage: str) -> UpstreamError:
+    def _shortage_error(self, shortage: str) -> UpstreamError:
         command = self.endpoint.command
         return UpstreamError(f"Upstream {self.name!r}: {command!r} cannot start now: {shortage}.")
 
@@ -147,7 +147,7 @@ class StdioTransport:
 
 
 class _StdioReader(MessageStream):
-    """What the child says."""
+    """Reads the child's messages."""
 
     def __init__(self, name: str, source: LineSource, bypass: PayloadBypass, output: ServerOutput) -> None:
         self._name = name
@@ -167,7 +167,7 @@ class _StdioReader(MessageStream):
                 await flood.pacer.end()
                 if flood.reason:
                     self._bypass.give_up()
-                    raise anyio.EndOfStream  # noqa: TRY301  # one way out for every end
+                    raise anyio.EndOfStream  # noqa: TRY301  # one exit for every end
                 if message is not None:
                     return message
         except (anyio.EndOfStream, *_PIPE_GONE):
@@ -176,7 +176,7 @@ class _StdioReader(MessageStream):
             raise anyio.EndOfStream from None
 
     async def read_rest(self) -> None:
-        """Read what a child printed that ended before it was asked anything."""
+        """Read what a child printed that exited before its first message."""
         with suppress(anyio.EndOfStream, *_PIPE_GONE):
             while not self._has_message and self._output.stray is None:
                 self._open(await self._source.receive())
@@ -188,7 +188,7 @@ class _StdioReader(MessageStream):
             self._has_message = True
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
         except (WireError, ValueError) as error:
-            reason = str(error) if isinstance(error, WireError) else "The message is not of JSON-RPC's form."
+            reason = str(error) if isinstance(error, WireError) else "The message does not conform to JSON-RPC."
             identity = frame_id(frame)
             if not self._bypass.awaits(identity):
                 self._output.add_stray(frame)
@@ -199,7 +199,7 @@ class _StdioReader(MessageStream):
 
 
 class _StdioWriter(MessageSink):
-    """What the child is told."""
+    """Writes messages to the child."""
 
     def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
         self._sink = sink
@@ -209,44 +209,44 @@ class _StdioWriter(MessageSink):
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         outbound = self._bypass.outbound(frame)
         try:
-            with anyio.move_on_after(_COURTESY if _is_cancellation(item) else None):
+            with anyio.move_on_after(_CANCEL_TIMEOUT if _is_cancellation(item) else None):
                 await self._sink.send(outbound.segments)
         except _PIPE_GONE:
             self._bypass.ended.set()
-            raise anyio.BrokenResourceError from None  # a call under way must fail now, not at its timeout
+            raise anyio.BrokenResourceError from None  # a call in flight must fail now, not at its timeout
         if outbound.pending:
             outbound.pending.is_sent = True
 
 
 class _Child:
-    """The process that we started, and whatever it started in its group."""
+    """The child process, and the processes that it started in its group."""
 
     def __init__(self, process: Process, child_watchdog: ChildWatchdog) -> None:
         self._process = process
         self._child_watchdog = child_watchdog
-        self._buried = anyio.Event()
+        self._exited = anyio.Event()
         child_watchdog.add(process.pid)
 
-    async def bury(self) -> None:
-        """When it ends, by itself or not, what it left behind ends too: so we read the end of its pipes."""
-        with anyio.CancelScope(shield=True):  # until `stop` is through
+    async def reap(self) -> None:
+        """Wait for the exit of the child, and kill what it left in its group, so that its pipes end."""
+        with anyio.CancelScope(shield=True):  # until `stop` has returned
             await self._process.wait()
             self._signal("SIGKILL")
-            self._child_watchdog.remove(self._process.pid)  # from here on the number may be another's
-            self._buried.set()
+            self._child_watchdog.remove(self._process.pid)  # from here on another process may have the number
+            self._exited.set()
 
     async def stop(self, steps: Sequence[tuple[str | None, float]]) -> None:
-        """Its input is closed; wait, tell it, wait, kill it and its children: the order that MCP's lifecycle wants."""
+        """Wait for the child to exit, then signal and at last kill its group, in the order of MCP's lifecycle."""
         for name, grace in steps:
             if name:
                 self._signal(name)
             with anyio.move_on_after(grace):
-                await self._buried.wait()
-            if self._buried.is_set():
+                await self._exited.wait()
+            if self._exited.is_set():
                 return
 
     async def close(self) -> None:
-        """Close what is left of its pipes."""
+        """Close the remaining pipes."""
         with suppress(*_PIPE_GONE):
             await self._process.aclose()
 
@@ -259,7 +259,7 @@ class _Child:
 
 
 def _explain_missing(command: str) -> str:
-    """Why there is no such command. Of one with arguments only the program is named: they may be secrets."""
+    """Explain why a command does not exist. Its arguments are not named: they may be secrets."""
     program, *arguments = command.split() or [command]
     if not arguments:
         return f"there is no command {command!r}. Install it, or give its full path as `command`."

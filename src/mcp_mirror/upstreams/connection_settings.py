@@ -1,0 +1,90 @@
+"""The settings and helpers that all connections to one upstream share."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import mcp_types as types
+
+from mcp_mirror.callers import ClientChannel
+from mcp_mirror.core.result_processing import RejectedFrame
+from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.errors import BusyError, UpstreamError
+from mcp_mirror.payload.spool import Spool, SpooledFrame
+from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.listing_cache import ListingCache
+from mcp_mirror.upstreams.oauth import Authorizer
+from mcp_mirror.upstreams.transports.http import AcceptCookies, HttpTransport
+from mcp_mirror.upstreams.transports.server_output import ServerOutput
+from mcp_mirror.upstreams.transports.stdio import StdioTransport
+from mcp_mirror.workers.frames import OpenedList
+
+Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
+"""Examines the tools of a listing, given as JSON text."""
+
+OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | RejectedFrame]]
+"""Reads a page of a list from a spool file. Arguments: the page, the member with the list, its limit in bytes."""
+
+
+class UpstreamLimiter:
+    """The concurrency limit and the rate limit of one upstream, over all its connections, round-robin by principal."""
+
+    def __init__(self, name: str, bounds: UpstreamBounds) -> None:
+        """Take the name of the upstream and its limits."""
+        per_minute = bounds.upstream_calls_per_minute
+        rate = Limit("upstream_calls_per_minute", per_minute) if per_minute else None
+        queue = Queue(Limit("queued_calls", bounds.queued_calls), bounds.queue_timeout)
+        concurrency = Limit("calls_per_upstream", bounds.calls_per_upstream)
+        self._name = name
+        self._limiter = PerKeyLimiter(concurrency, rate, queue, anyio.current_time)
+
+    @asynccontextmanager
+    async def acquire(self, channel: ClientChannel | None) -> AsyncIterator[None]:
+        """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
+
+        Raises:
+            UpstreamError: The request exceeds a limit.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                if channel is not None:
+                    caller, upstream = channel.caller, f"Upstream {self._name!r}"
+                    has_others = caller.scopes is not None  # without tokens there is one principal
+                    await stack.enter_async_context(
+                        self._limiter.acquire(self._name, caller.namespace, upstream, is_shared=has_others)
+                    )
+            except BusyError as error:
+                raise UpstreamError(str(error)) from None
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """The settings and helpers of all connections to one upstream."""
+
+    policy: UpstreamPolicy
+    spool: Spool
+    child_watchdog: ChildWatchdog
+    client_info: types.Implementation
+    redactor: Redactor
+    examine: Examine
+    open_list: OpenList
+    limiter: UpstreamLimiter
+    authorizer: Authorizer | None = None
+    """Provides OAuth tokens; None if the upstream needs none."""
+    listing_cache: ListingCache | None = None
+    """Keeps listings between runs; None: listings are not kept."""
+
+    def transport(self, output: ServerOutput, accept_cookies: AcceptCookies) -> StdioTransport | HttpTransport:
+        """Return a new transport for one session."""
+        endpoint = self.policy.endpoint
+        if isinstance(endpoint, HttpEndpoint):
+            return HttpTransport(endpoint, self.policy.timeout, self.spool, accept_cookies, output, self.authorizer)
+        assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # local functions have no connection
+        return StdioTransport(self.policy.name, endpoint, self.spool, self.child_watchdog, output)
