@@ -1,9 +1,9 @@
-"""Whatever an upstream writes reaches the client as it is, before every combination of client and upstream."""
+"""All members that an upstream sends reach the client unchanged, in every combination of client and upstream."""
 
 from typing import Any
 
 import pytest
-from desk import Desk
+from relay_setup import RelaySetup
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -58,21 +58,21 @@ def without_envelope(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-async def test_a_result_passes_untouched(desk: Desk, name: str) -> None:
+async def test_a_result_passes_untouched(setup: RelaySetup, name: str) -> None:
     result = RESULTS[name]
-    heard = await desk.wire(lambda: desk.client.call_tool("raw_mirrored", {"value": result}))
+    heard = await setup.wire(lambda: setup.client.call_tool("raw_mirrored", {"value": result}))
     assert without_envelope(heard) == result
 
 
-async def test_adverts_keep_all_that_their_upstream_wrote(desk: Desk) -> None:
-    client = desk.client
+async def test_tool_definitions_keep_all_members_of_the_upstream(setup: RelaySetup) -> None:
+    client = setup.client
     for member, request, of_ours in (
         ("tools", client.list_tools, lambda item: not item["name"].endswith("_mirrored")),
         ("resources", client.list_resources, lambda item: item["uri"].startswith(("mcp-mirror:", "memory:"))),
         ("resourceTemplates", client.list_resource_templates, lambda item: item["uriTemplate"].startswith("memory:")),
         ("prompts", client.list_prompts, lambda _item: False),
     ):
-        listed = (await desk.wire(lambda request=request: request(cache_mode="bypass")))[member]  # type: ignore[misc]
+        listed = (await setup.wire(lambda request=request: request(cache_mode="bypass")))[member]  # type: ignore[misc]
         items = [item for item in listed if not of_ours(item)]
         assert items
         for item in items:
@@ -83,8 +83,8 @@ async def test_adverts_keep_all_that_their_upstream_wrote(desk: Desk) -> None:
             assert item["annotations"] == {"audience": ["user"], "readOnlyHint": True, **STRANGE}
 
 
-async def test_resources_and_prompts_keep_all_that_their_upstream_wrote(desk: Desk) -> None:
-    read = await desk.wire(lambda: desk.client.read_resource("notes://one", cache_mode="bypass"))
+async def test_resources_and_prompts_keep_all_members_of_the_upstream(setup: RelaySetup) -> None:
+    read = await setup.wire(lambda: setup.client.read_resource("notes://one", cache_mode="bypass"))
     assert read["contents"] == [
         {
             "uri": "notes://one",
@@ -94,7 +94,7 @@ async def test_resources_and_prompts_keep_all_that_their_upstream_wrote(desk: De
             "_meta": {"example.com/of": "us"},
         }
     ]
-    filled = await desk.wire(lambda: desk.client.get_prompt("greet", {"who": "Ada"}))
+    filled = await setup.wire(lambda: setup.client.get_prompt("greet", {"who": "Ada"}))
     assert filled["messages"] == [
         {
             "role": "user",

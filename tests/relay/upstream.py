@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import anyio
 import uvicorn
-from asking import Ctx, Visit, ask, is_modern
+from input_requests import Ctx, Interview, is_modern, request_input
 from mcp.server import CacheHint, Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions
@@ -52,7 +52,7 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pages import complete, get_prompt, list_prompts, list_resources, list_templates, read_resource
+from resources_and_prompts import complete, get_prompt, list_prompts, list_resources, list_templates, read_resource
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -134,9 +134,11 @@ async def log(call: Call) -> Outcome:
 
 async def interview(call: Call) -> Outcome:
     params = call.params
-    visit = Visit(call.ctx, call.given["rounds"], call.given.get("value"), params.input_responses, params.request_state)
+    interview = Interview(
+        call.ctx, call.given["rounds"], call.given.get("value"), params.input_responses, params.request_state
+    )
     try:
-        outcome = await ask(visit)
+        outcome = await request_input(interview)
     finally:
         if "over" in call.given:
             Path(call.given["over"]).touch()

@@ -40,7 +40,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("scope", "mode", "expected"), CASES)
-async def test_a_2025_upstream_has_a_connection_for_whom_its_scope_says(
+async def test_a_2025_upstream_has_dedicated_connections_by_its_scope(
     *, scope: str | None, mode: Any, expected: int, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -54,9 +54,7 @@ async def test_a_2025_upstream_has_a_connection_for_whom_its_scope_says(
         assert (await status(clients[0]))[0].get("connections", 1) == expected
 
 
-async def test_a_session_that_ends_takes_its_connections_with_it(
-    configured: Configured, serve: Serve, raw: Any
-) -> None:
+async def test_a_session_that_ends_closes_its_connections(configured: Configured, serve: Serve, raw: Any) -> None:
     async with serve(configured({"one": raw()})) as served, Client(served.url) as watching:
         async with Client(served.url, mode="legacy") as client:
             await client.call_tool("hear_mirrored", {})
@@ -66,7 +64,7 @@ async def test_a_session_that_ends_takes_its_connections_with_it(
                 await asyncio.sleep(0.01)
 
 
-async def test_tools_that_a_session_brought_about_are_its_own(configured: Configured, serve: Serve, raw: Any) -> None:
+async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Configured, serve: Serve, raw: Any) -> None:
     async def names(client: Client) -> set[str]:
         return {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
 
@@ -86,7 +84,7 @@ async def test_tools_that_a_session_brought_about_are_its_own(configured: Config
 
 
 @pytest.mark.parametrize("style", ["json", "lf"])
-async def test_a_server_is_told_when_its_session_is_over(
+async def test_a_server_gets_the_end_of_its_session(
     style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -99,7 +97,7 @@ async def test_a_server_is_told_when_its_session_is_over(
 
 
 @pytest.mark.parametrize("style", ["json", "lf"])
-async def test_a_refusal_that_speaks_of_a_session_is_no_session_that_is_gone(
+async def test_an_error_that_mentions_a_session_does_not_end_the_session(
     style: str, configured: Configured, speak: Speak, listening: Listening, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -112,7 +110,7 @@ async def test_a_refusal_that_speaks_of_a_session_is_no_session_that_is_gone(
         assert log.read_text().count("initialize\n") == 1
 
 
-async def test_a_server_that_starts_late_may_have_what_it_is_then_asked_for(
+async def test_a_server_that_starts_late_serves_later_requests(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -128,7 +126,7 @@ async def test_a_server_that_starts_late_may_have_what_it_is_then_asked_for(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_servers_roots_are_told_of_when_they_change(
+async def test_changed_roots_are_announced_to_the_server(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What an upstream says whose words models may not see: numbers of progress and questions to a person go on."""
+"""An upstream with hidden content: progress numbers and elicitation pass, text does not."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ CANARY = "c4nary"
 
 
 class Client:
-    """Keeps what it is told."""
+    """Records notifications and requests."""
 
     caller = Caller(LOCAL)
     log_level: str | None = "debug"
@@ -23,48 +23,53 @@ class Client:
 
     def __init__(self, session_channel: ClientChannel | None = None) -> None:
         self.session_channel = session_channel
-        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.received: list[tuple[str, Mapping[str, Any]]] = []
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        self.told.append((method, params))
+        self.received.append((method, params))
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         await self.notify(method, params)
         return {"action": "accept"}
 
 
-async def test_progress_goes_on_without_words_and_log_lines_do_not() -> None:
+async def test_progress_passes_without_text_and_log_lines_do_not_pass() -> None:
     client = Client(Client())
-    muted = ContentFilteredChannel(client)
-    await muted.notify("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
-    await muted.notify("notifications/message", {"level": "error", "data": CANARY})
-    await muted.notify("vendor/unknown", {"x": CANARY})
-    await muted.notify("notifications/progress", {"progress": CANARY})
-    await muted.notify("notifications/progress", {"progress": float("nan")})
-    await muted.notify("notifications/progress", {"progress": 1 << 60})
-    assert client.told == [
+    channel = ContentFilteredChannel(client)
+    await channel.notify("notifications/progress", {"progressToken": 1, "progress": 2, "total": 3, "message": CANARY})
+    await channel.notify("notifications/message", {"level": "error", "data": CANARY})
+    await channel.notify("vendor/unknown", {"x": CANARY})
+    await channel.notify("notifications/progress", {"progress": CANARY})
+    await channel.notify("notifications/progress", {"progress": float("nan")})
+    await channel.notify("notifications/progress", {"progress": 1 << 60})
+    assert client.received == [
         ("notifications/progress", {"progress": 2, "total": 3}),
     ]
-    assert (muted.caller, muted.log_level, muted.wants_progress, muted.is_waiting) == (client.caller, None, True, True)
-    assert isinstance(muted.session_channel, ContentFilteredChannel)
+    assert (channel.caller, channel.log_level, channel.wants_progress, channel.is_waiting) == (
+        client.caller,
+        None,
+        True,
+        True,
+    )
+    assert isinstance(channel.session_channel, ContentFilteredChannel)
     assert ContentFilteredChannel(Client()).session_channel is None
 
 
-async def test_a_person_is_asked_and_the_model_is_not() -> None:
+async def test_elicitation_reaches_the_person_and_sampling_is_refused() -> None:
     client = Client()
     form = {"message": "Which one?", "requestedSchema": {"type": "object"}}
     assert await ContentFilteredChannel(client).request("elicitation/create", {**form, "x": CANARY}) == {
         "action": "accept"
     }
-    assert client.told == [("elicitation/create", form)]
+    assert client.received == [("elicitation/create", form)]
     with pytest.raises(RefusedError, match="sampling is refused"):
         await ContentFilteredChannel(client).request("sampling/createMessage", {"messages": CANARY})
-    assert len(client.told) == 1
+    assert len(client.received) == 1
     with pytest.raises(RefusedError):
         refuse_sampling([{"method": "roots/list"}, {"method": "sampling/createMessage"}])
 
 
-def test_an_error_is_told_by_its_code_and_a_missing_capability_by_its_name() -> None:
+def test_a_hidden_error_has_its_code_and_a_missing_capability() -> None:
     missing = {"requiredCapabilities": {"sampling": {"x": CANARY}, CANARY: {}}}
     refused = hidden_refusal("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
     assert refused.data == {"requiredCapabilities": {"sampling": {}}}

@@ -1,8 +1,8 @@
-"""The resources, prompts and completions of the upstream; some of them ask the user first."""
+"""The resources, prompts and completions of the upstream; some of them request input first."""
 
 from typing import Final
 
-from asking import Ctx, Visit, ask, is_modern
+from input_requests import Ctx, Interview, is_modern, request_input
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -53,14 +53,14 @@ async def read_resource(ctx: Ctx, params: ReadResourceRequestParams) -> ReadReso
         return ReadResourceResult(contents=[BlobResourceContents(uri=uri, mime_type="image/png", blob=PIXEL)])
     if uri.startswith("interview://"):
         rounds = uri.removeprefix("interview://")
-        told = await ask(Visit(ctx, rounds, None, params.input_responses, params.request_state))
+        text = await request_input(Interview(ctx, rounds, None, params.input_responses, params.request_state))
     elif uri.startswith("notes://"):
-        told = f"What is at {uri}."
+        text = f"What is at {uri}."
     else:
         raise MCPError(INVALID_PARAMS if is_modern(ctx) else -32002, "Resource not found", {"uri": uri})
-    if isinstance(told, InputRequiredResult):
-        return told
-    return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type="text/plain", text=told)])
+    if isinstance(text, InputRequiredResult):
+        return text
+    return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type="text/plain", text=text)])
 
 
 async def list_prompts(more_of: int) -> ListPromptsResult:
@@ -73,18 +73,18 @@ async def list_prompts(more_of: int) -> ListPromptsResult:
 async def get_prompt(ctx: Ctx, params: GetPromptRequestParams) -> GetPromptResult | InputRequiredResult:
     given = params.arguments or {}
     if params.name == "interview":
-        told = await ask(Visit(ctx, given["rounds"], None, params.input_responses, params.request_state))
+        text = await request_input(Interview(ctx, given["rounds"], None, params.input_responses, params.request_state))
     elif params.name == "greet":
-        told = f"Greet {given['who']}, {given.get('tone', 'kindly')}."
+        text = f"Greet {given['who']}, {given.get('tone', 'kindly')}."
     else:
         raise MCPError(INVALID_PARAMS, f"Unknown prompt: {params.name}")
-    if isinstance(told, InputRequiredResult):
-        return told
-    return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=told))])
+    if isinstance(text, InputRequiredResult):
+        return text
+    return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=text))])
 
 
 async def complete(params: CompleteRequestParams) -> CompleteResult:
-    """What of, what is there already, and what was chosen before."""
+    """Return the reference, the argument and the context as completions."""
     context = params.context.arguments if params.context and params.context.arguments else {}
     of = getattr(params.ref, "name", None) or getattr(params.ref, "uri", "")
     values = [str(of), params.argument.name, f"{params.argument.value}...", *context.values()]

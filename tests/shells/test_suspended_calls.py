@@ -1,4 +1,4 @@
-"""Calls that outlive the requests which began them, while their clients are asked."""
+"""Suspended calls that are over before the client comes back."""
 
 import json
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ ANSWER = {"action": "accept"}
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_a_question_that_came_with_the_result_is_asked_before_the_result_is_given() -> None:
+async def test_an_input_request_is_returned_before_a_result_that_is_there_too() -> None:
     answers: list[Any] = []
 
     async with anyio.create_task_group() as tasks:
         calls = SuspendedCalls(tasks, 600)
 
-        async def ask(held: ClientChannel) -> None:
-            answers.append(await held.request("elicitation/create", {"message": "Who?"}))
+        async def request_input(suspended: ClientChannel) -> None:
+            answers.append(await suspended.request("elicitation/create", {"message": "Who?"}))
 
-        async def send(held: ClientChannel) -> RawResponse:
-            tasks.start_soon(ask, held)
+        async def send(suspended: ClientChannel) -> RawResponse:
+            tasks.start_soon(request_input, suspended)
             await anyio.lowlevel.checkpoint()
             return RESULT
 
-        asked = await calls.begin(CLIENT, send)
-        assert isinstance(asked, InputRequired)
-        (key,) = asked.requests
-        again = InputRound(json.dumps({key: ANSWER}).encode(), asked.state or {})
-        assert await calls.resume(again, CLIENT) == RESULT
+        required = await calls.begin(CLIENT, send)
+        assert isinstance(required, InputRequired)
+        (key,) = required.requests
+        answered = InputRound(json.dumps({key: ANSWER}).encode(), required.state or {})
+        assert await calls.resume(answered, CLIENT) == RESULT
         await anyio.wait_all_tasks_blocked()
         assert answers == [ANSWER]
         tasks.cancel_scope.cancel()

@@ -1,6 +1,6 @@
-"""One of the sixteen combinations, running: a client of the SDK's, a gateway and an upstream, all real.
+"""One of the sixteen combinations, running: an SDK client, a gateway and an upstream, all real processes.
 
-What the client hears is kept as it came over the wire, before the SDK reads it.
+The messages that the client receives are kept as they came over the wire, before the SDK reads them.
 """
 
 import asyncio
@@ -41,26 +41,26 @@ from under_test import gateway_command, serve_gateway
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
 BOUND: Final = 60.0
-"""Seconds that anything may take."""
+"""Seconds that a step may take."""
 _UPSTREAM: Final = str(Path(__file__).with_name("upstream.py"))
 Elicited = ElicitRequestFormParams | ElicitRequestURLParams
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Which client is before which upstream."""
+    """The protocol versions and transports of the client and the upstream."""
 
     client: str
-    face: str
+    client_wire: str
     upstream: str
     wire: str
 
     def __str__(self) -> str:
-        return f"client-{self.client[:4]}-{self.face}-upstream-{self.upstream[:4]}-{self.wire}"
+        return f"client-{self.client[:4]}-{self.client_wire}-upstream-{self.upstream[:4]}-{self.wire}"
 
     @property
-    def is_held(self) -> bool:
-        """Whether the gateway holds a call of the upstream's for the client to come back to."""
+    def is_suspended(self) -> bool:
+        """Whether the gateway suspends calls until the client brings answers."""
         return self.client == NEW and self.upstream == OLD
 
 
@@ -71,22 +71,22 @@ CHOSEN: Final = tuple(
     for each in ALL
     if "ALL_COMBINATIONS" in os.environ or astuple(each).count(NEW) % 2 == astuple(each).count("http") % 2
 )
-"""Half of them: whatever three of the four are, it is among them (an orthogonal array of strength 3). `make soak` takes
+"""Half of them, with all combinations of any three parameters (an orthogonal array of strength 3). `make soak` uses
 all."""
 
 
 @dataclass(slots=True)
-class Person:
-    """Who answers what upstreams ask."""
+class User:
+    """The user who answers input requests."""
 
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     refusal: str = ""
-    """`decline` or `cancel` a form, or `error` on anything."""
+    """`decline` or `cancel` a form, or answer with an `error`."""
     is_away: bool = False
-    """Never answers."""
+    """The user never answers."""
 
     async def elicit(self, _: object, params: Elicited) -> ElicitResult | ErrorData:
-        self.asked.append(params.mode)
+        self.requests.append(params.mode)
         if self.is_away:
             await anyio.sleep_forever()
         if self.refusal == "error":
@@ -96,26 +96,26 @@ class Person:
         return ElicitResult(action="accept", content={"name": "Ada"} if params.mode != "url" else None)
 
     async def sample(self, _: object, params: CreateMessageRequestParams) -> CreateMessageResult:
-        self.asked.append("sampling")
+        self.requests.append("sampling")
         (message,) = params.messages
         assert isinstance(message.content, TextContent)
-        said = TextContent(text=f"{message.content.text} Because.")
-        return CreateMessageResult(role="assistant", content=said, model="tiny", stop_reason="endTurn")
+        content = TextContent(text=f"{message.content.text} Because.")
+        return CreateMessageResult(role="assistant", content=content, model="tiny", stop_reason="endTurn")
 
     async def list_roots(self, _: object) -> ListRootsResult:
-        self.asked.append("roots")
+        self.requests.append("roots")
         return ListRootsResult(roots=[Root(uri="file:///home/ada", name="home")])  # type: ignore[arg-type]  # a URL
 
 
 @dataclass(slots=True)
-class Desk:
-    """A client with a gateway before an upstream."""
+class RelaySetup:
+    """A client, a gateway and an upstream."""
 
     combination: Combination
     client: Client
-    person: Person
-    heard: list[Any]
-    """All that came, as JSON."""
+    user: User
+    received: list[Any]
+    """All received messages, as JSON."""
 
     async def call(self, tool: str, **arguments: Any) -> CallToolResult:
         return await asyncio.wait_for(self.client.call_tool(f"{tool}_mirrored", arguments), BOUND)
@@ -128,19 +128,19 @@ class Desk:
         return block.text
 
     async def wire(self, request: Callable[[], Awaitable[Any]]) -> Any:
-        """The result of a request as it came; what the SDK says of it does not matter."""
-        before = len(self.heard)
+        """Return the result of a request as it came over the wire."""
+        before = len(self.received)
         with contextlib.suppress(ValidationError):
             await asyncio.wait_for(request(), BOUND)
-        answers = [message for message in self.heard[before:] if "id" in message and "method" not in message]
+        answers = [message for message in self.received[before:] if "id" in message and "method" not in message]
         return answers[-1]["result"]
 
-    def told(self, method: str, since: int = 0) -> list[Any]:
-        """Parameters of the notifications that came since."""
-        return [message.get("params") for message in self.heard[since:] if message.get("method") == method]
+    def notifications(self, method: str, since: int = 0) -> list[Any]:
+        """Return the parameters of the notifications since a message."""
+        return [message.get("params") for message in self.received[since:] if message.get("method") == method]
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for something that another process brings about."""
+        """Wait for a condition that another process causes."""
         async with asyncio.timeout(BOUND):
             while True:
                 met = condition()
@@ -150,8 +150,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def _listening(transport: AbstractAsyncContextManager[Any], heard: list[Any]) -> AsyncIterator[Any]:
-    """A transport that keeps what comes."""
+async def _recording(transport: AbstractAsyncContextManager[Any], received: list[Any]) -> AsyncIterator[Any]:
+    """Yield a transport that records received messages."""
     async with transport as (read, write), anyio.create_task_group() as tasks:
         send, receive = anyio.create_memory_object_stream[Any](0)
 
@@ -159,7 +159,7 @@ async def _listening(transport: AbstractAsyncContextManager[Any], heard: list[An
             async with send:
                 async for message in read:
                     if isinstance(message, SessionMessage):
-                        heard.append(message.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
+                        received.append(message.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
                     await send.send(message)
 
         tasks.start_soon(forward)
@@ -170,7 +170,7 @@ async def _listening(transport: AbstractAsyncContextManager[Any], heard: list[An
 
 @asynccontextmanager
 async def _upstream(combination: Combination) -> AsyncIterator[dict[str, Any]]:
-    """How a gateway reaches an upstream of the combination's."""
+    """Start an upstream; yield its entry in the configuration."""
     if combination.wire == "stdio":
         yield {"command": sys.executable, "args": [_UPSTREAM, "stdio", combination.upstream]}
         return
@@ -186,9 +186,9 @@ async def _upstream(combination: Combination) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def _transport(face: str, config: Path) -> AsyncIterator[AbstractAsyncContextManager[Any]]:
-    """The way to a new gateway."""
-    if face == "stdio":
+async def _transport(client_wire: str, config: Path) -> AsyncIterator[AbstractAsyncContextManager[Any]]:
+    """Start a gateway; yield the transport to it."""
+    if client_wire == "stdio":
         command, *args = gateway_command(config)
         with Path(os.devnull).open("w") as nowhere:  # noqa: ASYNC230  # nothing is written there
             yield stdio_client(StdioServerParameters(command=command, args=args), errlog=nowhere)
@@ -198,27 +198,27 @@ async def _transport(face: str, config: Path) -> AsyncIterator[AbstractAsyncCont
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_setup(
     combination: Combination,
     folder: Path,
     capabilities: tuple[str, ...],
     limits: Mapping[str, Any] = MappingProxyType({}),
     **server: Any,
-) -> AsyncIterator[Desk]:
-    """Start a gateway before an upstream, and connect a client that has some capabilities.
+) -> AsyncIterator[RelaySetup]:
+    """Start a gateway with an upstream, and connect a client with some capabilities.
 
     Args:
-        combination: Which.
-        folder: Where its configuration goes.
-        capabilities: What the client takes: `elicitation`, `sampling`, `roots`.
+        combination: The protocol versions and transports.
+        folder: The folder for its configuration.
+        capabilities: The capabilities of the client: `elicitation`, `sampling`, `roots`.
         limits: Settings of the gateway's `limits`.
         server: Settings of the gateway's `server`.
     """
-    person, heard = Person(), list[Any]()
+    user, received = User(), list[Any]()
     callbacks: dict[str, Any] = {
-        "elicitation": {"elicitation_callback": person.elicit},
-        "sampling": {"sampling_callback": person.sample},
-        "roots": {"list_roots_callback": person.list_roots},
+        "elicitation": {"elicitation_callback": user.elicit},
+        "sampling": {"sampling_callback": user.sample},
+        "roots": {"list_roots_callback": user.list_roots},
     }
     keys = {key: call for name in capabilities for key, call in callbacks[name].items()}
     mode = "legacy" if combination.client == OLD else NEW
@@ -228,16 +228,16 @@ async def open_desk(
         sections = {"server": server, "limits": dict(limits), "store": {"path": str(folder / "store")}}
         config.write_text(json.dumps({"upstreams": {"up": {**upstream, "overrides": overrides}}, **sections}))
         async with (
-            _transport(combination.face, config) as transport,
-            Client(_listening(transport, heard), mode=mode, **keys) as client,
+            _transport(combination.client_wire, config) as transport,
+            Client(_recording(transport, received), mode=mode, **keys) as client,
         ):
             await asyncio.wait_for(client.list_tools(), BOUND)
-            yield Desk(combination, client, person, heard)
+            yield RelaySetup(combination, client, user, received)
 
 
 @asynccontextmanager
 async def kept(context: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    """Enter and leave in one task, as the SDK's contexts want it, whichever tasks a fixture begins and ends in."""
+    """Enter and leave a context in one task, as the SDK requires it; fixtures may begin and end in different tasks."""
     entered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     leaving = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Which connection makes room for another."""
+"""Which connection closes if a limit on dedicated connections is reached."""
 
 from dataclasses import dataclass, field
 
@@ -9,13 +9,13 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.upstreams.dedicated import ConnectionSlot, ConnectionSlots
 
 LONG_AGO = -1000.0
-MOST = 4
+PER_UPSTREAM = 4
 """Connections to one upstream."""
 
 
 @dataclass(eq=False)
 class Connection:
-    """A connection that closes at once, or when it is told to."""
+    """A connection that closes at once, or when the test frees its slot."""
 
     slots: ConnectionSlots
     slot: ConnectionSlot
@@ -31,8 +31,8 @@ class Connection:
             self.slots.free(self.slot)
 
 
-async def connect(slots: ConnectionSlots, who: str, *, to: str = "up", **how: bool | float) -> Connection:
-    slot = await slots.reserve(to, who, MOST)
+async def connect(slots: ConnectionSlots, principal: str, *, to: str = "up", **how: bool | float) -> Connection:
+    slot = await slots.reserve(to, principal, PER_UPSTREAM)
     connection = Connection(slots, slot, **how)  # type: ignore[arg-type]
     slot.assign(connection)
     return connection
@@ -59,19 +59,19 @@ async def test_at_a_full_upstream_the_principal_with_the_most_makes_room(slots: 
     assert not modest.is_reclaimed
 
 
-async def test_a_principal_takes_no_connection_from_one_with_as_many(slots: ConnectionSlots) -> None:
-    for who in ("a", "a", "b", "b"):
-        await connect(slots, who, is_idle=who == "a")
+async def test_a_principal_does_not_replace_connections_of_one_with_as_many(slots: ConnectionSlots) -> None:
+    for principal in ("a", "a", "b", "b"):
+        await connect(slots, principal, is_idle=principal == "a")
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_upstream` \(4\) connections to this upstream"):
-        await slots.reserve("up", "b", MOST)
-    await slots.reserve("other", "b", MOST)
+        await slots.reserve("up", "b", PER_UPSTREAM)
+    await slots.reserve("other", "b", PER_UPSTREAM)
 
 
 async def test_all_connections_in_use_is_an_error_that_says_what_to_do(slots: ConnectionSlots) -> None:
     for _ in range(3):
         await connect(slots, "a", is_idle=False)
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"):
-        await slots.reserve("up", "a", MOST)
+        await slots.reserve("up", "a", PER_UPSTREAM)
     await connect(slots, "b")
 
 

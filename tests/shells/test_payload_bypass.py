@@ -1,4 +1,4 @@
-"""Payloads on their way past the SDK, upstream and on our own faces: found again, and never left lying."""
+"""Payloads pass the SDK by, to upstreams and from clients, and none is left behind."""
 
 import json
 import logging
@@ -27,19 +27,19 @@ def request(token: str, identity: object, method: str = "tools/call", **meta: An
 
 
 def sent(outbound: OutboundMessage) -> dict[str, Any]:
-    """What went out, parsed."""
+    """Return a sent message, parsed."""
     message: dict[str, Any] = json.loads(join(outbound.segments))
     return message
 
 
-def arrived(bypass: PayloadBypass, token: str) -> dict[str, bytes]:
-    arrival = bypass.take(token)
-    assert isinstance(arrival, dict)
-    return {key: bytes(raw) for key, raw in arrival.items()}
+def result_of(bypass: PayloadBypass, token: str) -> dict[str, bytes]:
+    response = bypass.take(token)
+    assert isinstance(response, dict)
+    return {key: bytes(raw) for key, raw in response.items()}
 
 
 @pytest.mark.parametrize("echoed", [b"7", b'"7"'])
-def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: bytes) -> None:
+def test_a_result_is_lifted_if_the_upstream_echoes_the_id_as_text(echoed: bytes) -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call", {"arguments": (b'{"a":', b"1e400}")})
     outbound = bypass.outbound(request(token, 7))
@@ -47,7 +47,7 @@ def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: by
     assert outbound.pending is bypass.pending(token)
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":1}}' % echoed)
     assert b"1e400" not in bytes(stub or b"")
-    assert arrived(bypass, token) == {"content": b"[1e400]", "vendor": b"1"}
+    assert result_of(bypass, token) == {"content": b"[1e400]", "vendor": b"1"}
     assert bypass.take(token) is None
     bypass.close(token)
     assert len(bypass) == 0
@@ -55,16 +55,16 @@ def test_a_result_is_lifted_though_the_upstream_echoes_the_id_as_text(echoed: by
 
 
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get", "completion/complete", "prompts/list"])
-def test_the_result_of_every_relayed_method_passes_the_sdk_by(method: str) -> None:
+def test_results_of_all_relayed_methods_pass_the_sdk_by(method: str) -> None:
     bypass = PayloadBypass()
     token = bypass.open(method, {"uri": (b'"a:b"',)})
     assert sent(bypass.outbound(request(token, 1, method)))["params"]["uri"] == "a:b"
     stub = bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"vendor":{"x": 1.0}}}')
     assert b"vendor" not in bytes(stub or b"")
-    assert arrived(bypass, token) == {"vendor": b'{"x": 1.0}'}
+    assert result_of(bypass, token) == {"vendor": b'{"x": 1.0}'}
 
 
-def test_an_error_is_the_sdks_to_read() -> None:
+def test_the_sdk_reads_errors() -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
@@ -73,7 +73,7 @@ def test_an_error_is_the_sdks_to_read() -> None:
     assert bypass.take(token) is None
 
 
-def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
+def test_a_second_response_to_a_request_is_dropped(tmp_path: Path) -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
@@ -84,10 +84,10 @@ def test_a_second_answer_to_one_request_is_not_read(tmp_path: Path) -> None:
     assert bypass.inbound(again) is None
     assert bypass.inbound(SpooledFrame(path, len(again), again, again)) is None
     assert not path.exists()
-    assert arrived(bypass, token) == {"content": b'["first"]'}
+    assert result_of(bypass, token) == {"content": b'["first"]'}
 
 
-def test_the_transport_is_told_of_each_request_that_is_over() -> None:
+def test_the_transport_drops_each_request_that_has_ended() -> None:
     bypass = PayloadBypass()
     over: list[int | str] = []
     bypass.attach(drop_request=over.append)
@@ -111,13 +111,13 @@ def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
     assert not bypass.awaits(2)
 
 
-def test_a_message_of_the_sdks_own_goes_out_as_it_is() -> None:
+def test_messages_of_the_sdk_are_sent_unchanged() -> None:
     bypass = PayloadBypass()
     for frame in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', request("unknown", 2), b'{"id":3,"result":{}}'):
         assert bypass.outbound(frame) == OutboundMessage((frame,), None)
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) -> None:
+def test_a_late_response_is_dropped(tmp_path: Path) -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 3))
@@ -133,7 +133,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_read(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("method", "member"), [("tools/call", "content"), ("resources/read", "contents"), ("prompts/get", "messages")]
 )
-def test_a_large_result_goes_on_unread_and_its_file_lives_until_the_request_is_closed(
+def test_a_large_result_passes_unread_and_its_file_stays_until_the_end(
     tmp_path: Path, method: str, member: str
 ) -> None:
     bypass = PayloadBypass()
@@ -154,18 +154,18 @@ def spooled(folder: Path, frame: bytes) -> SpooledFrame:
     return SpooledFrame(path, len(frame), frame[:100], frame[-100:])
 
 
-def test_a_large_result_of_another_request_is_opened_from_its_file(tmp_path: Path) -> None:
+def test_a_large_result_of_other_methods_is_read_from_its_file(tmp_path: Path) -> None:
     bypass = PayloadBypass()
     token = bypass.open("completion/complete")
     bypass.outbound(request(token, 3, "completion/complete"))
     frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"completion":["%b"]}}' % (b"x" * 100_000))
     assert len(bypass.inbound(frame) or b"") < 500
-    assert len(arrived(bypass, token)["completion"]) == 100_004
+    assert len(result_of(bypass, token)["completion"]) == 100_004
     assert not frame.path.exists()
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"])
-def test_a_large_list_goes_on_unread(method: str, tmp_path: Path) -> None:
+def test_a_large_list_passes_unread(method: str, tmp_path: Path) -> None:
     bypass = PayloadBypass()
     token = bypass.open(method)
     bypass.outbound(request(token, 3, method))
@@ -185,10 +185,10 @@ def test_the_sdk_reads_a_list_of_tools_with_arguments_in_headers(tmp_path: Path)
     whole = {"jsonrpc": "2.0", "id": 3, "result": {"tools": [tool, {"name": "x" * 100_000}]}}
     stub = json.loads(bytes(bypass.inbound(spooled(tmp_path, json.dumps(whole).encode())) or b""))
     assert stub["result"]["tools"] == [tool]
-    assert b"x" * 100 in arrived(bypass, token)["tools"]
+    assert b"x" * 100 in result_of(bypass, token)["tools"]
 
 
-def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path) -> None:
+def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> None:
     frame = b'{"jsonrpc":"2.0","id":3,"result":{"instructions":"%b"}}' % (b"x" * 100_000)
     assert PayloadBypass().inbound(frame) == frame
     path = tmp_path / "frame"
@@ -197,12 +197,12 @@ def test_a_large_message_that_answers_no_call_is_the_sdks_to_read(tmp_path: Path
     assert not path.exists()
 
 
-def test_an_overlong_message_is_told_by_the_setting_that_bounds_it() -> None:
+def test_the_error_of_an_overlong_message_names_its_limit() -> None:
     with pytest.raises(WireError, match=r"3,000 bytes is over `limits\.max_message_bytes`"):
         PayloadBypass().inbound(Overlong(b"{", 3000))
 
 
-SAID: list[tuple[bytes, ServerMessage]] = [
+SERVER_MESSAGES: list[tuple[bytes, ServerMessage]] = [
     (b'"method":"notifications/x"', ServerMessage("notifications/x", {}, None, None)),
     (b'"method":"notifications/x","params":null', ServerMessage("notifications/x", {}, None, None)),
     (
@@ -220,64 +220,62 @@ SAID: list[tuple[bytes, ServerMessage]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "said"), SAID)
-def test_what_a_server_says_of_its_own_accord_is_heard_and_the_sdk_does_not_see_it(
-    members: bytes, said: ServerMessage
-) -> None:
-    heard: list[ServerMessage] = []
-    bypass = PayloadBypass(dispatch=heard.append)
+@pytest.mark.parametrize(("members", "message"), SERVER_MESSAGES)
+def test_server_messages_are_dispatched_and_the_sdk_does_not_see_them(members: bytes, message: ServerMessage) -> None:
+    dispatched: list[ServerMessage] = []
+    bypass = PayloadBypass(dispatch=dispatched.append)
     bypass.outbound(request(bypass.open("tools/call"), 1))  # its ids are the server's own, whatever ours are
     assert bypass.inbound(b'{"jsonrpc":"2.0",' + members + b"}") is None
-    assert heard == [said]
+    assert dispatched == [message]
 
 
 @pytest.mark.parametrize("identity", [None, 1])
 @pytest.mark.parametrize("broken", ["NaN", '"\\ud83d"', "1e400", '"\udcff"', "[" * 100_000])
-def test_what_cannot_be_read_of_it_is_the_servers_fault_and_costs_no_request(identity: int | None, broken: str) -> None:
-    heard: list[ServerMessage] = []
-    bypass = PayloadBypass(dispatch=heard.append)
+def test_unreadable_server_messages_are_dispatched_with_a_fault(identity: int | None, broken: str) -> None:
+    dispatched: list[ServerMessage] = []
+    bypass = PayloadBypass(dispatch=dispatched.append)
     bypass.outbound(request(bypass.open("tools/call"), 1))
     named = "" if identity is None else f'"id":{identity},'
     text = f'{{"jsonrpc":"2.0",{named}"method":"sampling/createMessage","params":{{"x":{broken}}}}}'
     assert bypass.inbound(text.encode(errors="surrogateescape")) is None
-    (said,) = heard
-    assert (said.method, said.params, said.id) == ("sampling/createMessage", {}, identity)
-    assert said.fault
+    (message,) = dispatched
+    assert (message.method, message.params, message.id) == ("sampling/createMessage", {}, identity)
+    assert message.fault
 
 
-def test_what_cannot_be_read_and_is_none_of_it_is_no_message() -> None:
+def test_other_unreadable_frames_are_errors() -> None:
     bypass = PayloadBypass()
     for broken in (b'{"jsonrpc":"2.0","id":1,"result":{"x":NaN}}', b'{"x":NaN,"method":"a"}', b"nonsense", b""):
         with pytest.raises(WireError):
             bypass.inbound(broken)
 
 
-def test_what_comes_on_a_requests_own_stream_is_about_that_request() -> None:
-    heard: list[ServerMessage] = []
-    bypass = PayloadBypass(dispatch=heard.append)
+def test_messages_on_a_requests_stream_are_about_that_request() -> None:
+    dispatched: list[ServerMessage] = []
+    bypass = PayloadBypass(dispatch=dispatched.append)
     first, second = bypass.open("tools/call"), bypass.open("tools/call")
     bypass.outbound(request(first, 1))
     bypass.outbound(request(second, 2))
-    said = b'{"jsonrpc":"2.0","method":"notifications/x"}'
+    message = b'{"jsonrpc":"2.0","method":"notifications/x"}'
     for about in (2, "1", None, 99):
-        assert bypass.inbound(said, about) is None
+        assert bypass.inbound(message, about) is None
     bypass.close(first)
-    bypass.inbound(said, 1)
-    assert [one.about for one in heard] == [second, first, None, None, None]
+    bypass.inbound(message, 1)
+    assert [one.about for one in dispatched] == [second, first, None, None, None]
 
 
-def test_what_a_server_says_in_a_large_message_is_heard_too(tmp_path: Path) -> None:
-    heard: list[ServerMessage] = []
-    bypass = PayloadBypass(dispatch=heard.append)
+def test_large_server_messages_are_dispatched(tmp_path: Path) -> None:
+    dispatched: list[ServerMessage] = []
+    bypass = PayloadBypass(dispatch=dispatched.append)
     frame = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}' % (b"x" * 100_000)
     path = tmp_path / "frame"
     path.write_bytes(frame)
     assert bypass.inbound(SpooledFrame(path, len(frame), frame[:100], frame[-100:])) is None
-    assert len(heard[0].params["data"]) == 100_000
+    assert len(dispatched[0].params["data"]) == 100_000
     assert not path.exists()
 
 
-def test_a_handshake_says_what_the_caller_can_do() -> None:
+def test_a_handshake_declares_the_callers_capabilities() -> None:
     handshake = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "us"}}
     frame = json.dumps(handshake | {"params": params}).encode()
@@ -290,7 +288,7 @@ def test_a_handshake_says_what_the_caller_can_do() -> None:
     assert PayloadBypass(CAPABILITIES).outbound(named) == OutboundMessage((named,), None)
 
 
-def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
+def test_a_2026_request_declares_the_callers_capabilities() -> None:
     bypass = PayloadBypass({"not": "these"})
     ours: dict[str, Any] = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
     token = bypass.open("tools/call", {"arguments": (b'{"a":1}',)}, CAPABILITIES)
@@ -299,11 +297,11 @@ def test_a_request_of_the_2026_era_says_what_the_caller_can_do() -> None:
     assert (params["name"], params["arguments"]) == ("x", {"a": 1})
     bare = bypass.open("tools/call", None, {})
     assert sent(bypass.outbound(request(bare, 2)))["params"]["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: {}}
-    unsaid = bypass.open("tools/call")
-    assert sent(bypass.outbound(request(unsaid, 3, **ours)))["params"]["_meta"] == ours
+    undeclared = bypass.open("tools/call")
+    assert sent(bypass.outbound(request(undeclared, 3, **ours)))["params"]["_meta"] == ours
 
 
-def test_a_request_in_a_session_that_the_server_has_forgotten_is_known_as_such() -> None:
+def test_a_request_in_an_unknown_session_is_marked() -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
@@ -319,7 +317,7 @@ def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[d
     return json.loads(bytes(frame))["params"]["_meta"], token
 
 
-def test_params_and_result_go_by_one_letter() -> None:
+def test_params_and_result_use_one_pending_payload() -> None:
     pending_payloads = PendingPayloads()
     meta, token = letter(pending_payloads)
     params = pending_payloads.params(meta, {})
@@ -332,7 +330,7 @@ def test_params_and_result_go_by_one_letter() -> None:
     pending_payloads.discard(token)
 
 
-def test_a_result_that_answers_no_letter_gets_one_of_its_own_and_the_sdk_keeps_what_is_its() -> None:
+def test_a_result_without_pending_params_gets_its_own_payload() -> None:
     pending_payloads = PendingPayloads()
     owned = {"ttlMs": b"1", "cacheScope": b'"x"', "resultType": b'"x"', "requestState": b'"x"', "_meta": b'{"z":1}'}
     stub = pending_payloads.stub(
@@ -344,7 +342,7 @@ def test_a_result_that_answers_no_letter_gets_one_of_its_own_and_the_sdk_keeps_w
     assert pending_payloads.outbound(answer) == (answer,)
 
 
-def test_a_discarded_letter_is_gone_and_its_params_are_not_taken_for_empty_ones() -> None:
+def test_discarded_params_are_missing_and_not_empty() -> None:
     pending_payloads = PendingPayloads()
     meta, token = letter(pending_payloads)
     pending_payloads.discard(token)
@@ -355,14 +353,14 @@ def test_a_discarded_letter_is_gone_and_its_params_are_not_taken_for_empty_ones(
     assert len(pending_payloads) == 0
 
 
-def test_what_did_not_come_as_a_letter_is_taken_as_it_was_parsed() -> None:
+def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
     assert PendingPayloads().params({}, {"a": 1, "arguments": {"b": []}}) == {"a": b"1", "arguments": b'{"b":[]}'}
     assert PendingPayloads().params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
     assert PendingPayloads().inbound(frame) == (frame, None)
 
 
-def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("mcp_mirror.server.pending_payloads.time.monotonic", lambda: now)
     pending_payloads = PendingPayloads()
@@ -378,7 +376,7 @@ def test_letters_that_nobody_fetched_are_dropped_in_time(monkeypatch: pytest.Mon
     assert b"[5]" in join(pending_payloads.outbound(json.dumps({"id": 1, "result": stub}).encode()))
 
 
-def test_a_librarys_message_is_logged_without_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_librarys_message_is_logged_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     root, level = logging.getLogger(), logging.getLogger("mcp_mirror").level
     handlers, root_level = root.handlers[:], root.level
     try:
@@ -391,12 +389,12 @@ def test_a_librarys_message_is_logged_without_its_words(capsys: pytest.CaptureFi
             logging.getLogger("some.library").exception("secret %s", "secret")
         logging.getLogger("some.library").warning("secret")
         logging.getLogger("mcp_mirror.x").debug("ours")
-        said = capsys.readouterr().err
-        assert "secret" not in said
-        assert "Traceback" not in said
-        assert len(said.splitlines()) == 6
-        assert "on ValueError" in said
-        assert said.splitlines()[-1].endswith("debug mcp_mirror.x: ours")
+        message = capsys.readouterr().err
+        assert "secret" not in message
+        assert "Traceback" not in message
+        assert len(message.splitlines()) == 6
+        assert "on ValueError" in message
+        assert message.splitlines()[-1].endswith("debug mcp_mirror.x: ours")
     finally:
         root.handlers[:] = handlers
         root.setLevel(root_level)

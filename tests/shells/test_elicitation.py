@@ -1,4 +1,4 @@
-"""Questions to the user, between the eras: asked live, or held until the client comes back."""
+"""Input requests between protocol versions: sent live, or suspended until the client brings the answers."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,18 +25,18 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
-MOST = 10
-"""Times that a server may ask."""
+LIMIT = 10
+"""Input rounds that a call may have."""
 BOUND = 60
 DONE: Mapping[str, Buffer] = {"content": b"[1e400]"}
-ORDER = UpstreamRequest("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
+REQUEST = UpstreamRequest("tools/call", {"arguments": (b'{"a":', b"1.0}")}, {"name": "x"})
 ALL = {capability: dict[str, Any]() for capability in CAPABILITY_OF.values()}
 Answer = Mapping[str, Any] | RefusedError
 
 
 @dataclass(eq=False)
 class Client:
-    """A client that writes down what it hears, and answers each question by its message."""
+    """A client that records messages, and answers each request by its message."""
 
     caller: Caller = field(default_factory=lambda: Caller("me", is_stateless=False, session="s", capabilities=ALL))
     log_level: str | None = "notice"
@@ -44,20 +44,20 @@ class Client:
     is_waiting: bool = True
     session_channel: ClientChannel | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
-    told: list[Any] = field(default_factory=list)
-    asked: list[Any] = field(default_factory=list)
+    notifications: list[Any] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
     together: int = 1
-    """As many questions must be there before the first is answered."""
-    are_there: anyio.Event = field(default_factory=anyio.Event)
+    """The number of requests that must arrive before it answers."""
+    have_arrived: anyio.Event = field(default_factory=anyio.Event)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        self.told.append((method, params))
+        self.notifications.append((method, params))
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.asked.append((method, params))
-        if len(self.asked) == self.together:
-            self.are_there.set()
-        await self.are_there.wait()
+        self.requests.append((method, params))
+        if len(self.requests) == self.together:
+            self.have_arrived.set()
+        await self.have_arrived.wait()
         answer = self.answers.get(params.get("message", ""), {"action": "decline"})
         if isinstance(answer, RefusedError):
             raise answer
@@ -66,32 +66,32 @@ class Client:
 
 @dataclass
 class Server:
-    """A server that answers with each of these in turn, and writes down what it is sent."""
+    """A server that answers with each of these in turn, and records what it receives."""
 
     replies: list[RawResponse]
     sent: list[dict[str, Any]] = field(default_factory=list)
 
-    async def answer(self, order: UpstreamRequest) -> RawResponse:
-        assert order.params["arguments"] == ORDER.params["arguments"]
-        self.sent.append({key: json.loads(b"".join(raw)) for key, raw in order.params.items() if key != "arguments"})
+    async def answer(self, request: UpstreamRequest) -> RawResponse:
+        assert request.params["arguments"] == REQUEST.params["arguments"]
+        self.sent.append({key: json.loads(b"".join(raw)) for key, raw in request.params.items() if key != "arguments"})
         return self.replies.pop(0)
 
 
-def question(message: str, method: str = "elicitation/create") -> dict[str, Any]:
+def elicitation(message: str, method: str = "elicitation/create") -> dict[str, Any]:
     return {"method": method, "params": {"message": message}}
 
 
-def asking(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
-    """A result that asks."""
-    said = {"inputRequests": requests, "requestState": state}
-    members = {key: json.dumps(value).encode() for key, value in said.items() if value is not None}
+def input_required(requests: Any = None, state: Any = None) -> Mapping[str, Buffer]:
+    """Return a result that requires input."""
+    given = {"inputRequests": requests, "requestState": state}
+    members = {key: json.dumps(value).encode() for key, value in given.items() if value is not None}
     return {"resultType": b'"input_required"', **members}
 
 
-def asked_of(arrival: RawResponse) -> InputRequired:
-    asked = read_input_required(arrival)
-    assert asked is not None
-    return asked
+def required_by(arrival: RawResponse) -> InputRequired:
+    required = read_input_required(arrival)
+    assert required is not None
+    return required
 
 
 @pytest.mark.parametrize(
@@ -103,18 +103,21 @@ def asked_of(arrival: RawResponse) -> InputRequired:
         SpooledFrame(Path("never read"), 1, b"", b""),
     ],
 )
-def test_a_result_asks_nothing(arrival: RawResponse) -> None:
+def test_a_complete_result_requires_no_input(arrival: RawResponse) -> None:
     assert read_input_required(arrival) is None
 
 
-def test_what_a_server_asks_is_read_and_kept_as_it_wrote_it() -> None:
+def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
     raw = b'{"k": {"method":"roots/list"}, "l":{"params":{"a":1},"method":"vendor/odd","extra":1.0}}'
-    asked = asked_of({"resultType": b'"input_required"', "inputRequests": raw, "requestState": b'"\\u0061"'})
-    assert {key: request["method"] for key, request in asked.requests.items()} == {"k": "roots/list", "l": "vendor/odd"}
-    assert asked.requests["l"]["params"] == {"a": 1}
-    assert asked.state == {"state": "a"}
-    assert asked.raw == raw
-    assert asked_of(asking()) == InputRequired({}, None, None)
+    required = required_by({"resultType": b'"input_required"', "inputRequests": raw, "requestState": b'"\\u0061"'})
+    assert {key: request["method"] for key, request in required.requests.items()} == {
+        "k": "roots/list",
+        "l": "vendor/odd",
+    }
+    assert required.requests["l"]["params"] == {"a": 1}
+    assert required.state == {"state": "a"}
+    assert required.raw == raw
+    assert required_by(input_required()) == InputRequired({}, None, None)
 
 
 @pytest.mark.parametrize(
@@ -128,18 +131,18 @@ def test_what_a_server_asks_is_read_and_kept_as_it_wrote_it() -> None:
         *(("requestState", raw) for raw in (b"5", b"{}", b'"\xff"')),
     ],
 )
-def test_what_is_asked_in_no_form_of_the_protocols_is_the_servers_fault(member: str, raw: bytes) -> None:
+def test_malformed_input_requests_are_an_upstream_error(member: str, raw: bytes) -> None:
     with pytest.raises(UpstreamError, match="does not conform to MCP"):
         read_input_required({"resultType": b'"input_required"', member: raw})
 
 
-async def test_a_client_is_asked_live_until_the_server_has_all_it_needs() -> None:
-    first = asking({"a": question("name?"), "b": question("age?")}, "one")
-    server = Server([asking({"c": question("sure?")}), DONE])
+async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> None:
+    first = input_required({"a": elicitation("name?"), "b": elicitation("age?")}, "one")
+    server = Server([input_required({"c": elicitation("sure?")}), DONE])
     client = Client(answers={"name?": {"action": "accept", "content": {"n": 1.5}}, "age?": {"x": None}}, together=2)
     with anyio.fail_after(BOUND):
-        assert await complete_live(asked_of(first), ORDER, client, server.answer, MOST) == DONE
-    assert sorted(params["message"] for _, params in client.asked) == ["age?", "name?", "sure?"]
+        assert await complete_live(required_by(first), REQUEST, client, server.answer, LIMIT) == DONE
+    assert sorted(params["message"] for _, params in client.requests) == ["age?", "name?", "sure?"]
     assert server.sent == [
         {
             "inputResponses": {"a": {"action": "accept", "content": {"n": 1.5}}, "b": {"x": None}},
@@ -149,59 +152,65 @@ async def test_a_client_is_asked_live_until_the_server_has_all_it_needs() -> Non
     ]
 
 
-async def test_a_server_that_asks_nothing_is_only_called_again() -> None:
-    server = Server([asking(state="two"), DONE])
+async def test_a_result_without_input_requests_only_repeats_the_call() -> None:
+    server = Server([input_required(state="two"), DONE])
     client = Client()
     with anyio.fail_after(BOUND):
-        assert await complete_live(asked_of(asking({}, "one")), ORDER, client, server.answer, MOST) == DONE
+        assert (
+            await complete_live(required_by(input_required({}, "one")), REQUEST, client, server.answer, LIMIT) == DONE
+        )
     assert server.sent == [{"requestState": "one"}, {"requestState": "two"}]
-    assert client.asked == []
+    assert client.requests == []
 
 
-async def test_a_server_that_never_stops_asking_is_left() -> None:
-    server = Server([asking({"a": question("again?")})] * (MOST + 1))
+async def test_too_many_input_rounds_end_the_call() -> None:
+    server = Server([input_required({"a": elicitation("again?")})] * (LIMIT + 1))
     with (
         anyio.fail_after(BOUND),
-        pytest.raises(UpstreamError, match=rf"more than `limits.max_questions_per_call` \({MOST}\) times"),
+        pytest.raises(UpstreamError, match=rf"more than `limits.max_questions_per_call` \({LIMIT}\) times"),
     ):
-        await complete_live(asked_of(asking({"a": question("?")})), ORDER, Client(), server.answer, MOST)
-    assert len(server.sent) == MOST
+        await complete_live(
+            required_by(input_required({"a": elicitation("?")})), REQUEST, Client(), server.answer, LIMIT
+        )
+    assert len(server.sent) == LIMIT
 
 
-async def test_what_the_client_refuses_ends_the_call_and_its_other_questions() -> None:
-    refused = RefusedError("told", -1, "No", {"why": 1})
-    asked = asked_of(asking({"a": question("no?"), "b": question("other?")}))
+async def test_a_clients_error_ends_the_call_and_its_other_requests() -> None:
+    refused = RefusedError("logged", -1, "No", {"why": 1})
+    required = required_by(input_required({"a": elicitation("no?"), "b": elicitation("other?")}))
     client = Client(answers={"no?": refused}, together=2)
     server = Server([])
     with anyio.fail_after(BOUND), pytest.raises(RefusedError) as raised:
-        await complete_live(asked, ORDER, client, server.answer, MOST)
+        await complete_live(required, REQUEST, client, server.answer, LIMIT)
     assert raised.value is refused
     assert server.sent == []
 
 
 @pytest.mark.parametrize(("method", "needed"), [*CAPABILITY_OF.items(), ("vendor/odd", "vendor/odd")])
-async def test_a_client_that_lacks_a_capability_hears_which(method: str, needed: str) -> None:
+async def test_the_error_names_the_capability_that_the_client_lacks(method: str, needed: str) -> None:
     client = Client(Caller("me", capabilities={key: {} for key in ALL if key != needed}))
     with anyio.fail_after(BOUND), pytest.raises(RefusedError, match=f"`{needed}`") as raised:
-        await complete_live(asked_of(asking({"a": question("?", method)})), ORDER, client, Server([]).answer, MOST)
+        await complete_live(
+            required_by(input_required({"a": elicitation("?", method)})), REQUEST, client, Server([]).answer, LIMIT
+        )
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}
-    assert client.asked == []
+    assert client.requests == []
 
 
 Send = Callable[[ClientChannel], Awaitable[RawResponse]]
 
 
 @asynccontextmanager
-async def holding(seconds: float = BOUND) -> AsyncIterator[SuspendedCalls]:
-    """Held calls; all have come to their end when this does."""
+async def suspending(seconds: float = BOUND) -> AsyncIterator[SuspendedCalls]:
+    """Yield suspended calls; all have ended when the context ends."""
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
             yield SuspendedCalls(tasks, seconds)
 
 
-def asker(*messages: str) -> tuple[Send, list[Mapping[str, Any]]]:
-    """A server that asks these one after another before it answers, and what it is answered."""
+def requesting(*messages: str) -> tuple[Send, list[Mapping[str, Any]]]:
+    """Return a server that sends these requests one after another before it answers, and the answers that it gets."""
     answers: list[Mapping[str, Any]] = []
 
     async def send(channel: ClientChannel) -> RawResponse:
@@ -217,102 +226,102 @@ def modern(namespace: str = "me") -> Client:
     return Client(Caller(namespace, capabilities=ALL))
 
 
-def again(asked: RawResponse | InputRequired, answers: Any) -> InputRound:
-    """What a client brings that comes back."""
-    assert isinstance(asked, InputRequired)
-    return InputRound(json.dumps(answers).encode(), asked.state or {})
+def again(required: RawResponse | InputRequired, answers: Any) -> InputRound:
+    """Return the input round with which a client repeats a call."""
+    assert isinstance(required, InputRequired)
+    return InputRound(json.dumps(answers).encode(), required.state or {})
 
 
-def reply_to(asked: RawResponse | InputRequired, **answer: Any) -> InputRound:
-    assert isinstance(asked, InputRequired)
-    return again(asked, dict.fromkeys(asked.requests, answer))
+def reply_to(required: RawResponse | InputRequired, **answer: Any) -> InputRound:
+    assert isinstance(required, InputRequired)
+    return again(required, dict.fromkeys(required.requests, answer))
 
 
-async def test_a_call_of_a_server_that_asks_nothing_is_a_call() -> None:
-    send, _ = asker()
-    async with holding() as held:
-        assert await held.begin(modern(), send) == DONE
+async def test_a_call_without_server_requests_completes() -> None:
+    send, _ = requesting()
+    async with suspending() as suspended:
+        assert await suspended.begin(modern(), send) == DONE
 
 
-async def test_a_call_is_held_while_the_client_fetches_answers() -> None:
-    send, answers = asker("name?", "sure?")
+async def test_a_call_is_suspended_while_the_client_gets_answers() -> None:
+    send, answers = requesting("name?", "sure?")
     client = modern()
-    async with holding() as held:
-        first = await held.begin(client, send)
+    async with suspending() as suspended:
+        first = await suspended.begin(client, send)
         assert isinstance(first, InputRequired)
         (name,) = first.requests
         assert first.requests[name] == {"method": "elicitation/create", "params": {"message": "name?"}}
-        second = await held.resume(reply_to(first, action="accept"), modern())
+        second = await suspended.resume(reply_to(first, action="accept"), modern())
         assert isinstance(second, InputRequired)
         assert second.state == first.state
         assert name not in second.requests
-        assert await held.resume(reply_to(second, n=1), modern()) == DONE
+        assert await suspended.resume(reply_to(second, n=1), modern()) == DONE
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(RefusedError, match="is over") as over:
-            await held.resume(reply_to(second), modern())
+            await suspended.resume(reply_to(second), modern())
         assert (over.value.code, over.value.data) == (types.INVALID_PARAMS, {"reason": "invalid_request_state"})
     assert answers == [{"action": "accept"}, {"n": 1}]
-    assert client.asked == []
+    assert client.requests == []
 
 
-async def test_questions_that_were_not_answered_are_asked_again() -> None:
+async def test_unanswered_requests_are_sent_again() -> None:
     async def send(channel: ClientChannel) -> RawResponse:
         async with anyio.create_task_group() as tasks:
             for message in ("one?", "two?"):
                 tasks.start_soon(channel.request, "elicitation/create", {"message": message})
         return DONE
 
-    async with holding() as held:
-        first = await held.begin(modern(), send)
+    async with suspending() as suspended:
+        first = await suspended.begin(modern(), send)
         assert isinstance(first, InputRequired)
         one, two = first.requests
-        second = await held.resume(again(first, {one: {}, "unknown": {}}), modern())
+        second = await suspended.resume(again(first, {one: {}, "unknown": {}}), modern())
         assert isinstance(second, InputRequired)
         assert list(second.requests) == [two]
-        assert await held.resume(reply_to(second), modern()) == DONE
+        assert await suspended.resume(reply_to(second), modern()) == DONE
 
 
-async def test_to_the_server_a_held_call_is_its_client_whichever_request_waits() -> None:
+async def test_a_suspended_call_is_the_channel_to_the_waiting_request() -> None:
     seen: list[Any] = []
     may_end = anyio.Event()
 
     async def send(channel: ClientChannel) -> RawResponse:
         seen.append((channel.caller, channel.log_level, channel.wants_progress, channel.session_channel))
         await channel.notify("m", {"at": 1})
-        with anyio.CancelScope() as meanwhile:
+        with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(channel.request, "roots/list", {})
                 await may_end.wait()
-                await channel.notify("m", {"at": 2})  # nobody waits: the question has gone out
-                meanwhile.cancel()
+                await channel.notify("m", {"at": 2})  # no request waits: the input request has been returned
+                scope.cancel()
         await channel.request("roots/list", {})
         await channel.notify("m", {"at": 3})
         return DONE
 
     first, second = modern(), modern()
-    async with holding() as held:
-        asked = await held.begin(first, send)
+    async with suspending() as suspended:
+        required = await suspended.begin(first, send)
         may_end.set()
         await anyio.wait_all_tasks_blocked()
-        asked = await held.resume(again(asked, {}), second)
-        assert await held.resume(reply_to(asked), second) == DONE
+        required = await suspended.resume(again(required, {}), second)
+        assert await suspended.resume(reply_to(required), second) == DONE
     assert seen == [(first.caller, "notice", True, None)]
-    assert (first.told, second.told) == ([("m", {"at": 1})], [("m", {"at": 3})])
+    assert (first.notifications, second.notifications) == ([("m", {"at": 1})], [("m", {"at": 3})])
 
 
 @pytest.mark.parametrize("comes_back", ["at once", "later"])
-async def test_a_server_that_fails_fails_the_call_that_waits_for_it(comes_back: str) -> None:
+async def test_a_failing_server_fails_its_suspended_call(comes_back: str) -> None:
     async def send(channel: ClientChannel) -> RawResponse:
         if comes_back == "later":
             await channel.request("roots/list", {})
-        raise UpstreamError("It fell over.")
+        raise UpstreamError("It crashed.")
 
-    async with holding() as held:
-        with pytest.raises(UpstreamError, match="It fell over"):
-            await held.resume(reply_to(await held.begin(modern(), send)), modern())
+    async with suspending() as suspended:
+        with pytest.raises(UpstreamError, match="It crashed"):
+            await suspended.resume(reply_to(await suspended.begin(modern(), send)), modern())
 
 
-async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is_over() -> None:
+async def test_an_unanswered_request_times_out_and_ends_its_call() -> None:
     refused: list[RefusedError] = []
 
     async def send(channel: ClientChannel) -> RawResponse:
@@ -323,14 +332,14 @@ async def test_a_question_that_nobody_answers_is_refused_in_time_and_its_call_is
             raise
         return DONE
 
-    async with holding(0.05) as held:
-        asked = await held.begin(modern(), send)
+    async with suspending(0.05) as suspended:
+        required = await suspended.begin(modern(), send)
     assert [error.code for error in refused] == [types.REQUEST_TIMEOUT]
     with pytest.raises(RefusedError, match="is over"):
-        await held.resume(reply_to(asked), modern())
+        await suspended.resume(reply_to(required), modern())
 
 
-async def test_who_comes_back_a_little_too_late_hears_why() -> None:
+async def test_answers_that_come_too_late_get_the_reason() -> None:
     given_up = anyio.Event()
 
     async def send(channel: ClientChannel) -> RawResponse:
@@ -341,55 +350,55 @@ async def test_who_comes_back_a_little_too_late_hears_why() -> None:
         await anyio.sleep_forever()
         return DONE
 
-    async with holding(0.5) as held:
-        asked = await held.begin(modern(), send)
+    async with suspending(0.5) as suspended:
+        required = await suspended.begin(modern(), send)
         await given_up.wait()
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(UpstreamError, match="not answered in time"):
-            await held.resume(reply_to(asked), modern())
+            await suspended.resume(reply_to(required), modern())
 
 
-async def test_a_held_call_is_its_own_namespaces() -> None:
-    send, answers = asker("secret?")
-    async with holding() as held:
-        asked = await held.begin(modern(), send)
+async def test_only_its_own_namespace_resumes_a_suspended_call() -> None:
+    send, answers = requesting("secret?")
+    async with suspending() as suspended:
+        required = await suspended.begin(modern(), send)
         with pytest.raises(RefusedError, match="is over, or another gateway process runs it"):
-            await held.resume(reply_to(asked, stolen=True), modern("somebody else"))
-        assert await held.resume(reply_to(asked, mine=True), modern()) == DONE
+            await suspended.resume(reply_to(required, stolen=True), modern("somebody else"))
+        assert await suspended.resume(reply_to(required, mine=True), modern()) == DONE
     assert answers == [{"mine": True}]
 
 
 @pytest.mark.parametrize("state", [{}, {"held": "made up"}, {"state": "x"}])
-async def test_a_state_of_no_held_call_is_refused(state: dict[str, str]) -> None:
-    async with holding() as held:
+async def test_a_state_without_a_suspended_call_is_refused(state: dict[str, str]) -> None:
+    async with suspending() as suspended:
         with pytest.raises(RefusedError, match="Make the call again"):
-            await held.resume(InputRound(b"{}", state), modern())
+            await suspended.resume(InputRound(b"{}", state), modern())
 
 
 @pytest.mark.parametrize("answers", [[], 5, {"a": 5}, "x"])
-async def test_answers_that_cannot_be_read_are_refused_and_the_call_goes_on(answers: Any) -> None:
-    send, _ = asker("?")
-    async with holding() as held:
-        asked = await held.begin(modern(), send)
+async def test_unreadable_answers_are_refused_and_the_call_continues(answers: Any) -> None:
+    send, _ = requesting("?")
+    async with suspending() as suspended:
+        required = await suspended.begin(modern(), send)
         with pytest.raises(RefusedError, match="inputResponses") as refused:
-            await held.resume(again(asked, answers), modern())
+            await suspended.resume(again(required, answers), modern())
         assert refused.value.code == types.INVALID_PARAMS
-        assert await held.resume(reply_to(asked), modern()) == DONE
+        assert await suspended.resume(reply_to(required), modern()) == DONE
 
 
-async def test_no_more_calls_are_held_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_suspended_calls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_SUSPENDED", 2)
-    async with holding() as held:
-        asked = [await held.begin(modern(), asker("?")[0]) for _ in range(2)]
+    async with suspending() as suspended:
+        required = [await suspended.begin(modern(), requesting("?")[0]) for _ in range(2)]
         with pytest.raises(UpstreamError, match="2 calls already wait for answers of users"):
-            await held.begin(modern(), asker()[0])
-        assert await held.resume(reply_to(asked[0]), modern()) == DONE
+            await suspended.begin(modern(), requesting()[0])
+        assert await suspended.resume(reply_to(required[0]), modern()) == DONE
         await anyio.wait_all_tasks_blocked()
-        assert await held.begin(modern(), asker()[0]) == DONE
-        assert await held.resume(reply_to(asked[1]), modern()) == DONE
+        assert await suspended.begin(modern(), requesting()[0]) == DONE
+        assert await suspended.resume(reply_to(required[1]), modern()) == DONE
 
 
-async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_disconnects_ends_its_suspended_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_SUSPENDED", 1)
     began, left = anyio.Event(), anyio.Event()
 
@@ -401,17 +410,17 @@ async def test_a_caller_that_leaves_takes_its_call_with_it_and_makes_room(monkey
             left.set()
         return DONE
 
-    async with holding(60) as held:
+    async with suspending(60) as suspended:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(held.begin, modern(), send)
+            tasks.start_soon(suspended.begin, modern(), send)
             await began.wait()
             tasks.cancel_scope.cancel()
         await left.wait()
         await anyio.wait_all_tasks_blocked()
-        assert await held.begin(modern(), asker()[0]) == DONE
+        assert await suspended.begin(modern(), requesting()[0]) == DONE
 
 
-async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_result() -> None:
+async def test_of_two_requests_with_the_same_answers_the_later_gets_the_result() -> None:
     may_end = anyio.Event()
     refused: list[str] = []
 
@@ -420,19 +429,19 @@ async def test_of_two_that_come_back_with_the_same_answers_the_later_gets_the_re
         await may_end.wait()
         return DONE
 
-    async with holding() as held, anyio.create_task_group() as tasks:
-        asked = await held.begin(modern(), send)
+    async with suspending() as suspended, anyio.create_task_group() as tasks:
+        required = await suspended.begin(modern(), send)
 
         async def come_back_early() -> None:
             try:
-                await held.resume(reply_to(asked), modern())
+                await suspended.resume(reply_to(required), modern())
             except RefusedError as error:
                 refused.append(str(error))
 
         tasks.start_soon(come_back_early)
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(set_when_idle, may_end)
-        assert await held.resume(reply_to(asked), modern()) == DONE
+        assert await suspended.resume(reply_to(required), modern()) == DONE
     assert refused == ["The client sent this request again. The later request gets the answer."]
 
 
@@ -441,19 +450,19 @@ async def set_when_idle(event: anyio.Event) -> None:
     event.set()
 
 
-async def test_a_large_result_is_its_callers_to_discard(tmp_path: Path) -> None:
+async def test_the_caller_discards_a_large_result(tmp_path: Path) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")
 
     async def send(_: ClientChannel) -> RawResponse:
         return SpooledFrame(path, 2, b"{}", b"{}")
 
-    async with holding() as held:
-        assert isinstance(await held.begin(modern(), send), SpooledFrame)
+    async with suspending() as suspended:
+        assert isinstance(await suspended.begin(modern(), send), SpooledFrame)
     assert path.exists()
 
 
-async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -> None:
+async def test_an_unfetched_large_result_is_discarded(tmp_path: Path) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")
 
@@ -463,16 +472,16 @@ async def test_a_large_result_that_nobody_fetches_is_discarded(tmp_path: Path) -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(channel.request, "roots/list", {})
             await may_answer.wait()
-            tasks.cancel_scope.cancel()  # the server takes its question back
+            tasks.cancel_scope.cancel()  # the server cancels its request
         return SpooledFrame(path, 2, b"{}", b"{}")
 
-    async with holding(0.05) as held:
-        assert isinstance(await held.begin(modern(), send), InputRequired)
+    async with suspending(0.05) as suspended:
+        assert isinstance(await suspended.begin(modern(), send), InputRequired)
         may_answer.set()
     assert not path.exists()
 
 
-async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
+async def test_removing_the_server_ends_its_suspended_calls_with_an_error() -> None:
     ended: list[str] = []
     with anyio.fail_after(60):
         async with anyio.create_task_group() as client, anyio.create_task_group() as servers:
@@ -493,7 +502,7 @@ async def test_a_call_whose_server_is_taken_away_ends_with_a_word() -> None:
     assert ended == ["The call was ended: its input request was not answered in time, or its server is gone."]
 
 
-async def test_a_call_that_fails_in_an_unforeseen_way_costs_itself_alone() -> None:
+async def test_an_unexpected_error_fails_only_its_suspended_call() -> None:
     async with anyio.create_task_group() as tasks:
         calls = SuspendedCalls(tasks, 0.05)
 

@@ -1,4 +1,4 @@
-"""A kept connection, to programs that really start and end."""
+"""Reconnecting, with backoff and a circuit breaker, to real processes."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, UpstreamLimiter
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.reconnect import add_jitter, backoff_delay
+from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter, backoff_delay
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -53,21 +53,21 @@ PROGRAM = """
             "refuse": {"error": {"code": -32601, "message": "What?"}},
         }.get(does.get(method, "refuse"))
         if answer is None:
-            sys.exit("fell over")
+            sys.exit("crashed")
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 """
-"""Does what its table says with each method: answers, refuses, or falls over."""
+"""Handles each method as its arguments say: answers, refuses, or exits."""
 
 
 @dataclass
 class Program:
-    """A program to connect to, and what it wrote down."""
+    """A server process, and what it recorded."""
 
     folder: Path
 
     @property
-    def asked(self) -> list[str]:
-        """What it was asked, over all its lives."""
+    def methods(self) -> list[str]:
+        """The methods of all requests, over all its starts."""
         path = self.folder / "asked"
         return path.read_text().split() if path.exists() else []
 
@@ -76,15 +76,15 @@ class Program:
         path = self.folder / "starts"
         return [float(line) for line in path.read_text().split()] if path.exists() else []
 
-    def breaks(self) -> None:
-        """From now on it ends as soon as it starts."""
+    def break_start(self) -> None:
+        """Let the process exit at its start from now on."""
         (self.folder / "broken").touch()
 
-    def is_mended(self) -> None:
+    def repair(self) -> None:
         (self.folder / "broken").unlink()
 
 
-Keep = Callable[..., AbstractAsyncContextManager[tuple[ReconnectingConnection, Program]]]
+Connect = Callable[..., AbstractAsyncContextManager[tuple[ReconnectingConnection, Program]]]
 
 
 async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
@@ -92,16 +92,16 @@ async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[Ins
 
 
 @pytest.fixture
-def keep(tmp_path: Path) -> Keep:
-    """A connection to a new program, kept."""
+def connect(tmp_path: Path) -> Connect:
+    """Open a reconnecting connection to a new process."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))
 
     @asynccontextmanager
-    async def kept(modes: Modes = ("auto",), *, broken: bool = False, **does: str) -> AsyncIterator[Any]:
+    async def connected(modes: Modes = ("auto",), *, broken: bool = False, **does: str) -> AsyncIterator[Any]:
         program = Program(tmp_path)
         if broken:
-            program.breaks()
+            program.break_start()
         table = [f"{method.replace('_', '/')}={what}" for method, what in does.items()]
         endpoint = StdioEndpoint(sys.executable, ("-S", "-E", str(script), str(tmp_path), *table))
         policy = UpstreamPolicy("up", endpoint)
@@ -118,7 +118,7 @@ def keep(tmp_path: Path) -> Keep:
                 yield connection, program
                 tasks.cancel_scope.cancel()
 
-    return kept
+    return connected
 
 
 @pytest.mark.parametrize(
@@ -136,40 +136,40 @@ def keep(tmp_path: Path) -> Keep:
         (("auto",), {"server_discover": "die"}, ["D"], "down"),
     ],
 )
-async def test_ways_to_connect_are_tried_in_their_order(
-    keep: Keep, modes: Modes, does: dict[str, str], asked: list[str], state: str
+async def test_handshake_modes_are_tried_in_order(
+    connect: Connect, modes: Modes, does: dict[str, str], asked: list[str], state: str
 ) -> None:
     names = {"D": "server/discover", "I": "initialize"}
-    async with keep(modes, **does) as (connection, program):
+    async with connect(modes, **does) as (connection, program):
         await connection.settled.wait()
         assert connection.status.state == state
-        handshakes = [method for method in program.asked if method in names.values()]
+        handshakes = [method for method in program.methods if method in names.values()]
         assert handshakes == [names[letter] for letter in asked]
 
 
-async def test_the_way_that_worked_is_the_first_the_next_time(keep: Keep) -> None:
+async def test_reconnecting_starts_with_the_mode_that_worked(connect: Connect) -> None:
     does = {"server_discover": "die", "initialize": "answer", "tools_call": "die"}
-    async with keep(("auto", "legacy"), **does) as (connection, program):
+    async with connect(("auto", "legacy"), **does) as (connection, program):
         await connection.settled.wait()
         with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
             await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
         session = await connection.get_session()
         assert session is connection.current_session
-        assert [method for method in program.asked if method != "notifications/initialized"] == [
+        assert [method for method in program.methods if method != "notifications/initialized"] == [
             "server/discover", "initialize", "tools/call", "initialize"
         ]  # fmt: skip
 
 
-async def test_who_is_down_says_why_in_its_last_words(keep: Keep) -> None:
-    async with keep(("legacy",), initialize="die") as (connection, _):
-        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: fell over"):
+async def test_a_failed_start_is_reported_with_the_servers_error_output(connect: Connect) -> None:
+    async with connect(("legacy",), initialize="die") as (connection, _):
+        with pytest.raises(UpstreamError, match=r"'up' is down: It ended the connection.* error output: crashed"):
             await connection.get_session()
         assert connection.current_session is None
         assert isinstance(connection.failure, UpstreamError)
 
 
-async def test_who_refuses_the_handshake_says_how(keep: Keep) -> None:
-    async with keep(("legacy",), initialize="refuse") as (connection, _):
+async def test_a_refused_handshake_is_reported_with_the_servers_error(connect: Connect) -> None:
+    async with connect(("legacy",), initialize="refuse") as (connection, _):
         await connection.settled.wait()
         assert isinstance(connection.failure, RefusedError)
         assert connection.failure.code == types.METHOD_NOT_FOUND
@@ -177,15 +177,15 @@ async def test_who_refuses_the_handshake_says_how(keep: Keep) -> None:
 
 
 async def fail(connection: ReconnectingConnection) -> float:
-    """Ask for the connection in vain; the seconds that it took."""
+    """Get a session of a broken server; return the seconds until the error."""
     began = time.monotonic()
     with pytest.raises(UpstreamError, match="'up' is down"):
         await connection.get_session()
     return time.monotonic() - began
 
 
-async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(keep: Keep) -> None:
-    async with keep(broken=True, initialize="answer") as (connection, program):
+async def test_the_circuit_breaker_opens_after_five_failures_in_a_row(connect: Connect) -> None:
+    async with connect(broken=True, initialize="answer") as (connection, program):
         for failures in range(1, 6):
             await fail(connection)
             assert len(program.starts) >= failures
@@ -199,7 +199,7 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
         assert sum(seconds > 0.1 * slowness() for seconds in took) <= 2 * tried + 3
         assert len(took) > 10 * tried
         starts = len(program.starts)
-        program.is_mended()
+        program.repair()
         with anyio.fail_after(BOUND):
             while True:  # as callers do
                 try:
@@ -213,22 +213,22 @@ async def test_after_failures_in_a_row_requests_fail_at_once_and_seldom_try_it(k
         assert connection.status.state == "ready"
 
 
-async def test_one_that_dies_soon_after_each_start_is_held_for_one_that_is_down(keep: Keep) -> None:
-    async with keep(initialize="answer", tools_call="die") as (connection, program):
+async def test_exits_soon_after_each_start_open_the_circuit_breaker(connect: Connect) -> None:
+    async with connect(initialize="answer", tools_call="die") as (connection, program):
         call = UpstreamRequest("tools/call", {}, {"name": "x"})
-        said = ""
+        message = ""
         for _ in range(40):
             with pytest.raises(UpstreamError) as raised:
                 await connection.request(call, None)
-            said = str(raised.value)
-            if "is down" in said:
+            message = str(raised.value)
+            if "is down" in message:
                 break
-        assert "is down" in said  # at once, and not after another start
+        assert "is down" in message  # at once, and not after another start
         assert len(program.starts) <= 7
 
 
-async def test_while_nobody_calls_the_pauses_grow(keep: Keep) -> None:
-    async with keep(broken=True) as (_, program):
+async def test_reconnect_delays_grow_while_there_are_no_requests(connect: Connect) -> None:
+    async with connect(broken=True) as (_, program):
         while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
             await anyio.sleep(0.05)
         first, second, third, fourth = program.starts[:4]
@@ -238,12 +238,28 @@ async def test_while_nobody_calls_the_pauses_grow(keep: Keep) -> None:
     assert fourth - third >= 0.25 + 2 * 0.8 - slack
 
 
-def test_pauses_double_up_to_their_bound_however_many_there_were() -> None:
+def test_backoff_delays_double_up_to_their_limit() -> None:
     assert [backoff_delay(attempts, 0.25, 60) for attempts in range(4)] == [0.25, 0.5, 1, 2]
     assert [backoff_delay(attempts, 0.25, 60) for attempts in (7, 8, 100, 100_000)] == [32, 60, 60, 60]
 
 
-def test_pauses_vary_by_a_fifth_so_that_not_all_come_back_together() -> None:
+def test_jitter_varies_delays_by_20_percent() -> None:
     pauses = [add_jitter(60) for _ in range(1000)]
     assert 48 <= min(pauses) < 51
     assert 69 < max(pauses) <= 72
+
+
+def test_backoff_starts_again_after_a_stable_connection() -> None:
+    backoff = Backoff(0.25, 60)
+    assert [backoff.next_delay(lasted) for lasted in (0, 9, 11, 0)] == [0.5, 1, 0.25, 0.5]
+
+
+def test_an_open_circuit_breaker_allows_one_attempt_a_second() -> None:
+    breaker = CircuitBreaker()
+    for _ in range(4):
+        breaker.record_end(was_stable=False)
+    assert all(breaker.allow_attempt(100) for _ in range(3))
+    breaker.record_end(was_stable=False)
+    assert [breaker.allow_attempt(now) for now in (100.9, 101, 101.9, 102)] == [False, True, False, True]
+    breaker.record_end(was_stable=True)
+    assert breaker.allow_attempt(102)

@@ -1,6 +1,6 @@
-"""Questions that the upstream asks while it answers: live in the handshake era, by retries in the other.
+"""Input requests of the upstream during a call: sent live in version 2025-11-25, by input rounds in 2026-07-28.
 
-What is asked is told in words: `form,sampling;roots` is two rounds, of two questions and of one.
+A text lists them: `form,sampling;roots` is two rounds, one with two requests and one with one.
 """
 
 import hashlib
@@ -42,20 +42,20 @@ _RESULTS: Final[Mapping[str, type[ElicitResult | CreateMessageResult | ListRoots
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One request in which questions are asked, perhaps not for the first time."""
+class Interview:
+    """A call during which the server requests input; it may be a repeated one."""
 
     ctx: Ctx
     rounds: str
     value: Any = None
-    """What the request brings: its digest is told for every round."""
+    """An argument of the call: the result has its digest for every round."""
     answers: InputResponses | None = None
     state: str | None = None
 
 
 @dataclass(slots=True)
-class Told:
-    """What has come of the questions."""
+class Answers:
+    """The answers so far."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     digests: list[str] = field(default_factory=list)
@@ -72,56 +72,56 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-async def ask(visit: Visit) -> str | InputRequiredResult:
-    """All the answers, JSON text, or what a client of the newer era must answer first.
+async def request_input(interview: Interview) -> str | InputRequiredResult:
+    """Return all answers as JSON text, or the input that a 2026-07-28 client must provide first.
 
-    It asks whatever the client has declared; an error that the client answers with is an answer, too.
+    It requests input whatever the client has declared; an error of the client is an answer, too.
     """
-    rounds = [_questions(number, kinds, visit.ctx) for number, kinds in enumerate(visit.rounds.split(";"))]
-    told = Told(**json.loads(visit.state)) if visit.state else Told()
-    told.digests.append(digest(visit.value))
-    if not is_modern(visit.ctx):
-        for number, questions in enumerate(rounds):
-            await visit.ctx.session.report_progress(number, len(rounds))
-            told.answers |= await _ask_live(visit.ctx, questions)
-        return told.as_json()
-    await visit.ctx.session.report_progress(len(told.digests) - 1, len(rounds))
+    rounds = [_requests(number, kinds, interview.ctx) for number, kinds in enumerate(interview.rounds.split(";"))]
+    answers = Answers(**json.loads(interview.state)) if interview.state else Answers()
+    answers.digests.append(digest(interview.value))
+    if not is_modern(interview.ctx):
+        for number, requests in enumerate(rounds):
+            await interview.ctx.session.report_progress(number, len(rounds))
+            answers.answers |= await _request_live(interview.ctx, requests)
+        return answers.as_json()
+    await interview.ctx.session.report_progress(len(answers.digests) - 1, len(rounds))
     given = {key: answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-             for key, answer in (visit.answers or {}).items()} if visit.state else {}  # fmt: skip
-    told.answers |= given
-    for questions in rounds:
-        if not questions.keys() <= told.answers.keys():
-            return InputRequiredResult(input_requests=dict(questions), request_state=told.as_json())
-    return told.as_json()
+             for key, answer in (interview.answers or {}).items()} if interview.state else {}  # fmt: skip
+    answers.answers |= given
+    for requests in rounds:
+        if not requests.keys() <= answers.answers.keys():
+            return InputRequiredResult(input_requests=dict(requests), request_state=answers.as_json())
+    return answers.as_json()
 
 
-async def _ask_live(ctx: Ctx, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+async def _request_live(ctx: Ctx, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
 
-    async def put(key: str, question: InputRequest) -> None:
+    async def collect(key: str, request: InputRequest) -> None:
         metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
         try:
-            result = await ctx.session.send_request(question, _RESULTS[question.method], metadata=metadata)
+            result = await ctx.session.send_request(request, _RESULTS[request.method], metadata=metadata)
             answers[key] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         except MCPError as error:
             answers[key] = {"refused": error.error.code}
 
     async with anyio.create_task_group() as tasks:
-        for key, question in questions.items():
-            tasks.start_soon(put, key, question)
+        for key, request in requests.items():
+            tasks.start_soon(collect, key, request)
     return answers
 
 
-def _questions(number: int, kinds: str, ctx: Ctx) -> Mapping[str, InputRequest]:
-    return {f"{number}-{kind}": _question(kind, number, ctx) for kind in kinds.split(",")}
+def _requests(number: int, kinds: str, ctx: Ctx) -> Mapping[str, InputRequest]:
+    return {f"{number}-{kind}": _request(kind, number, ctx) for kind in kinds.split(",")}
 
 
-def _question(kind: str, number: int, ctx: Ctx) -> InputRequest:
+def _request(kind: str, number: int, ctx: Ctx) -> InputRequest:
     match kind:
         case "form":
             return ElicitRequest(params=ElicitRequestFormParams(message=f"Who? {number}", requested_schema=_FORM))
         case "url":
-            identity = None if is_modern(ctx) else f"visit-{number}"
+            identity = None if is_modern(ctx) else f"interview-{number}"
             url = "https://example.com/sign"
             return ElicitRequest(params=ElicitRequestURLParams(message="Sign", url=url, elicitation_id=identity))
         case "sampling":

@@ -1,0 +1,471 @@
+"""Messages that a server sends on its own reach the right caller, in order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.shared.message import SessionMessage
+
+from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
+from mcp_mirror.errors import RefusedError
+from mcp_mirror.payload.pipes import MessageSink
+from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.upstreams.notifications import (
+    CHANGES,
+    ConnectionOwner,
+    NotificationDispatcher,
+    NotificationQueue,
+    PausableTimeout,
+)
+from mcp_mirror.upstreams.transports.payloads import ServerMessage
+
+BOUND = 60
+LOG = "notifications/message"
+PROGRESS = "notifications/progress"
+ALL = {capability: dict[str, Any]() for capability in CAPABILITY_OF.values()}
+
+
+@dataclass(eq=False)
+class Client:
+    """A client that records messages and answers requests."""
+
+    caller: Caller = field(default_factory=lambda: Caller("me", capabilities=ALL))
+    log_level: str | None = None
+    wants_progress: bool = True
+    is_waiting: bool = True
+    session_channel: ClientChannel | None = None
+    received: list[Any] = field(default_factory=list)
+    answer: Mapping[str, Any] | Exception = field(default_factory=lambda: {"action": "accept"})
+    accepts: anyio.Event = field(default_factory=anyio.Event)
+    """Set when it accepts notifications."""
+    was_requested: anyio.Event = field(default_factory=anyio.Event)
+    answers: anyio.Event = field(default_factory=anyio.Event)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await self.accepts.wait()
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        self.received.append((method, params))
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.received.append((method, params))
+        self.was_requested.set()
+        await self.answers.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def ready(session: str | None = None, **more: Any) -> Client:
+    """Return a client that accepts notifications and answers at once."""
+    client = Client(Caller("me", session=session, capabilities=ALL), **more)
+    client.accepts.set()
+    client.answers.set()
+    return client
+
+
+class Sink(MessageSink):
+    """Records the responses to the server."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.is_gone = False
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if self.is_gone:
+            raise anyio.BrokenResourceError
+        self.answers.put_nowait(item.message)
+
+    async def answer(self) -> Any:
+        with anyio.fail_after(BOUND):
+            return await self.answers.get()
+
+
+@dataclass
+class Setup:
+    """The dispatcher of one server, with its effects."""
+
+    dispatcher: NotificationDispatcher
+    sink: Sink
+    changes: list[str]
+    updates: list[tuple[str, Mapping[str, Any]]]
+
+    def receive(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> None:
+        fields: dict[str, Any] = {"id": None, "about": None} | more
+        self.dispatcher.dispatch(ServerMessage(method, params or {}, **fields))
+
+
+@asynccontextmanager
+async def dispatching(owner_channel: ClientChannel | None = None) -> AsyncIterator[Setup]:
+    changes: list[str] = []
+    updates: list[tuple[str, Mapping[str, Any]]] = []
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            owner = ConnectionOwner(changes.append, lambda uri, params: updates.append((uri, params)), owner_channel)
+            dispatcher, sink = NotificationDispatcher(tasks, owner), Sink()
+            dispatcher.connect(sink)
+            yield Setup(dispatcher, sink, changes, updates)
+            tasks.cancel_scope.cancel()
+
+
+def remaining(timeout: PausableTimeout) -> float:
+    return timeout.scope.deadline - anyio.current_time()
+
+
+async def test_a_timeout_pauses_while_the_client_answers() -> None:
+    timeout = PausableTimeout(0.5)
+    with timeout.scope:
+        with timeout.paused():
+            assert remaining(timeout) == float("inf")
+            with timeout.paused():  # a second pause within the first
+                await anyio.sleep(0.6)
+            await anyio.sleep(0.05)
+        assert 0 < remaining(timeout) <= 0.5
+        with anyio.fail_after(BOUND):
+            await anyio.sleep_forever()
+    assert timeout.scope.cancelled_caught
+
+
+async def test_a_timeout_restarts_unless_it_is_paused() -> None:
+    timeout = PausableTimeout(100)
+    timeout.scope.deadline -= 90
+    timeout.restart()
+    assert 99 < remaining(timeout) <= 100
+    timeout.scope.deadline -= 90
+    with timeout.paused():
+        timeout.restart()
+        assert remaining(timeout) == float("inf")
+    assert 9 < remaining(timeout) <= 10
+
+
+async def test_a_queue_delivers_in_order_to_a_slow_client() -> None:
+    client = Client()
+    async with anyio.create_task_group() as tasks:
+        outbox = NotificationQueue(client, tasks)
+        await outbox.drain()  # nothing to wait for
+        for number in range(50):
+            outbox.post(PROGRESS, {"progress": number})
+        await anyio.wait_all_tasks_blocked()
+        assert client.received == []
+        client.accepts.set()
+        with anyio.fail_after(BOUND):
+            await outbox.drain()
+        assert client.received == [(PROGRESS, {"progress": number}) for number in range(50)]
+        outbox.post(LOG, {})
+        with anyio.fail_after(BOUND):
+            await outbox.drain()
+        assert client.received[-1] == (LOG, {})
+
+
+async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY_TIMEOUT", 0.05)
+    client = Client()
+    async with anyio.create_task_group() as tasks:
+        outbox = NotificationQueue(client, tasks)
+        outbox.post(LOG, {"data": "lost"})
+        with anyio.fail_after(BOUND):
+            await outbox.drain()
+        client.accepts.set()
+        outbox.post(LOG, {"data": "next"})
+        with anyio.fail_after(BOUND):
+            await outbox.drain()
+    assert client.received == [(LOG, {"data": "next"})]
+
+
+async def test_messages_on_a_requests_stream_go_to_its_caller() -> None:
+    first, second, owner_client = ready("a"), ready("b"), ready("c")
+    async with dispatching(owner_client) as setup:
+        track = setup.dispatcher.track
+        with (
+            track("one", first, PausableTimeout(9), resets=False) as one,
+            track("two", second, PausableTimeout(9), resets=False) as two,
+        ):
+            setup.receive(LOG, {"data": 1}, about="one")
+            setup.receive(LOG, {"data": 2}, about="two")
+            setup.receive("vendor/own", {"x": 3}, about="two")
+            setup.receive(LOG, {"data": 4}, about="gone")
+            await one.queue.drain()
+            await two.queue.drain()
+            await anyio.wait_all_tasks_blocked()
+    assert first.received == [(LOG, {"data": 1})]
+    assert second.received == [(LOG, {"data": 2}), ("vendor/own", {"x": 3})]
+    assert owner_client.received == [(LOG, {"data": 4})]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "owner_client", "receiver"),
+    [
+        (["a"], "owner", "0"),
+        (["a", "a"], None, "0"),
+        (["a", "b"], "owner", "owner_client"),
+        (["a", "b"], None, None),
+        ([], "owner", "owner_client"),
+        ([], None, None),
+    ],
+)
+async def test_messages_that_name_no_request_go_to_the_only_caller(
+    sessions: list[str], owner_client: str | None, receiver: str | None
+) -> None:
+    clients = {str(at): ready(session) for at, session in enumerate(sessions)} | {"owner_client": ready("owner_client")}
+    async with dispatching(clients["owner_client"] if owner_client else None) as setup:
+        tracked = [
+            setup.dispatcher.track(name, client, PausableTimeout(9), resets=False)
+            for name, client in clients.items()
+            if name != "owner_client"
+        ]
+        for one in tracked:
+            one.__enter__()
+        setup.receive(LOG, {"data": 1})
+        await anyio.wait_all_tasks_blocked()
+        for one in tracked:
+            one.__exit__(None, None, None)
+    assert [name for name, client in clients.items() if client.received] == ([receiver] if receiver else [])
+
+
+async def test_a_completed_request_gets_no_more_messages() -> None:
+    client = ready()
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets=False):
+            pass
+        setup.receive(LOG, {}, about="one")
+        setup.receive(PROGRESS, {"progressToken": "one", "progress": 1})
+        setup.receive(LOG, {})
+        await anyio.wait_all_tasks_blocked()
+    assert client.received == []
+
+
+async def test_progress_goes_to_the_request_with_its_token() -> None:
+    wants, not_wants = ready("a"), ready("a", wants_progress=False)
+    timeout, steady, late = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
+    for one in (timeout, steady, late):
+        one.scope.deadline -= 50
+    async with dispatching() as setup:
+        track = setup.dispatcher.track
+        with (
+            track("one", wants, timeout, resets=True) as inflight,
+            track("two", not_wants, late, resets=True),
+            track("three", wants, steady, resets=False),
+        ):
+            setup.receive(PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None})
+            setup.receive(PROGRESS, {"progressToken": "two", "progress": 2})
+            setup.receive(PROGRESS, {"progressToken": "three", "progress": 3})
+            for token in ("four", None, 7):
+                setup.receive(PROGRESS, {"progressToken": token, "progress": 4})
+            assert [round(remaining(one), -1) for one in (timeout, late, steady)] == [100, 100, 50]
+            await inflight.queue.drain()
+            await anyio.wait_all_tasks_blocked()
+    assert wants.received == [
+        (PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None}),
+        (PROGRESS, {"progressToken": "three", "progress": 3}),
+    ]
+    assert not_wants.received == []
+
+
+async def test_changes_and_updates_go_to_listeners_and_not_to_callers() -> None:
+    client = ready()
+    async with dispatching(client) as setup:
+        for method in CHANGES:
+            setup.receive(method)
+        setup.receive("notifications/resources/updated", {"uri": "a:b", "vendor": 1})
+        setup.receive("notifications/resources/updated")
+        setup.receive("notifications/tasks/status", {"taskId": "x"})
+        await anyio.wait_all_tasks_blocked()
+        assert setup.changes == ["tools", "resources", "prompts"]
+        assert setup.updates == [("a:b", {"uri": "a:b", "vendor": 1}), ("", {})]
+    assert client.received == []
+
+
+async def test_a_new_subscription_after_a_lost_one_announces_all_lists() -> None:
+    async with dispatching() as setup:
+        setup.receive("notifications/subscriptions/acknowledged")
+        assert setup.changes == ["tools"]
+        setup.receive("notifications/subscriptions/acknowledged")
+        assert setup.changes[1:] == list(CHANGES.values())
+
+
+@pytest.mark.parametrize("method", CAPABILITY_OF)
+async def test_a_server_request_is_answered_with_the_callers_answer(method: str) -> None:
+    client = ready(answer={"action": "accept", "vendor": [1]})
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets=False):
+            setup.receive(method, {"message": "?", "vendor": 1}, id="q-1")
+            assert await setup.sink.answer() == types.JSONRPCResponse(
+                jsonrpc="2.0", id="q-1", result={"action": "accept", "vendor": [1]}
+            )
+    assert client.received == [(method, {"message": "?", "vendor": 1})]
+
+
+async def test_a_server_request_pauses_the_timeout_and_keeps_its_order() -> None:
+    client, timeout = Client(), PausableTimeout(100)
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, timeout, resets=False):
+            for number in range(5):
+                setup.receive(LOG, {"data": number}, about="one")
+            setup.receive("roots/list", id=1, about="one")
+            await anyio.wait_all_tasks_blocked()
+            assert client.received == []
+            assert remaining(timeout) <= 100
+            client.accepts.set()
+            await client.was_requested.wait()
+            assert [params.get("data") for _, params in client.received] == [0, 1, 2, 3, 4, None]
+            assert remaining(timeout) == float("inf")
+            client.answers.set()
+            await setup.sink.answer()
+            assert remaining(timeout) <= 100
+
+
+async def test_a_server_request_outside_of_calls_goes_to_the_connections_owner() -> None:
+    owner_client = ready()
+    async with dispatching(owner_client) as setup:
+        setup.receive("roots/list", id=0)
+        assert (await setup.sink.answer()).id == 0
+    assert owner_client.received == [("roots/list", {})]
+
+
+async def test_server_requests_outside_of_calls_are_limited_per_minute() -> None:
+    owner_client, most = ready(), UpstreamBounds().max_questions_per_call
+    answers = []
+    async with dispatching(owner_client) as setup:
+        for number in range(most + 20):
+            setup.receive("sampling/createMessage", id=number)
+            answers.append(await setup.sink.answer())
+    refused = [one for one in answers if isinstance(one, types.JSONRPCError)]
+    assert most <= len(owner_client.received) < most + 20
+    assert len(refused) == len(answers) - len(owner_client.received)
+    assert "`limits.max_questions_per_call` (100)" in refused[0].error.message
+
+
+async def test_server_requests_over_the_limit_get_an_error() -> None:
+    client, most = ready(), UpstreamBounds().max_questions
+    client.answers = anyio.Event()
+    async with dispatching(client) as setup:
+        for number in range(most + 3):
+            setup.receive("roots/list", id=number)
+        refused = [await setup.sink.answer() for _ in range(3)]
+        assert [one.id for one in refused] == [most, most + 1, most + 2]
+        assert "`limits.max_questions` (100) requests wait" in refused[0].error.message
+        client.answers.set()
+        answers = [await setup.sink.answer() for _ in range(most)]
+        assert {one.id for one in answers} == set(range(most))
+
+
+async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() -> None:
+    client, most = ready("a"), UpstreamBounds().max_questions_per_call
+    timeouts = [PausableTimeout(100), PausableTimeout(100)]
+    async with dispatching() as setup:
+        with (
+            setup.dispatcher.track("1", client, timeouts[0], resets=False),
+            setup.dispatcher.track("2", client, timeouts[1], resets=False),
+        ):
+            for number in range(2 * most):
+                setup.receive("roots/list", id=number)
+                await setup.sink.answer()
+            assert [timeout.reason for timeout in timeouts] == [None, None]
+            setup.receive("roots/list", id=-1)
+            await anyio.wait_all_tasks_blocked()
+            assert sum(timeout.scope.cancel_called for timeout in timeouts) == 1
+            assert setup.sink.answers.empty()
+        assert isinstance(await setup.sink.answer(), types.JSONRPCError)
+
+
+REFUSED = [
+    ("vendor/odd", ALL, types.METHOD_NOT_FOUND, "does not support vendor/odd"),
+    ("sampling/createMessage", {"roots": {}}, types.METHOD_NOT_FOUND, "not declared `sampling`"),
+    ("roots/list", None, types.INVALID_REQUEST, "several clients share"),
+]
+
+
+@pytest.mark.parametrize(("method", "capabilities", "code", "text"), REFUSED)
+async def test_a_server_request_that_no_client_can_answer_is_refused(
+    method: str, capabilities: dict[str, Any] | None, code: int, text: str
+) -> None:
+    owner_client = None if capabilities is None else Client(Caller("me", capabilities=capabilities))
+    async with dispatching(owner_client) as setup:
+        setup.receive(method, id=3)
+        answer = await setup.sink.answer()
+    assert isinstance(answer, types.JSONRPCError)
+    assert (answer.id, answer.error.code) == (3, code)
+    assert text in answer.error.message
+    assert owner_client is None or owner_client.received == []
+
+
+async def test_unreadable_messages_are_refused_or_dropped() -> None:
+    owner_client = ready()
+    async with dispatching(owner_client) as setup:
+        setup.receive(LOG, fault="It is broken.")
+        setup.receive("notifications/tools/list_changed", fault="It is broken.")
+        setup.receive("elicitation/create", id=9, fault="It is broken.")
+        assert await setup.sink.answer() == types.JSONRPCError(
+            jsonrpc="2.0", id=9, error=types.ErrorData(code=types.INVALID_PARAMS, message="It is broken.")
+        )
+        assert setup.changes == []
+    assert owner_client.received == []
+
+
+async def test_a_callers_error_reaches_the_server_unchanged() -> None:
+    owner_client = ready(answer=RefusedError("logged", -1, "Not now", {"why": ["x"]}))
+    async with dispatching(owner_client) as setup:
+        setup.receive("elicitation/create", id=4)
+        assert await setup.sink.answer() == types.JSONRPCError(
+            jsonrpc="2.0", id=4, error=types.ErrorData(code=-1, message="Not now", data={"why": ["x"]})
+        )
+
+
+async def test_a_failing_client_does_not_end_the_servers_connection() -> None:
+    owner_client = ready(answer=OSError("broken"))
+    async with dispatching(owner_client) as setup:
+        setup.receive(LOG, {"data": 1})
+        setup.receive("roots/list", id=1)
+        answer = await setup.sink.answer()
+        assert isinstance(answer, types.JSONRPCError)
+        assert (answer.id, answer.error.code, answer.error.message) == (
+            1, types.INTERNAL_ERROR, "The request could not be relayed to the client."
+        )  # fmt: skip
+        setup.receive("ping", id=2)
+        assert (await setup.sink.answer()).id == 2
+
+
+async def test_a_ping_is_answered_without_a_client() -> None:
+    async with dispatching() as setup:
+        setup.receive("ping", id="p")
+        assert await setup.sink.answer() == types.JSONRPCResponse(jsonrpc="2.0", id="p", result={})
+
+
+async def test_a_server_request_that_the_server_cancels_is_not_answered() -> None:
+    owner_client = Client()
+    owner_client.accepts.set()
+    async with dispatching(owner_client) as setup:
+        setup.receive("elicitation/create", {"message": "?"}, id=5)
+        await owner_client.was_requested.wait()
+        for odd in (6, None, True, [5]):
+            setup.receive("notifications/cancelled", {"requestId": odd})
+        setup.receive("notifications/cancelled", {"requestId": 5})
+        await anyio.wait_all_tasks_blocked()
+        owner_client.answers.set()
+        setup.receive("ping", id=7)
+        assert (await setup.sink.answer()).id == 7
+        assert setup.sink.answers.empty()
+
+
+async def test_an_answer_to_a_closed_connection_is_dropped() -> None:
+    owner_client = ready()
+    async with dispatching(owner_client) as setup:
+        setup.sink.is_gone = True
+        setup.receive("roots/list", id=1)
+        await anyio.wait_all_tasks_blocked()
+    assert owner_client.received
+
+
+async def test_two_server_requests_with_one_id_are_both_answered() -> None:
+    owner_client = Client()
+    async with dispatching(owner_client) as setup:
+        setup.receive("roots/list", id=1)
+        setup.receive("elicitation/create", id=1)
+        await anyio.wait_all_tasks_blocked()
+        owner_client.answers.set()
+        assert [(await setup.sink.answer()).id for _ in range(2)] == [1, 1]
