@@ -213,7 +213,7 @@ async def test_a_refused_sign_in_is_told_without_what_was_said(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"issuer": "http://login.example.com"}, "names an authorization server that is not safe to ask"),
+        ({"issuer": "http://login.example.com"}, "names an authorization server without https"),
         ({"metadata": {"issuer": "https://evil.example.com"}}, "did not answer as it must"),
         ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server that is not safe"),
     ],

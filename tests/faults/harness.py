@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stdio", "answers with what is no JSON", "no_json", says=FAILED),
     Fault("stdio", "100 MB on standard error", "stderr_flood", loses="nothing", waits=5.0),
     Fault("stdio", "a line of 16 MB where 2 are the bound", "endless", says=OVER, waits=1.0),
-    Fault("stdio", "a line that never ends", "never_ending", loses="all in flight", says="without an end", waits=HANG),
+    Fault("stdio", "a line that never ends", "never_ending", loses="all in flight", says="does not end", waits=HANG),
     Fault("http", "crashes during a call", "crash", loses="all in flight", says=FAILED),
     Fault("http", "is killed (`kill -9`)", "kill", loses="all in flight", says=FAILED),
     Fault("http", "crashes, then refuses connections", "crash", loses="all in flight", says=FAILED, away=True),

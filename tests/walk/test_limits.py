@@ -117,7 +117,7 @@ async def test_what_an_upstream_lists_is_bounded(configured: Configured, run: Ru
         assert f"{name}0_mirrored" in checked.out
         assert name == "many" or f"{name}1" not in checked.out
     assert "many3" not in checked.out
-    assert "'pages' lists more tools than `limits.max_listing_pages` (1,000) lets it" in checked.err
+    assert "'pages' lists more tools than `limits.max_listing_pages` (1,000) allows" in checked.err
     assert checked.code == 1
 
 
