@@ -215,7 +215,7 @@ async def test_a_refused_sign_in_is_told_without_what_was_said(
     [
         ({"issuer": "http://login.example.com"}, "names an authorization server without https"),
         ({"metadata": {"issuer": "https://evil.example.com"}}, "did not answer as it must"),
-        ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server that is not safe"),
+        ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server without https"),
     ],
 )
 async def test_no_secret_goes_where_an_upstream_leads(

@@ -1,4 +1,4 @@
-"""An upstream over stdio that lists the tools of a file, whatever they are, and answers `done` to every call.
+"""A stdio upstream that lists the tools of a file, whatever they are, and answers `done` to every call.
 
 `python lister.py FILE`; the file is a JSON array of tools. Each call of a tool whose name begins with `relist`
 announces that the list has changed.

@@ -1,4 +1,4 @@
-"""Clients by hand that open many 2025-11-25 sessions over HTTP, and what the gateway spends on them."""
+"""Raw HTTP clients that open many 2025-11-25 sessions, and the resources that the gateway uses for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_FOUND = 404
 
 
 def children(pid: int) -> list[int]:
-    """The upstreams' processes of a gateway, by id."""
+    """Return the ids of a gateway's upstream processes."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -40,7 +40,7 @@ def threads(pid: int) -> int:
 
 @dataclass
 class Session:
-    """One session of a client's."""
+    """One client session."""
 
     http: httpx2.AsyncClient
     url: str
@@ -65,7 +65,7 @@ class Session:
         return await self.send({"jsonrpc": "2.0", "id": self.number, "method": method, "params": params or {}})
 
     async def result(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result, or the error, that answers a request."""
+        """Return the result of a request, or its error."""
         answer = await self.post(method, params)
         assert answer.status_code == 200, answer.text
         lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
@@ -74,7 +74,7 @@ class Session:
         return result
 
     async def call(self, tool: str, **arguments: Any) -> str:
-        """What the model reads."""
+        """Return the text that the model reads."""
         result = await self.result("tools/call", {"name": tool, "arguments": arguments})
         return str(result["content"][0]["text"])
 

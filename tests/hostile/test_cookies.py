@@ -1,4 +1,4 @@
-"""Cookies that an HTTP upstream sets: each goes back only with calls of the party that it was set for."""
+"""Cookies that an HTTP upstream sets: each returns only with requests of the owner that it was set for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VISITORS: Final = (("alice_1", "alice"), ("alice_2", "alice"), ("bob_1", "bob"))
 
 
 class Baker(ThreadingHTTPServer):
-    """An upstream that sets a cookie with each answer, named after the caller, and notes the cookies of each call."""
+    """An upstream that sets a cookie with each response, named after the caller, and records the cookies of each call."""
 
     daemon_threads = True
 
@@ -37,9 +37,9 @@ class Baker(ThreadingHTTPServer):
         self.version = version
         self.numbers = count()
         self.calls: list[tuple[str, set[str]]] = []
-        """Of each tool call the caller and the names of the cookies that came with it."""
+        """The caller and the names of the cookies of each tool call."""
         self.gets: list[str] = []
-        """Of each GET the cookies that came with it."""
+        """The cookies of each GET request."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -106,7 +106,7 @@ def baking(version: str) -> Iterator[Baker]:
 @pytest.mark.parametrize("client", [OLD, NEW])
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize("scope", [None, "shared", "principal", "session"])
-async def test_cookies_go_back_only_to_the_party_that_they_were_set_for(
+async def test_cookies_return_only_with_requests_of_their_owner(
     configured: Configured, scope: str | None, version: str, client: str
 ) -> None:
     async with AsyncExitStack() as stack:

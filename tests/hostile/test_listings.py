@@ -1,4 +1,4 @@
-"""Listings that are expensive to read: others are served meanwhile, and what is left out is reported."""
+"""Listings that are expensive to read do not delay other clients, and the gateway reports what it leaves out."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ BEGIN = [tool("relist", {})]
 
 
 @pytest.mark.parametrize(("kind", "size", "tools", "outcome"), KINDS, ids=[tools.__name__ for *_, tools, _ in KINDS])
-async def test_listings(
+async def test_expensive_listings_do_not_delay_other_clients(
     kind: str, size: str, tools: Callable[[], Tools], outcome: str, opened: Open, budget: Budget
 ) -> None:
     text = json.dumps([*BEGIN, *tools(), tool("last", {})])
@@ -165,7 +165,7 @@ async def test_a_listing_of_millions_of_items_is_refused(opened: Open, budget: B
         assert await ask(scene.client, "relist_mirrored", {}) == "done"
 
 
-async def test_a_client_lists_many_tools_and_holds_up_no_other(opened: Open, budget: Budget) -> None:
+async def test_listing_many_tools_does_not_delay_other_clients(opened: Open, budget: Budget) -> None:
     async with opened() as scene, asyncio.timeout(4 * BOUND):
         await scene.relist(json.dumps([*BEGIN, *large(), tool("last", {})]))
         while await ask(scene.client, "last_mirrored", {}) != "done":  # noqa: ASYNC110  # of a process

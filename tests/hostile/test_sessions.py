@@ -1,4 +1,4 @@
-"""What many sessions cost: processes, memory and file handles, and when these are given back."""
+"""The cost of many sessions in processes, memory and file handles, and when the gateway frees them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 SESSIONS = 60
 HANDLES = 1024
 ATTEMPTS = 30.0
-"""Seconds in which a client is served that tries again."""
+"""Seconds after which a client that retries is served."""
 
 
 def limit_handles(pid: int, most: int) -> None:
-    """Take the handles of a running gateway down to a limit that it cannot raise."""
+    """Lower the handle limit of a running gateway so that it cannot raise it."""
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -177,10 +177,8 @@ async def test_one_principal_leaves_room_for_another(configured: Configured, ser
         assert "memory_path: " in await modest.call("hear_mirrored")
 
 
-async def test_clients_that_call_themselves_differently_share_one_bound(
-    configured: Configured, serve: Serve, raw: Any
-) -> None:
-    """A 2026-07-28 client gets a connection of its own for each set of capabilities that it declares."""
+async def test_clients_with_different_names_share_one_limit(configured: Configured, serve: Serve, raw: Any) -> None:
+    """A 2026-07-28 client gets a dedicated connection for each set of capabilities that it declares."""
     config = configured({"one": raw()}, limits={"connections_per_principal": 3})
     async with serve(config) as served, httpx2.AsyncClient() as http:
         for number in range(8):
@@ -202,9 +200,7 @@ async def test_clients_that_call_themselves_differently_share_one_bound(
             assert len(children(served.process.pid)) <= 4
 
 
-async def test_the_gateway_raises_its_handle_limit_and_not_its_childrens(
-    configured: Configured, serve: Serve, raw: Any
-) -> None:
+async def test_the_gateway_raises_its_own_handle_limit_only(configured: Configured, serve: Serve, raw: Any) -> None:
     soft = 256
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
@@ -246,13 +242,13 @@ async def test_without_handles_calls_fail_clearly_and_work_again_later(
 
 
 async def stranger(url: str) -> int:
-    """One more client, on a connection of its own."""
+    """One more client with its own connection."""
     async with httpx2.AsyncClient() as http:
         session = await Session.open(http, url)
         return (await session.post("tools/list")).status_code
 
 
 def processor_time(pid: int) -> float:
-    """Seconds that a process has spent."""
+    """CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -305,8 +305,8 @@ def test_a_request_in_an_unknown_session_is_marked() -> None:
     bypass = PayloadBypass()
     token = bypass.open("tools/call")
     bypass.outbound(request(token, 1))
-    bypass.forgotten(1)
-    assert bypass.pending(token).forgotten
+    bypass.report_unknown_session(1)
+    assert bypass.pending(token).has_unknown_session
     assert bypass.ended.is_set()
 
 

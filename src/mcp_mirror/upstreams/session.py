@@ -309,7 +309,7 @@ class UpstreamSession:
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
-            if self.bypass.pending(token).forgotten:
+            if self.bypass.pending(token).has_unknown_session:
                 message = f"Upstream {self.name!r} did not know the gateway's session during {what}; try again."
                 raise SessionLostError(message) from None
             if is_closed(error):

@@ -192,7 +192,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
-            self._bypass.forgotten(identity)
+            self._bypass.report_unknown_session(identity)
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
         return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 

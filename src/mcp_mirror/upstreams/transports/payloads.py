@@ -89,7 +89,7 @@ class PendingRequest:
     """The ids under which it was sent, one per attempt."""
     response: RawResponse | None = None
     """None until the result has come."""
-    forgotten: bool = False
+    has_unknown_session: bool = False
     """The server does not know the session, so it did not execute the request."""
     is_sent: bool = False
     """The transport has sent all of it."""
@@ -200,10 +200,10 @@ class PayloadBypass:
         self.is_stuck = True
         self.ended.set()
 
-    def forgotten(self, identity: RequestId) -> None:
+    def report_unknown_session(self, identity: RequestId) -> None:
         """Note that the server does not know the session of a request, and end the connection."""
         if pending := self._awaiting(identity):
-            pending.forgotten = True
+            pending.has_unknown_session = True
         self.ended.set()
 
     def outbound(self, frame: bytes) -> OutboundMessage:
