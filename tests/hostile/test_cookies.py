@@ -28,7 +28,7 @@ VISITORS: Final = (("alice_1", "alice"), ("alice_2", "alice"), ("bob_1", "bob"))
 
 
 class Baker(ThreadingHTTPServer):
-    """An upstream that sets a cookie with each response, named after the caller, and records the cookies of each call."""
+    """An upstream that sets a cookie per response, named after the caller, and records the cookies of each call."""
 
     daemon_threads = True
 

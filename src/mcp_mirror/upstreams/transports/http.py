@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.content_encodings import read_beginning, decode_body
+from mcp_mirror.payload.content_encodings import decode_body, read_beginning
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
