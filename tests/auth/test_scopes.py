@@ -29,7 +29,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.server.announcements import ListChange
-from mcp_mirror.upstreams.channel_proxy import scoped as scoped_way
+from mcp_mirror.upstreams.channel_proxy import require_scopes
 from mcp_mirror.upstreams.elicitation import InputRequired
 
 if TYPE_CHECKING:
@@ -305,9 +305,9 @@ async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(conf
 
 async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_what_it_lost() -> None:
     session = Recorder(Caller("x", is_stateless=False, session="s", scopes=frozenset({"crm"})))
-    home = scoped_way(session, ("crm",))
+    home = require_scopes(session, ("crm",))
     assert home is not None
-    assert scoped_way(session, ()) is session
+    assert require_scopes(session, ()) is session
     await home.notify("notifications/message", {"data": 1})
     assert await home.request("roots/list", {}) == {"asked": "roots/list"}
     session.caller = replace(session.caller, scopes=frozenset())
