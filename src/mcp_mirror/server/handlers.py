@@ -238,6 +238,7 @@ class Handlers:
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.of(context):
             uri = str(params.uri)
+            await self._settled(context)
             await self.subscriptions.subscribe(
                 self.exchange_of(context),
                 uri,
@@ -258,6 +259,8 @@ class Handlers:
         stream = self.announcements.open(params.notifications, self.exchange_of(context).caller)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
+            if uris:
+                await self._settled(context)
             for uri in uris:
                 await self._watch(context, uri, stream)
             return await stream.serve(context)
