@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import shlex
+import sys
+from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,3 +124,13 @@ async def test_values_of_a_memory_store_are_not_there_and_the_error_says_why(con
     ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
     assert (ended.code, ended.out) == (2, "")
     assert "keeps nothing outside the running gateway" in ended.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="head")
+async def test_output_that_is_read_in_part_is_no_error(stored: tuple[str, dict[str, str]]) -> None:
+    config, paths = stored
+    mirror = shlex.join([sys.executable, "-m", "mcp_mirror", "values", "show", paths["text"], "--config", config])
+    shell = await asyncio.create_subprocess_shell(f"{mirror} | true", stdout=PIPE, stderr=PIPE)
+    async with asyncio.timeout(60):
+        out, err = await shell.communicate()
+    assert (out, err) == (b"", b"")

@@ -136,10 +136,19 @@ async def _stop_on_signal(
 def exit_with_error(error: BaseException) -> NoReturn:
     """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
     cause = unwrap_error_group(error)
-    if isinstance(cause, SystemExit):  # the reader of our output closed its end (`| head`)
+    if isinstance(cause, SystemExit | BrokenPipeError):  # the reader of the output closed its end (`| head`)
+        _discard_output()
         raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
         print_note(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
         raise typer.Exit(1) from None
     print_note(f"mcp-mirror: {cause}")
     raise typer.Exit(_MISCONFIGURED) from None
+
+
+def _discard_output() -> None:
+    """Discard what is still buffered for standard output: the interpreter would report it when it exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError, ValueError):  # no file descriptor: nothing to discard
+        os.dup2(null, sys.stdout.fileno())
+    os.close(null)

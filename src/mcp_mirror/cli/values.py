@@ -163,11 +163,12 @@ def clear(
 
     async def run(values: _StoredValues) -> None:
         found = [one for one in await values.store.list(values.namespace) if one.created <= before]
-        what = f"{len(found):,} values, {human_bytes(sum(one.size for one in found))}, of {values.namespace}"
+        size = human_bytes(sum(one.size for one in found))
+        what = f"{_count(len(found))}, {size}, of {values.namespace}"
         if found and not yes:
             _confirm(what)
         deleted = [await values.store.delete(values.namespace, one.base) for one in found]
-        print_note(f"Deleted {sum(deleted):,} values.")
+        print_note(f"Deleted {_count(sum(deleted))}.")
 
     _run(config, namespace, run)
 
@@ -180,6 +181,10 @@ def _run(config: Path | None, namespace: str, work: Callable[[_StoredValues], Co
             await work(_StoredValues(store, namespace))
 
     run_until_signal(run())
+
+
+def _count(values: int) -> str:
+    return f"{values:,} value{'' if values == 1 else 's'}"
 
 
 def _confirm(what: str) -> None:
