@@ -6,10 +6,10 @@ from mcp_mirror.settings.access import (
     AuthPolicy,
     IssuerPolicy,
     TokenPolicy,
+    is_confidential,
+    is_local_host,
     is_loopback,
-    is_private_to_us,
     is_public,
-    names_itself,
 )
 
 
@@ -57,7 +57,7 @@ def test_only_this_machine_is_loopback(host: str, *, loopback: bool) -> None:
     ],
 )
 def test_what_is_encrypted_or_stays_here_is_private(url: str, *, private: bool) -> None:
-    assert is_private_to_us(url) is private
+    assert is_confidential(url) is private
 
 
 def test_no_policy_shows_a_secret() -> None:
@@ -110,4 +110,4 @@ def test_only_the_whole_internets_addresses_are_public(address: str, *, public: 
     ],
 )
 def test_who_names_an_address_or_a_local_name_means_no_public_host(host: str, *, local: bool) -> None:
-    assert names_itself(host) is local
+    assert is_local_host(host) is local

@@ -24,7 +24,7 @@ TEXTS: Final = (
     "docker/*.yaml",
 )
 
-CLEAN_PACKAGES: Final = ("__init__.py", "__main__.py", "types.py")
+CLEAN_PACKAGES: Final = ("__init__.py", "__main__.py", "types.py", "config", "settings", "cli/config.py")
 """Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""
 
 EXCLUDED: Final = {
@@ -82,6 +82,7 @@ EXEMPTIONS: Final = (
     Exemption("docs/reference/cli.md", r"(?s).*", "generated from the help texts of the commands in src"),
     Exemption("*", r"(?s)```.*?\n```", "code blocks: tests run them or compare them"),
     Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
+    Exemption("*.py", r"\bis None\b", "Python"),
     Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
     Exemption(
         "docs/operations/upstream-fields.md", r"an opaque value of ours", "the table is written by upstreams/fields.py"

@@ -88,7 +88,7 @@ WRONG: list[tuple[str, str]] = [
     ("auth: {}", "auth: wanted 'tokens' or 'issuers': without them every request is accepted"),
     ("auth:", "auth: wanted 'tokens' or 'issuers'"),
     ("auth: {scopes: [a]}", "auth: wanted 'tokens' or 'issuers'"),
-    (f"auth: {{tokens: {{a: 'sha256:{HASH}', b: 'sha256:{HASH}'}}}}", "auth.tokens: wanted another token for each"),
+    (f"auth: {{tokens: {{a: 'sha256:{HASH}', b: 'sha256:{HASH}'}}}}", "auth.tokens: wanted a different token for each"),
     ("auth: {token: {}}", "auth.token: unknown key; did you mean 'tokens'?"),
     ("auth: {tokens: {alice: {hsh: x}}}", "auth.tokens.alice.hsh: unknown key; did you mean 'hash'?"),
     ("auth: {issuers: [{isuer: x}]}", "unknown key; did you mean 'issuer'?"),
@@ -97,7 +97,7 @@ WRONG: list[tuple[str, str]] = [
     ("auth: {issuers: [{issuer: https://a.example.com, jwks: k}]}", "auth.issuers: wanted 'audience' for each issuer"),
     (
         "auth: {issuers: [{issuer: https://a.example.com, jwks: 'http://a.example.com/k', audience: x}]}",
-        "auth.issuers: wanted 'jwks' by https",
+        "auth.issuers: wanted an https URL in 'jwks'",
     ),
     (f"auth: {{issuers: [{ISSUER[:-1]}, require_dpop: true}}]}}", "auth.issuers: wanted 'auth.resource' with"),
     (f"auth: {{issuers: [{ISSUER[:-1]}, algorithms: [HS256]}}]}}", "wanted one of RS256"),

@@ -101,8 +101,8 @@ def test_a_clients_key_without_effect_is_warned_of(load: Load, tmp_path: Path, k
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
-        ("inputs: []\nmcpServers:\n", 1, "inputs: it asks a person"),
-        ("mcpServers:\n  a b: {command: x}", 2, "mcpServers.a b: the upstream is called 'a_b' here"),
+        ("inputs: []\nmcpServers:\n", 1, "inputs: the gateway cannot ask a person"),
+        ("mcpServers:\n  a b: {command: x}", 2, "mcpServers.a b: the name of the upstream becomes 'a_b'"),
         ("mcpServers:\n  a: {command: x,\n    headers: {A: b}}", 3, "mcpServers.a.headers: it has no effect here"),
         ("mcpServers:\n  a: {command: x,\n    timeout: 60000}", 3, "mcpServers.a.timeout: over 3600, so it is read as"),
     ],

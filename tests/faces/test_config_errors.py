@@ -35,10 +35,10 @@ SECONDS = "wanted a number of seconds above 0, got"
 SCALAR = 'wanted text, a number or true/false (write "" for empty text), got'
 BARE = "; a bare ~ means nothing in YAML, so put it in quotes"
 VARIABLE = "wanted ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
-INPUT = "${input:...} asks a person, and a gateway cannot; set an environment variable and write ${VAR}"
+INPUT = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
 SIZE = "wanted a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got"
 TAG = "YAML tags (such as !name) are not used here; remove it"
-CHARACTER = "the text holds a character that cannot be passed on (NUL or half a pair)"
+CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
 WHOLE_NUMBER = "wanted a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, tools, overrides, "
@@ -83,7 +83,7 @@ BAD_KEYS = [
     ("transport: tcp", "upstreams.a.transport: wanted one of stdio, streamable-http, sse, got text"),
     ("headers: {A: b}", "upstreams.a.headers: this goes with 'url', not with 'command'; remove it"),
     ("tools: {allow: '*'}", "upstreams.a.tools.allow: wanted a list, got text"),
-    ("tools: []", "upstreams.a.tools: wanted a mapping, got a list"),
+    ("tools: []", "upstreams.a.tools: wanted a mapping, got an empty list"),
     ("overrides: {r: 5}", "upstreams.a.overrides.r: wanted a mapping, got a whole number"),
     ("overrides: {r: {inline_budget: 1.5}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a number"),
     ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
@@ -149,7 +149,7 @@ BAD_SECTIONS = [
     ("server: {drain: -1}", "server.drain: wanted a number of seconds, 0 or more, got a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
-    ("upstreams: []", "upstreams: wanted a mapping from names to servers, got a list"),
+    ("upstreams: []", "upstreams: wanted a mapping from names to servers, got an empty list"),
     ("mcpServers: x", "mcpServers: wanted a mapping from names to servers, got text"),
     ("upstreams: {a: }", "upstreams.a: wanted a mapping, got nothing"),
     ("upstreams: {a: {command: x, url: 'http://x'}}", f"upstreams.a: {NEITHER} both; keep one"),
@@ -176,15 +176,15 @@ BAD_SECTIONS = [
     ("upstreams: {a: {command: x}, a: {command: y}}", "upstreams.a: the same key as on line 1; keep one"),
     (
         "{upstreams: {a: {command: x}}, mcpServers: {a: {command: x}}}",
-        "mcpServers.a: an upstream of this name is on line 1 already; rename one",
+        "mcpServers.a: line 1 has an upstream of the same name; rename one",
     ),
     (
         "mcpServers: {a b: {command: x}, a/b: {command: x}}",
-        "mcpServers.a/b: an upstream of this name is on line 1 already; rename one",
+        "mcpServers.a/b: line 1 has an upstream of the same name; rename one",
     ),
     (
         "mcpServers: {a: {url: 'http://x', httpUrl: 'http://x'}}",
-        "mcpServers.a.httpUrl: it says the same as 'url'; keep one",
+        "mcpServers.a.httpUrl: this key means the same as 'url'; keep one",
     ),
     (
         "mcpServers: {a: {command: x, autoAprove: []}}",
@@ -195,11 +195,11 @@ BAD_SECTIONS = [
     ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: wanted a list, got text"),
     ("mcpServers: {a: 5}", "mcpServers.a: wanted a mapping, got a whole number"),
     ("lock: {mode: sometimes}", "lock.mode: wanted one of off, warn, block, got text"),
-    ("store: {encryption: {}}", "store.encryption: wanted a list 'keys' of one secret or more, got a mapping"),
-    ("store: {encryption: }", "store.encryption: wanted a list 'keys' of one secret or more, got nothing"),
+    ("store: {encryption: {}}", "store.encryption: wanted 'keys', which is missing"),
+    ("store: {encryption: }", "store.encryption: wanted 'keys', which is missing"),
     (
         "store: {encryption: {keys: []}}",
-        "store.encryption.keys: wanted a list 'keys' of one secret or more, got a list",
+        "store.encryption.keys: wanted a list of one secret or more, got an empty list",
     ),
     (
         "store: {encryption: {keys: [short]}}",
@@ -241,18 +241,18 @@ UNREADABLE = [
     ("# only this\n", 1, "the file is empty; begin with 'upstreams:'"),
     ("- a\n", 1, "wanted a mapping with 'upstreams:' at the top, got a list"),
     ("upstreams\n", 1, "wanted a mapping with 'upstreams:' at the top, got text"),
-    ("a:\n\tb: 1\n", 2, "a tab stands where only spaces can; use spaces"),
-    ("a: 1\nb: [1, 2\n", 3, "a list in [ ] lacks a comma or its closing bracket"),
-    ("a: {b: 1\n", 2, "a mapping in { } lacks a comma or its closing brace"),
-    ("a: 'x\n", 2, "a quote or bracket is never closed"),
-    ("a: b: c\n", 1, "a colon stands where none can; put that text in quotes or mend the indentation"),
-    ("a: 1\nb\nc: 2\n", 3, "a key without its colon; write 'key: value', or put the text in quotes"),
-    ("a:\n  b: 1\n c: 2\n", 3, "the indentation does not match the lines above, or a line lacks its colon"),
+    ("a:\n\tb: 1\n", 2, "YAML does not allow a tab here; use spaces"),
+    ("a: 1\nb: [1, 2\n", 3, "a list in [ ] lacks a comma or the closing bracket"),
+    ("a: {b: 1\n", 2, "a mapping in { } lacks a comma or the closing brace"),
+    ("a: 'x\n", 2, "a quote or bracket is not closed"),
+    ("a: b: c\n", 1, "YAML does not allow a colon here; put the text in quotes or fix the indentation"),
+    ("a: 1\nb\nc: 2\n", 3, "a key without a colon; write 'key: value', or put the text in quotes"),
+    ("a:\n  b: 1\n c: 2\n", 3, "the indentation does not match the lines above, or a line lacks a colon"),
     ("a: *b\n", 1, "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
     ("a: @b\n", 1, "text that starts with %, @ or a backtick must be in quotes"),
-    ("a: 1\n---\nb: 2\n", 2, "a second document starts; keep one and remove '---'"),
-    ("a: 1\nb: \x07\n", 2, "a control character stands here; remove it"),
-    ('a: "\\Uffffffff"\n', 1, 'an escape such as "\\U..." in quotes names no character'),
+    ("a: 1\n---\nb: 2\n", 2, "a second document starts here; keep one and remove '---'"),
+    ("a: 1\nb: \x07\n", 2, "there is a control character here; remove it"),
+    ('a: "\\Uffffffff"\n', 1, 'an escape such as "\\U..." in quotes is not a character'),
     ("[" * 5000, 1, "nested deeper than 32 levels; a configuration needs fewer"),
     (b"a: 1\nb: \xff\n", 2, "the file is not UTF-8; save it as UTF-8"),
     ("a: 1".encode("utf-16"), 1, "the file is not UTF-8; save it as UTF-8"),

@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a variable of the client's": ('{"mcpServers": {"a": {"command": "${userHome}/x"}}}', "by their values"),
     "what the client asks a person": (
         '{"mcpServers": {"a": {"command": "${input:key}"}}}',
-        "${input:...} asks a person",
+        "cannot ask a person for ${input:...}",
     ),
     "a folder of another name": (
         '{"mcpServers": {"a": {"command": "x", "working_directory": "b"}}}',

@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_used_is_told_of(tmp_path: Path) -> None:
     file = tmp_path / "mirror.lock.json"
     for content in (b"{", b"\xff", b"[]"):
         file.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"cannot be used: .* Restore it, or remove it and lock anew"):
+        with pytest.raises(ConfigError, match=r"cannot be used: .* Restore it, or remove it and run"):
             read_pins(LockPolicy(None, str(file)))
     with pytest.raises(ConfigError, match=r"cannot be used: Is a directory"):
         read_file(tmp_path)

@@ -157,7 +157,7 @@ async def test_a_lock_file_that_was_changed_by_hand_is_refused(
         assert "say_mirrored" in await served(client)
     ended = await run("lock", "--config", str(config))
     assert ended.code == 2
-    assert "does not match its sha256. Restore it, or remove it and lock anew." in ended.err
+    assert "does not match its sha256. Restore it, or remove it and run `mcp-mirror lock`." in ended.err
 
 
 async def test_a_connection_of_ones_own_is_held_to_the_lock_too(

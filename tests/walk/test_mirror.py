@@ -471,7 +471,7 @@ async def test_use_outside_of_its_time_says_what_to_do() -> None:
         ({"store": "dsk"}, r"Mirror\(store\):1: store.kind: wanted one of memory, disk, redis"),
         ({"upstreams": {"one": {"comand": "x"}}}, r"Mirror\(upstreams\):1: upstreams.one.*did you mean 'command'"),
         ({"upstreams": {"mirror": {"sufix": ""}}}, r"mirror.sufix: unknown key; did you mean 'suffix'"),
-        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): wanted texts, numbers, truth values, lists and mapp"),
+        ({"upstreams": {"one": object()}}, r"Mirror\(upstreams\): wanted only texts, numbers, booleans, lists"),
         ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
     ],
 )

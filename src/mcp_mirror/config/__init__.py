@@ -1,4 +1,12 @@
-"""The configuration file: found, read with positions, checked, and turned into policies."""
+"""Finds, reads and checks the configuration file, and generates its JSON Schema, reference page and example.
+
+The keys are declared in `settings`; this package does not know a key's meaning, and nothing above it reads the file.
+
+The declarations are not pydantic models, because pydantic validates values and a configuration is text: `yes` and
+`007` stay text where a key is a text, any value may come from `${VAR}`, and sizes have units. With pydantic, too, each
+kind of value needs its own validator and its own JSON Schema. Pydantic would replace only the walk through mappings and
+lists (`reader`), and would need code that maps its errors to lines and keys, and the file to the shape of the settings.
+"""
 
 from mcp_mirror.config.editors import config_json_schema
 from mcp_mirror.config.loading import CONFIG_NAME, find_config, load_config, parse_config, read_config

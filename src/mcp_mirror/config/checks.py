@@ -6,7 +6,7 @@ from typing import Final
 from mcp_mirror.config.scalars import read_boolean
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table
 from mcp_mirror.security.flows import DEFAULT_ZONE
-from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_private_to_us
+from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config, HttpEndpoint
@@ -23,20 +23,20 @@ Path = tuple[str, ...]
 def check_upstream(name: str, table: Table, findings: Findings) -> None:
     """Report keys of an upstream that exclude each other."""
     if not UPSTREAM_NAME.fullmatch(name):
-        findings.problem(table.place, "wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
+        findings.report(table.location, "wanted a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots")
     keys = table.members.keys()
     if ("command" in keys) == ("url" in keys):
         got = "both; keep one" if "url" in keys else "neither"
-        findings.problem(table.place, f"wanted 'command' (a program to start) or 'url' (an address), got {got}")
+        findings.report(table.location, f"wanted 'command' (a program to start) or 'url' (an address), got {got}")
         return
     kind, other = ("command", "url") if "command" in keys else ("url", "command")
     for key in HTTP_KEYS if kind == "command" else STDIO_KEYS:
         if key in keys:
-            findings.problem(table.members[key].place, f"this goes with '{other}', not with '{kind}'; remove it")
+            findings.report(table.members[key].location, f"this goes with '{other}', not with '{kind}'; remove it")
     transport = table.members.get("transport")
     if isinstance(transport, Scalar) and transport.text in _TRANSPORTS[other]:
         fitting = " or ".join(_TRANSPORTS[kind])
-        findings.problem(transport.place, f"with '{kind}' wanted {fitting}; or leave it out")
+        findings.report(transport.location, f"with '{kind}' wanted {fitting}; or leave it out")
 
 
 def check_mirror(mirror: Node | None, findings: Findings) -> None:
@@ -45,7 +45,9 @@ def check_mirror(mirror: Node | None, findings: Findings) -> None:
     suffix, switch = keys.get("suffix"), keys.get("expose_originals")
     is_empty = isinstance(suffix, Scalar) and suffix.kind in ("text", "expanded") and not suffix.text
     if is_empty and isinstance(switch, Scalar) and read_boolean(switch):
-        findings.problem(switch.place, "without a suffix twins have the originals' names; set 'suffix', or remove this")
+        findings.report(
+            switch.location, "without a suffix twins have the originals' names; set 'suffix', or remove this"
+        )
 
 
 def check_store(store: Node | None, findings: Findings) -> None:
@@ -53,31 +55,29 @@ def check_store(store: Node | None, findings: Findings) -> None:
     keys = store.members if isinstance(store, Table) else {}
     kind, encryption = keys.get("kind"), keys.get("encryption")
     if encryption is not None and isinstance(kind, Scalar) and kind.text == "memory":
-        findings.warn(encryption.place, "values in memory are not encrypted; this applies to the kinds disk and redis")
+        findings.warn(
+            encryption.location, "values in memory are not encrypted; this applies to the kinds disk and redis"
+        )
 
 
 def check_access(config: Config, root: Table, findings: Findings) -> None:
     """Report contradictions in `auth` and in the access keys of upstreams."""
     auth = root.members.get("auth")
-    for path, complaint in _auth_problems(config.auth):
-        findings.problem(node_at(root, ("auth", *path)).place, complaint)
+    for path, message in _auth_problems(config.auth):
+        findings.report(node_at(root, ("auth", *path)).location, message)
     if auth is not None and not config.auth.is_required:
-        complaint = (
-            "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
-        )
-        findings.problem(auth.place, complaint)
+        message = "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
+        findings.report(auth.location, message)
     for token in config.auth.tokens:
         missing = [scope for scope in config.auth.scopes if token.scopes is not None and scope not in token.scopes]
         if missing:
-            complaint = (
-                f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
-            )
-            findings.warn(node_at(root, ("auth", "tokens", token.name)).place, complaint)
+            message = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
+            findings.warn(node_at(root, ("auth", "tokens", token.name)).location, message)
     for upstream in config.upstreams:
         endpoint = upstream.endpoint
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
-            for complaint in _oauth_problems(endpoint.oauth, endpoint.headers):
-                findings.problem(node_at(root, ("upstreams", upstream.name, "auth")).place, complaint)
+            for message in _oauth_problems(endpoint.oauth, endpoint.headers):
+                findings.report(node_at(root, ("upstreams", upstream.name, "auth")).location, message)
     _check_scopes(config, root, findings)
 
 
@@ -90,27 +90,32 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
     auth = config.auth
     granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
     for keys, scopes in required.items():
-        place = node_at(root, ("upstreams", *keys, "required_scopes")).place
+        location = node_at(root, ("upstreams", *keys, "required_scopes")).location
         if scopes and not auth.is_required:
-            findings.problem(place, "wanted 'auth' with tokens or issuers: without it no request has scopes")
+            findings.report(location, "wanted 'auth' with tokens or issuers: without it no request has scopes")
         elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
-            findings.warn(place, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this")
+            findings.warn(
+                location, f"no token in 'auth.tokens' has the scope {missing[0]!r}, so no principal sees this"
+            )
 
 
 def _auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
     if len({one.digest for one in auth.tokens}) < len(auth.tokens):
-        yield ("tokens",), "wanted another token for each principal, got one for two"
+        yield ("tokens",), "wanted a different token for each principal, got one for two"
     seen: set[str] = set()
     for one in auth.issuers:
         if one.issuer in seen:
             yield ("issuers",), "wanted each issuer once; join the audiences of one in a list"
         seen.add(one.issuer)
         if not one.audience and not auth.resource:
-            yield ("issuers",), "wanted 'audience' for each issuer, or 'auth.resource': without, any token would do"
+            yield (
+                ("issuers",),
+                "wanted 'audience' for each issuer, or 'auth.resource': else tokens for other services would be valid",
+            )
         if one.require_dpop and not auth.resource:
             yield ("issuers",), "wanted 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
-        if one.jwks.startswith(("https://", "http://")) and not is_private_to_us(one.jwks):
-            yield ("issuers",), "wanted 'jwks' by https, on loopback by http, or a file"
+        if one.jwks.startswith(("https://", "http://")) and not is_confidential(one.jwks):
+            yield ("issuers",), "wanted an https URL in 'jwks', an http URL on loopback, or a file"
 
 
 def _oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
@@ -142,8 +147,8 @@ def check_flows(config: Config, root: Table, names: set[str], findings: Findings
     }
     sides = tuple(_sides(config, places))
     problems = (*_wrong_levels(config, places), *_wrong_names(sides, places, names), *_ambiguous_names(sides, names))
-    for path, complaint in problems:
-        findings.problem(node_at(root, path).place, complaint)
+    for path, message in problems:
+        findings.report(node_at(root, path).location, message)
 
 
 def _wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -175,9 +180,12 @@ def _wrong_names(
     for path, side in sides:
         zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
         if zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
-            yield path, f"there is no zone '{zone}'; wanted {ZONE} and one of {', '.join(sorted(zones)) or 'none'}"
+            wanted = (
+                f"one of {', '.join(f'{ZONE}{one}' for one in sorted(zones))}" if zones else "a place with a 'zone'"
+            )
+            yield path, f"unknown zone '{zone}'; wanted {wanted}"
         elif zone is None and side not in known and not _GLOB & set(side):
-            yield path, f"there is no upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"
+            yield path, f"unknown upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"
 
 
 def _ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
@@ -185,7 +193,10 @@ def _ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> It
     for path, side in sides:
         if side in WORDS and side in names:
             upstream = f"[{side[0]}]{side[1:]}"
-            yield path, f"'{side}' is an upstream and more; write '{upstream}' for that, or '{WORDS[side]}'"
+            yield (
+                path,
+                f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{WORDS[side]}'",
+            )
 
 
 def node_at(node: Node, path: Path) -> Node:

@@ -1,7 +1,7 @@
-"""The blocks that clients keep their servers in, translated to `upstreams`.
+"""Translates clients' blocks of servers, such as `mcpServers`, to `upstreams`.
 
-A table says what each client's key means here. This module must not know what a value may be: it renames and
-moves nodes, which keep the places where the user wrote them, so a later complaint names the user's own key.
+Tables list the clients' keys. This module renames and moves nodes, and does not know which values are right. Nodes keep
+their locations, so that later messages name the keys that the user wrote.
 """
 
 import re
@@ -20,10 +20,10 @@ CLIENT_BLOCKS: Final[Mapping[str, str]] = {
     "context_servers": "Zed",
     "mcp_servers": "Codex",
 }
-"""Top-level keys that hold a client's servers, with the clients."""
+"""Top-level keys of clients' servers, with the clients."""
 
 IGNORED_TOP: Final[Mapping[str, str]] = {
-    "inputs": "it asks a person, and a gateway cannot; set environment variables and write ${VAR}",
+    "inputs": "the gateway cannot ask a person; set environment variables and write ${VAR}",
 }
 
 RENAMED: Final[Mapping[str, str]] = {
@@ -46,49 +46,28 @@ RENAMED: Final[Mapping[str, str]] = {
     "enabled_tools": "tools.allow",  # Codex
     "disabled_tools": "tools.deny",  # Codex
 }
-"""A client's key and what it is here; a dot leads into a section."""
+"""A client's key, and the key here; a dot separates the section."""
 
 _APPROVAL: Final = "it has no effect here; approval stays with the client"
-_LABEL: Final = "it has no effect here; a label for the client's own window"
+_LABEL: Final = "it has no effect here; it is a label for the client's window"
 _SIGN_IN: Final = "it has no effect here; write 'headers' with an Authorization from ${VAR}"
-_LIFE: Final = "it has no effect here; the gateway starts and restarts upstreams itself"
+_PROCESS: Final = "it has no effect here; the gateway starts and restarts upstreams itself"
 
 IGNORED: Final[Mapping[str, str]] = {
-    "autoApprove": _APPROVAL,
-    "alwaysAllow": _APPROVAL,
-    "trust": _APPROVAL,
-    "default_tools_approval_mode": _APPROVAL,
-    "name": _LABEL,
-    "description": _LABEL,
-    "icon": _LABEL,
-    "iconPath": _LABEL,
-    "gallery": _LABEL,
-    "version": _LABEL,
-    "source": _LABEL,
-    "registryUrl": _LABEL,
-    "note": _LABEL,
-    "oauth": _SIGN_IN,
-    "auth": _SIGN_IN,
-    "authProviderType": _SIGN_IN,
-    "targetAudience": _SIGN_IN,
-    "targetServiceAccount": _SIGN_IN,
-    "scopes": _SIGN_IN,
-    "headersHelper": _SIGN_IN,
-    "bearer_token_env_var": _SIGN_IN,
-    "env_http_headers": _SIGN_IN,
+    **dict.fromkeys(("autoApprove", "alwaysAllow", "trust", "default_tools_approval_mode"), _APPROVAL),
+    **dict.fromkeys(("name", "description", "icon", "iconPath", "gallery", "version"), _LABEL),
+    **dict.fromkeys(("source", "registryUrl", "note"), _LABEL),
+    **dict.fromkeys(("oauth", "auth", "authProviderType", "targetAudience", "targetServiceAccount"), _SIGN_IN),
+    **dict.fromkeys(("scopes", "headersHelper", "bearer_token_env_var", "env_http_headers"), _SIGN_IN),
+    **dict.fromkeys(("dev", "watchPaths", "required", "alwaysLoad"), _PROCESS),
+    **dict.fromkeys(("sandbox", "sandboxEnabled"), "it has no effect here; the program has the gateway's own rights"),
     "envFile": "the file is not read; set its variables in the gateway's environment and name them in 'env'",
     "env_vars": "it has no effect here; name the variables in 'env' as NAME: ${NAME}",
-    "dev": _LIFE,
-    "watchPaths": _LIFE,
-    "required": _LIFE,
-    "alwaysLoad": _LIFE,
-    "sandbox": "it has no effect here; the program runs with the gateway's own rights",
-    "sandboxEnabled": "it has no effect here; the program runs with the gateway's own rights",
-    "settings": "it has no effect here; give the program its settings in 'args' or 'env'",
+    "settings": "it has no effect here; write the program's settings in 'args' or 'env'",
     "startup_timeout_ms": "it has no effect here; write 'startup_timeout' in seconds",
-    "supports_parallel_tool_calls": "it has no effect here; calls always run side by side",
+    "supports_parallel_tool_calls": "it has no effect here; calls always run concurrently",
 }
-"""A client's key that is read without effect, and what to know about that."""
+"""A client's key without effect here, and the reason or the advice."""
 
 TRANSPORTS: Final[Mapping[str, str]] = {
     "local": "stdio",
@@ -101,17 +80,17 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 
 
 def gather_upstreams(root: Table, findings: Findings) -> Table:
-    """The same top level with every client's block moved into `upstreams`, and without what is only for editors."""
+    """Return the top level with every client's block moved into `upstreams`, and without keys for editors only."""
     gathered = _entries(root.members.get("upstreams"), findings)
     for block in CLIENT_BLOCKS:
         entries = _entries(root.members.get(block), findings)
         for name, node in entries.items():
-            _add(gathered, _upstream_name(name, node.place, findings), _translate(node, findings), findings)
+            _add(gathered, _upstream_name(name, node.location, findings), _translate(node, findings), findings)
     for key in IGNORED_TOP.keys() & root.members.keys():
-        findings.warn(root.members[key].place, IGNORED_TOP[key])
+        findings.warn(root.members[key].location, IGNORED_TOP[key])
     rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
-    place = root.members["upstreams"].place if "upstreams" in root.members else root.place
-    return replace(root, members=rest | {"upstreams": Table(place, gathered)})
+    location = root.members["upstreams"].location if "upstreams" in root.members else root.location
+    return replace(root, members=rest | {"upstreams": Table(location, gathered)})
 
 
 def _is_moved(key: str) -> bool:
@@ -119,33 +98,35 @@ def _is_moved(key: str) -> bool:
 
 
 def _entries(block: Node | None, findings: Findings) -> dict[str, Node]:
-    """The servers of a block; a block with every line commented out has none."""
+    """Return the servers of a block; nothing if every line is a comment."""
     match block:
         case Table():
             return dict(block.members)
         case None | Scalar(kind="nothing" | "unusable"):
             return {}
-    findings.problem(block.place, f"wanted a mapping from names to servers, got {kind_name(block)}")
+    findings.report(block.location, f"wanted a mapping from names to servers, got {kind_name(block)}")
     return {}
 
 
 def _add(gathered: dict[str, Node], name: str, node: Node, findings: Findings) -> None:
     if name in gathered:
-        line = gathered[name].place.line
-        findings.problem(node.place, f"an upstream of this name is on line {line} already; rename one")
+        line = gathered[name].location.line
+        findings.report(node.location, f"line {line} has an upstream of the same name; rename one")
     gathered.setdefault(name, node)
 
 
-def _upstream_name(name: str, place: YamlLocation, findings: Findings) -> str:
+def _upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
     usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if usable != name and UPSTREAM_NAME.fullmatch(usable):
-        findings.warn(place, f"the upstream is called '{usable}' here; names are of A-Z, a-z, 0-9, _, - and dots")
+        findings.warn(
+            location, f"the name of the upstream becomes '{usable}'; names are of A-Z, a-z, 0-9, _, - and dots"
+        )
     return usable
 
 
 @dataclass(slots=True)
 class _Translation:
-    """One server's members under our keys."""
+    """The members of one server, with the keys of `upstreams`."""
 
     findings: Findings
     members: dict[str, Node] = field(default_factory=dict)
@@ -155,8 +136,8 @@ class _Translation:
         section, _, leaf = key.rpartition(".")
         target = self.tools if section else self.members
         if leaf in target:
-            said = target[leaf].place.path[-1]
-            self.findings.problem(node.place, f"it says the same as '{said}'; keep one")
+            other = target[leaf].location.path[-1]
+            self.findings.report(node.location, f"this key means the same as '{other}'; keep one")
         target.setdefault(leaf, node)
 
 
@@ -166,12 +147,12 @@ def _translate(server: Node, findings: Findings) -> Node:
     translation = _Translation(findings)
     for key, node in server.members.items():
         if key in IGNORED:
-            findings.warn(node.place, IGNORED[key])
+            findings.warn(node.location, IGNORED[key])
         else:
-            translation.put(_target(key, node), _converted(key, node))
+            translation.put(_target(key, node), _convert(key, node))
     if translation.tools:
-        translation.put("tools", Table(server.place, translation.tools))
-    return replace(server, members=_fitting(translation.members, findings))
+        translation.put("tools", Table(server.location, translation.tools))
+    return replace(server, members=_without_unused(translation.members, findings))
 
 
 def _target(key: str, node: Node) -> str:
@@ -180,7 +161,7 @@ def _target(key: str, node: Node) -> str:
     return RENAMED.get(key, key)
 
 
-def _converted(key: str, node: Node) -> Node:
+def _convert(key: str, node: Node) -> Node:
     if not isinstance(node, Scalar):
         return node
     if key == "disabled":
@@ -190,13 +171,13 @@ def _converted(key: str, node: Node) -> Node:
     return node
 
 
-def _fitting(members: dict[str, Node], findings: Findings) -> dict[str, Node]:
-    """Clients write an empty `env` for remote servers and keep keys that their transport does not use."""
+def _without_unused(members: dict[str, Node], findings: Findings) -> dict[str, Node]:
+    """Remove keys that the transport does not use: clients write an empty `env` for remote servers."""
     other = HTTP_KEYS if "command" in members else STDIO_KEYS if "url" in members else ()
     for key in other:
         node = members.get(key)
         if node and not _is_empty(node):
-            findings.warn(node.place, "it has no effect here; this kind of server does not use it")
+            findings.warn(node.location, "it has no effect here, because this kind of server does not use it")
     return {key: node for key, node in members.items() if key not in other}
 
 

@@ -4,22 +4,25 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, Final, get_args, get_origin
 
+import yaml
+
 from mcp_mirror.config.clients import CLIENT_BLOCKS
-from mcp_mirror.config.scalars import Kind, kind_of
-from mcp_mirror.config.shape import Field, Value, alternatives_of, document, is_shorthand_list, keys_of
+from mcp_mirror.config.scalars import Kind, kind_of, write_default
+from mcp_mirror.config.shape import Field, Value, alternatives_of, keys_of
 from mcp_mirror.settings.declarations import (
+    ANYTHING,
+    OPTIONAL_LIST,
     SINGLE,
     UPSTREAM_NAME,
     AtLeast,
     Example,
     Group,
     Measure,
+    Names,
     Number,
-    Percent,
     Shorthand,
     Text,
     Without,
-    Written,
 )
 from mcp_mirror.settings.policies import Config
 
@@ -27,88 +30,106 @@ _VARIABLE: Final = {"type": "string", "pattern": r"\$\{", "description": "${VAR}
 
 
 def config_json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a configuration file. A file that fits may still be wrong: `${VAR}` has any value."""
+    """Return the JSON Schema of a configuration file.
+
+    It accepts any text with `${VAR}`, and does not know the rules between several keys.
+    """
     definitions: dict[str, Any] = {}
-    schema = _section(Value(Config, ()), definitions)
+    schema = _section(Value(Config, ()), definitions, is_entry=True)
     server = {"type": "object", "description": "A server as that client writes it."}
+    properties = schema["properties"]
     for block, clients in CLIENT_BLOCKS.items():
         description = f"A block pasted from a client ({clients}), read like 'upstreams'."
-        schema["properties"][block] = {
-            "title": block,
-            "description": description,
-            "type": "object",
-            "additionalProperties": server,
-        }
-    schema["properties"]["upstreams"]["propertyNames"] = {"pattern": f"^{UPSTREAM_NAME.pattern}$"}
-    schema["properties"]["inputs"] = {"title": "inputs", "description": "VS Code's; ignored with a warning."}
-    schema["properties"]["$schema"] = {"title": "$schema", "description": "For editors; ignored.", "type": "string"}
+        properties[block] = {"title": block, "description": description, **_mapping(server)}
+    properties["upstreams"]["propertyNames"] = {"pattern": f"^{UPSTREAM_NAME.pattern}$"}
+    properties["inputs"] = {"title": "inputs", "description": "VS Code's; ignored with a warning."}
+    properties["$schema"] = {"title": "$schema", "description": "For editors; ignored.", "type": "string"}
     schema["patternProperties"] = {"^x-": {"description": "Yours, for YAML anchors; ignored."}}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
 
 
-def _section(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
-    keys = keys_of(value.kind, value.mark(Without))
+def _section(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
+    """Return the schema of a section. The value of a key may be nothing if no inner key is required."""
     properties: dict[str, Any] = {}
-    alternatives = alternatives_of(value.kind)
-    required = [one.key for one in keys if one.is_required and one.key not in alternatives]
+    keys = keys_of(value.kind, value.mark(Without))
+    alternatives = sorted(alternatives_of(value.kind))
     for one in keys:
-        schema = _field(value.kind, one, definitions)
         if one.group:
             group = properties.setdefault(one.group.name, _group(value, one.group, definitions))
-            definitions[group["$ref"].rpartition("/")[2]]["properties"][one.key] = schema
+            definitions[group["$ref"].rpartition("/")[2]]["properties"][one.key] = _field(one, definitions)
         else:
-            properties[one.key] = schema
+            properties[one.key] = _field(one, definitions)
+    required = [one.key for one in keys if one.is_required and one.key not in alternatives]
     documentation = " ".join((value.kind.__doc__ or "").split())
-    schema = {"type": "object", "description": documentation, "properties": properties, "additionalProperties": False}
-    return schema | ({"required": required} if required else {})
+    return {
+        "type": "object" if is_entry or required else ["object", "null"],
+        "description": documentation,
+        "properties": properties,
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
+        **({"oneOf": [{"required": [key]} for key in alternatives]} if alternatives else {}),
+    }
 
 
 def _group(value: Value, group: Group, definitions: dict[str, Any]) -> dict[str, Any]:
     name = f"{value.kind.__name__}_{group.name}"
-    definitions.setdefault(
-        name,
-        {"type": "object", "description": group.documentation, "properties": {}, "additionalProperties": False},
-    )
+    if name not in definitions:
+        definitions[name] = {
+            "type": "object" if group.is_required else ["object", "null"],
+            "description": group.documentation,
+            "properties": {},
+            "additionalProperties": False,
+        }
+        if group.is_required:
+            definitions[name]["required"] = [one.key for one in keys_of(value.kind) if one.group == group]
     return {"$ref": f"#/$defs/{name}", "description": group.documentation}
 
 
-def _field(section: type, one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = {**_value(one.value, definitions), "title": one.key, "description": document(section, one)}
-    default = list(one.default) if isinstance(one.default, tuple) else one.default
-    if isinstance(default, str | int | float | list) and one.value.entries is None:
-        schema["default"] = default
+def _field(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = {**_value(one.value, definitions), "title": one.key, "description": one.documentation}
+    if default := write_default(one):
+        schema["default"] = yaml.safe_load(default)
     example = one.value.mark(Example)
     if example and one.value.entries is None and example.value != "":
         schema["examples"] = [list(example.value) if isinstance(example.value, tuple) else example.value]
     return schema
 
 
-def _value(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
+def _value(value: Value, definitions: dict[str, Any], *, is_entry: bool = False) -> dict[str, Any]:
     if value.entries is not None:
-        return {"type": "object", "additionalProperties": _value(value.entries, definitions)}
+        return _mapping(_value(value.entries, definitions, is_entry=True), value.mark(Names))
     if get_origin(value.kind) is tuple:
-        least = value.mark(AtLeast)
-        items = _value(value.items, definitions)
-        schema = {"type": "array", "items": items, **({"minItems": least.count} if least else {})}
-        return {"anyOf": [schema, items]} if value.has(SINGLE) else schema
+        return _list(value, definitions)
     if is_dataclass(value.kind):
-        return _reference(value, definitions)
+        return _reference(value, definitions, is_entry=is_entry)
     return _scalar(value)
 
 
-def _reference(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
+def _mapping(entry: dict[str, Any], names: Names | None = None) -> dict[str, Any]:
+    schema = {"type": ["object", "null"], "additionalProperties": entry}
+    return {**schema, "propertyNames": {"pattern": f"^(?:{names.pattern})$"}} if names else schema
+
+
+def _list(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
+    least = value.mark(AtLeast)
+    count = least.count if least else 0
+    items = _value(value.items, definitions, is_entry=True)
+    schema = {"type": ["array", "null"] if value.has(OPTIONAL_LIST) else "array", "items": items, "minItems": count}
+    return {"anyOf": [schema, items]} if value.has(SINGLE) and count <= 1 else schema
+
+
+def _reference(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
     without, shorthand = value.mark(Without), value.mark(Shorthand)
     name = value.kind.__name__ + ("_without_" + "_".join(without.names) if without else "")
     if name not in definitions:
         definitions[name] = {}
-        definitions[name] = _section(value, definitions)
+        definitions[name] = _section(value, definitions, is_entry=is_entry)
     reference = {"$ref": f"#/$defs/{name}"}
     if not shorthand:
         return reference
-    [key] = [one for one in keys_of(value.kind) if one.key == shorthand.key]
-    short = _value(key.value, definitions)
-    if is_shorthand_list(value.kind, shorthand):
-        short = {"type": "array", "items": _value(key.value.items, definitions)}
+    [key] = [one.value for one in keys_of(value.kind) if one.key == shorthand.key]
+    is_list = get_origin(key.kind) is tuple
+    short = {"type": "array", "items": _value(key.items, definitions)} if is_list else _value(key, definitions)
     return {"anyOf": [reference, short]}
 
 
@@ -124,21 +145,18 @@ def _scalar(value: Value) -> dict[str, Any]:
 
 def _kind(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
     match kind:
-        case Written():
-            return {"type": ["string", "number", "boolean"]}
+        case Text():
+            text = {"type": ["string", "number", "boolean"] if kind.is_literal else "string"}
+            is_any = kind.pattern == ANYTHING
+            return text if is_any else _or_variable({**text, "pattern": f"^(?:{kind.pattern})$"})
         case Number():
             bounds = {"minimum": kind.minimum, "exclusiveMinimum": kind.above, "maximum": kind.maximum}
             number = {"type": "integer" if is_whole else "number"} | _present(bounds)
             return _or_variable(number, *([{"const": kind.none_word}] if kind.none_word else []))
         case Measure():
-            pattern = rf"^\d+(\.\d+)?\s*({kind.pattern})?$"
-            text = {"type": "string", "pattern": pattern, "examples": [kind.example]}
-            return _or_variable({"type": "number", "exclusiveMinimum": 0}, text)
-        case Percent():
-            return _or_variable({"type": "string", "pattern": r"^\d{1,2}(\.\d{1,3})?\s*%$", "examples": ["20 %"]})
-        case Text(is_shown=True):
-            return _or_variable({"type": "string", "pattern": f"^{kind.pattern}$"})
-    return {"type": "string"}
+            text = {"type": "string", "pattern": f"^(?:{kind.pattern})$", "examples": [kind.example]}
+            has_plain = any(not unit for unit, _ in kind.units)
+            return _or_variable(*([{"type": "number", "exclusiveMinimum": 0}] if has_plain else []), text)
 
 
 def _or_variable(*schemas: Mapping[str, Any]) -> dict[str, Any]:

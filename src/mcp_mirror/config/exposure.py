@@ -1,4 +1,4 @@
-"""Secrets that a configuration file holds in clear: where they are, and whether others can read the file."""
+"""Finds secrets in plain text in a configuration file that other users can read."""
 
 import re
 import stat
@@ -14,7 +14,7 @@ from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlL
 _NAMED: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
 """Names of headers and variables whose values are secrets."""
 _SHORTEST: Final = 8
-"""Characters: shorter values are switches and names."""
+"""Characters; shorter values are switches and names."""
 _PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
 _SECRET: Final = re.compile(
     r"auth\.tokens\.[^.]*(\.hash)?|store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret"
@@ -23,20 +23,20 @@ _SECRET: Final = re.compile(
 
 
 def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
-    """Warn once if other users can read a configuration file that holds secrets in clear."""
+    """Warn once if other users can read a configuration file that contains secrets in plain text."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return
     if sys.platform == "win32" or not mode & (stat.S_IRGRP | stat.S_IROTH):
         return
-    places = list(_literal_secrets(root))
-    if places:
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    locations = list(_literal_secrets(root))
+    if locations:
+        more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
         findings.warn(
-            places[0],
-            f"other users can read this file (mode {mode:04o}), which holds this secret{more}; run chmod 600 {path}, "
-            "or write ${VAR} and set the variable",
+            locations[0],
+            f"other users can read this file (mode {mode:04o}), which contains this secret{more}; run chmod 600 "
+            f"{path}, or write ${{VAR}} and set the variable",
         )
 
 
@@ -44,7 +44,7 @@ def _literal_secrets(node: Node) -> Iterator[YamlLocation]:
     match node:
         case Scalar():
             if "${" not in node.text and _is_secret(node):
-                yield node.place
+                yield node.location
         case Items():
             for item in node.nodes:
                 yield from _literal_secrets(item)
@@ -54,7 +54,7 @@ def _literal_secrets(node: Node) -> Iterator[YamlLocation]:
 
 
 def _is_secret(scalar: Scalar) -> bool:
-    keys, text = scalar.place.path, scalar.text
+    keys, text = scalar.location.path, scalar.text
     if len(text) < _SHORTEST or _PATH.fullmatch(text):
         return False
     section = RENAMED.get(keys[-2], keys[-2]) if len(keys) > 1 else ""

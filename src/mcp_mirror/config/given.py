@@ -1,4 +1,4 @@
-"""A configuration that a program gives: a file's name, a mapping, or policies."""
+"""Reads the configuration of a program that uses the library: a file name, a mapping, or settings."""
 
 import os
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from mcp_mirror.config.shape import keys_of
 from mcp_mirror.settings.policies import Config, StorePolicy
 
 GivenUpstreams = str | os.PathLike[str] | Mapping[str, Any] | Config | None
-"""A configuration's file, or what it would hold, or its upstreams alone; None: no upstreams."""
+"""A configuration file, its content, only its upstreams, or settings; None: no upstreams."""
 
 GivenStore = str | Mapping[str, Any] | StorePolicy | None
-"""A kind of store, or what a configuration has under `store`; None: what the configuration says."""
+"""A kind of store, the content of `store`, or settings; None: the store of the configuration."""
 
 
 def read_given(upstreams: GivenUpstreams, store: GivenStore, environ: Mapping[str, str]) -> Config:
-    """The configuration of a program; values are kept in memory, unless it says where.
+    """Return the configuration of a program. Without a kind of store, values are stored in memory.
 
     Raises:
-        ConfigError: It cannot be used.
+        ConfigError: The configuration cannot be used.
     """
     config = _read_upstreams(upstreams, environ)
     chosen = _read_store(store, config.store, environ)

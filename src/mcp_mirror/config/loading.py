@@ -1,6 +1,6 @@
 """Finds and reads a configuration file, once, into the settings' frozen objects.
 
-The steps: YAML to nodes with places (`source`), clients' blocks to upstreams (`clients`), variables into the enabled
+The steps: YAML to nodes with locations (`source`), clients' blocks to upstreams (`clients`), variables into the enabled
 part, nodes to objects (`reader`), rules between keys (`checks`). One error reports all problems of a file. No message
 contains a value from the file or the environment.
 """
@@ -35,7 +35,7 @@ LOCK_SUFFIX: Final = ".lock.json"
 
 @dataclass(frozen=True, slots=True)
 class FoundConfig:
-    """The configuration file to read, and the other files that could have been meant."""
+    """The configuration file to read, and other files that the user may have meant."""
 
     path: Path
     others: tuple[Path, ...] = ()
@@ -63,13 +63,13 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     if named:
         return FoundConfig(Path(expand_home(str(named))))
     folder = user_config_path("mcp-mirror")
-    defaults = [place for place in (Path(CONFIG_NAME), folder / CONFIG_NAME) if place.is_file()]
-    installed = [place for place in sorted(folder.glob("*.yaml")) if place.name != CONFIG_NAME and place.is_file()]
+    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if path.is_file()]
+    installed = [path for path in sorted(folder.glob("*.yaml")) if path.name != CONFIG_NAME and path.is_file()]
     found = [*defaults, *installed]
     if defaults or len(found) == 1:
         return FoundConfig(found[0], tuple(found[1:]))
     if found:
-        names = ", ".join(place.name for place in found)
+        names = ", ".join(path.name for path in found)
         raise ConfigError(
             f"There are several configuration files in {folder}: {names}. Choose one with --config "
             f"{found[0]} or ${CONFIG_VARIABLE}."
@@ -109,7 +109,7 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
 
     Args:
         content: Texts, numbers, booleans, paths, lists and mappings.
-        called: The name in messages, in place of a file's name.
+        called: The name in messages, instead of a file's.
         environ: As for `load_config`.
 
     Raises:
@@ -118,7 +118,7 @@ def read_config(content: Mapping[str, Any], called: str, environ: Mapping[str, s
     try:
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
-        raise ConfigError(f"{called}: wanted texts, numbers, truth values, lists and mappings alone") from None
+        raise ConfigError(f"{called}: wanted only texts, numbers, booleans, lists and mappings") from None
     findings = Findings(called)
     return _read_config(read_yaml(text, findings), findings, Path.cwd(), environ)
 
@@ -127,7 +127,7 @@ def _read_config(
     root: Node, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
 ) -> Config:
     if not isinstance(root, Table):
-        findings.fail(root.place, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
+        findings.fail(root.location, f"wanted a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
     live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
     live = cast("Table", expand(live, variables, findings))
@@ -167,13 +167,13 @@ def _read_text(path: Path) -> str:
 
 def _split_disabled(root: Table, variables: Mapping[str, str]) -> tuple[Table, Table]:
     """Return the top level with the enabled upstreams only, and another with the disabled ones only."""
-    place = root.members["upstreams"].place
+    location = root.members["upstreams"].location
     upstreams = _upstream_nodes(root)
     off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
     on = {name: node for name, node in upstreams.items() if name not in off}
     return (
-        replace(root, members={**root.members, "upstreams": Table(place, on)}),
-        Table(root.place, {"upstreams": Table(place, off)}),
+        replace(root, members={**root.members, "upstreams": Table(location, on)}),
+        Table(root.location, {"upstreams": Table(location, off)}),
     )
 
 
@@ -227,12 +227,12 @@ def _complete_upstream(one: UpstreamPolicy, table: Table, config: Config, findin
 
 
 def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> float:
-    if node is None or seconds <= LONGEST_SECONDS or not _is_clients_timeout(node.place):
+    if node is None or seconds <= LONGEST_SECONDS or not _is_clients_timeout(node.location):
         return seconds
-    findings.warn(node.place, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
+    findings.warn(node.location, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
     return seconds / 1000
 
 
-def _is_clients_timeout(place: YamlLocation) -> bool:
+def _is_clients_timeout(location: YamlLocation) -> bool:
     """Return whether the unit is unknown: the name of Codex's `tool_timeout_sec` contains its unit."""
-    return place.path[0] in CLIENT_BLOCKS and place.path[-1] == "timeout"
+    return location.path[0] in CLIENT_BLOCKS and location.path[-1] == "timeout"

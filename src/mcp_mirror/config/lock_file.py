@@ -1,4 +1,4 @@
-"""The file that holds the pins: read once at each start and reload, written by `mcp-mirror lock` alone."""
+"""Reads the lock file at each start and reload; `mcp-mirror lock` writes it."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from mcp_mirror.system.private_files import UnsafePathError, check_shared
 
 
 def read_pins(policy: LockPolicy) -> Pins:
-    """What tools are held to: by default to what the lock file says, if there is one.
+    """Return the definitions that tools must have; by default those of the lock file, if it exists.
 
     Raises:
-        ConfigError: It cannot be read, or is wanted and not there.
+        ConfigError: The lock file cannot be read, or does not exist although the mode is configured.
     """
     if policy.mode == "off" or (policy.mode is None and policy.file is None):
         return NO_PINS
@@ -23,16 +23,16 @@ def read_pins(policy: LockPolicy) -> Pins:
     if policy.mode is None:
         return NO_PINS
     raise ConfigError(
-        f"There is no lock file {policy.file or '(`lock.file`)'}, and `lock.mode` is {policy.mode}. Write it with "
-        "`mcp-mirror lock`."
+        f"The lock file {policy.file or '(`lock.file`)'} does not exist, and `lock.mode` is {policy.mode}. Write it "
+        "with `mcp-mirror lock`."
     )
 
 
 def read_file(path: Path) -> Lock | None:
-    """What is locked; None where there is no such file.
+    """Return the content of a lock file; None if the file does not exist.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be used.
     """
     try:
         check_shared(path)
@@ -45,17 +45,21 @@ def read_file(path: Path) -> Lock | None:
         reason = error.strerror or type(error).__name__
     except ValueError as error:
         reason = str(error)
-    raise ConfigError(f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and lock anew.")
+    raise ConfigError(
+        f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and run `mcp-mirror lock`."
+    )
 
 
 def write_file(path: Path, lock: Lock) -> None:
-    """Write it whole or not at all.
+    """Write a lock file; after an error the old file remains.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     try:
         atomic_write(path, (write_lock(lock).encode(),), 0o644)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError(f"The lock file {path} cannot be written: {reason}. Choose another (`lock.file`).") from None
+        raise ConfigError(
+            f"The lock file {path} cannot be written: {reason}. Choose another file with `lock.file`."
+        ) from None

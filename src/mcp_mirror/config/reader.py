@@ -1,11 +1,11 @@
-"""Reads a tree of nodes into the settings' frozen objects, and reports each problem at its place.
+"""Reads a tree of nodes into the settings' frozen objects, and reports each problem at its location.
 
-A reader knows the classes only by their shape. No message contains a value: a value may be a secret.
+The reader does not know the keys. No message contains a value, which may be a secret.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -13,14 +13,7 @@ from typing import Any, Final, get_origin
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
 from mcp_mirror.config.scalars import describe_wanted, kind_name, read_scalar
-from mcp_mirror.config.shape import (
-    Field,
-    Value,
-    fields_of,
-    is_shorthand_list,
-    keys_of,
-    sections_in,
-)
+from mcp_mirror.config.shape import Field, Value, fields_of, keys_of, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 from mcp_mirror.settings.access import TOKEN_PREFIX
 from mcp_mirror.settings.declarations import (
@@ -38,7 +31,7 @@ from mcp_mirror.settings.policies import Config
 
 LONGEST_KEY: Final = 32
 _BAD: Final = object()
-"""In place of a value that cannot be read; its problem is reported already."""
+"""Instead of a value that cannot be read; its problem is already reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +50,8 @@ class Reader:
         return found if isinstance(found, Config) else None
 
     def _read(self, value: Value, node: Node, name: str = "", *, is_entry: bool = False) -> Any:
-        if value.entries is not None:
-            return self._mapping(value, node)
+        if entries := value.entries:
+            return self._mapping(value, entries, node)
         if get_origin(value.kind) is tuple:
             return self._list(value, node)
         if is_dataclass(value.kind):
@@ -68,23 +61,18 @@ class Reader:
 
     def _list(self, value: Value, node: Node) -> Any:
         least = value.mark(AtLeast)
-        wanted = least.wanted if least else "a list"
         if isinstance(node, Scalar) and value.has(OPTIONAL_LIST) and node.kind == "nothing":
             return ()
         if isinstance(node, Scalar) and value.has(SINGLE) and node.kind != "nothing":
-            node = Items(node.place, (node,))
-        if not isinstance(node, Items):
-            return self._reject(node, wanted)
-        if least and len(node.nodes) < least.count:
-            return self._reject(node, wanted)
+            node = Items(node.location, (node,))
+        if not isinstance(node, Items) or (least and len(node.nodes) < least.count):
+            return self._reject(node, least.wanted if least else "a list")
         items = [self._read(value.items, item, is_entry=True) for item in node.nodes]
         return _BAD if _BAD in items else tuple(items)
 
-    def _mapping(self, value: Value, node: Node) -> Any:
+    def _mapping(self, value: Value, entries: Value, node: Node) -> Any:
         """Read a mapping whose keys are the user's names, as a mapping, named sections, or pairs."""
-        node = _empty_if_nothing(node)
-        entries, names = value.entries, value.mark(Names)
-        assert entries is not None  # noqa: S101  # the caller's condition
+        node, names = _empty_if_nothing(node), value.mark(Names)
         if not isinstance(node, Table):
             return self._reject(node, "a mapping")
         if names and not all(re.fullmatch(names.pattern, name) for name in node.members):
@@ -101,34 +89,38 @@ class Reader:
         if table is None:
             return self._reject(node, "a mapping")
         keys = keys_of(value.kind, value.mark(Without))
-        nodes = dict(self._members(table, keys))
+        nodes = dict(self._nodes(table, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
-        lacking = [least for one in keys if (least := _least_of_missing(one, nodes))]
-        for least in lacking:
-            self._reject(node, least.wanted)
-        result = self._assemble(value.kind, found, name, table)
-        return _BAD if lacking else result
+        return self._assemble(value.kind, found, name, table)
 
-    def _members(self, table: Table, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """Yield the nodes of a section by path, and report unknown keys."""
-        groups = {one.group.name: one.group for one in keys if one.group}
-        names = tuple(dict.fromkeys(one.path[0] for one in keys))
+    def _nodes(self, table: Table, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
+        """Yield the nodes of a section by path."""
+        for name, node in self._known_members(table, tuple(dict.fromkeys(one.path[0] for one in keys))):
+            members = {one.key: one.group for one in keys if one.group and one.group.name == name}
+            if not members:
+                yield (name,), node
+                continue
+            is_required = any(group.is_required for group in members.values())
+            group = node if is_required else _empty_if_nothing(node)
+            if not isinstance(group, Table):
+                self._reject(group, "a mapping")
+                continue
+            for key, inner in self._known_members(group, tuple(members)):
+                yield (name, key), inner
+            for key in members.keys() - group.members.keys() if is_required else ():
+                self._report_missing(group, key)
+
+    def _known_members(self, table: Table, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
+        """Yield the members of a mapping that have one of the names, and report the others."""
+        blocks = tuple(CLIENT_BLOCKS) if "upstreams" in names else ()
         for key, node in table.members.items():
-            if key not in names:
-                self._reject_key(node, key, names)
-            elif key not in groups:
-                yield (key,), node
-            elif not isinstance(inner := node if groups[key].is_required else _empty_if_nothing(node), Table):
-                self._reject(node, "a mapping")
-            else:
-                inner_names = tuple(one.key for one in keys if one.group == groups[key])
-                for name, member in inner.members.items():
-                    if name in inner_names:
-                        yield (key, name), member
-                    else:
-                        self._reject_key(member, name, inner_names)
-                for missing in set(inner_names) - inner.members.keys() if groups[key].is_required else ():
-                    self._report_missing(node, missing)
+            if key in names:
+                yield key, node
+                continue
+            same = RENAMED.get(key, "").split(".")[0]
+            near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
+            advice = f"did you mean '{near[0]}'?" if near else f"wanted one of {', '.join(names)}"
+            self.findings.report(_key_location(node.location), f"unknown key; {advice}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, table: Table) -> Any:
         """Construct an object of the values that were read."""
@@ -148,28 +140,14 @@ class Reader:
 
     def _report_missing(self, node: Node, key: str) -> None:
         if self.checks_values:
-            self.findings.problem(_safe_place(node), f"wanted {key!r}, which is missing")
+            self.findings.report(_safe_location(node), f"wanted {key!r}, which is missing")
 
     def _reject(self, node: Node, wanted: str) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.checks_values and not is_reported:
             message = f"wanted {wanted}, got {kind_name(node)}{_hint(node, wanted)}"
-            self.findings.problem(_safe_place(node), message)
+            self.findings.report(_safe_location(node), message)
         return _BAD
-
-    def _reject_key(self, node: Node, key: str, names: tuple[str, ...]) -> None:
-        blocks = tuple(CLIENT_BLOCKS) if "upstreams" in names else ()
-        same = RENAMED.get(key, "").split(".")[0]
-        near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
-        advice = f"did you mean '{near[0]}'?" if near else f"wanted one of {', '.join(names)}"
-        self.findings.problem(_key_place(node.place), f"unknown key; {advice}")
-
-
-def _least_of_missing(one: Field, nodes: Mapping[tuple[str, ...], Node]) -> AtLeast | None:
-    """Return the least number of items of a list that is absent and whose default is too short."""
-    least = one.value.mark(AtLeast)
-    is_short = least is not None and one.path not in nodes and len(one.default) < least.count
-    return least if is_short else None
 
 
 def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) -> type | None:
@@ -177,14 +155,14 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
     if len(sections) == 1:
         return sections[0]
     for section in sections:
-        required = [one.path for one in fields_of(section) if one.default is MISSING]
+        required = [one.path for one in fields_of(section) if one.is_required]
         if required and all(path in found for path in required):
             return section
     return None
 
 
 def _empty_if_nothing(node: Node) -> Node:
-    return Table(node.place, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
+    return Table(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
 
 
 def _as_table(value: Value, node: Node) -> Table | None:
@@ -194,16 +172,9 @@ def _as_table(value: Value, node: Node) -> Table | None:
     shorthand = value.mark(Shorthand)
     if shorthand is None:
         return None
-    kind: Callable[[Node], bool] = _is_list if is_shorthand_list(value.kind, shorthand) else _is_scalar
-    return Table(node.place, {shorthand.key: node}) if kind(node) else None
-
-
-def _is_list(node: Node) -> bool:
-    return isinstance(node, Items)
-
-
-def _is_scalar(node: Node) -> bool:
-    return isinstance(node, Scalar)
+    [key] = [one.value for one in keys_of(value.kind) if one.key == shorthand.key]
+    is_fitting = isinstance(node, Items) is (get_origin(key.kind) is tuple)
+    return Table(node.location, {shorthand.key: node}) if is_fitting else None
 
 
 def _hint(node: Node, wanted: str) -> str:
@@ -218,18 +189,20 @@ def _hint(node: Node, wanted: str) -> str:
     return "; put it in quotes" if wanted.startswith("text") and node.kind in ("number", "boolean") else ""
 
 
-def _key_place(place: YamlLocation) -> YamlLocation:
-    """Return a place that may be shown: no key of the settings is long or odd, but a misplaced secret may be."""
-    name = place.path[-1]
-    return place if name.replace("-", "_").isidentifier() and len(name) <= LONGEST_KEY else _parent(place)
+def _key_location(location: YamlLocation) -> YamlLocation:
+    """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
+    name = location.path[-1]
+    return location if name.replace("-", "_").isidentifier() and len(name) <= LONGEST_KEY else _parent(location)
 
 
-def _safe_place(node: Node) -> YamlLocation:
-    """Return a place that may be shown: in `env: {secret}` the secret is a key without a value."""
-    keys = node.place.path
+def _safe_location(node: Node) -> YamlLocation:
+    """Return a location for a message: in `env: {secret}` the secret is a key without a value."""
+    keys = node.location.path
     is_lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
-    return _parent(node.place) if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers") else node.place
+    return (
+        _parent(node.location) if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers") else node.location
+    )
 
 
-def _parent(place: YamlLocation) -> YamlLocation:
-    return replace(place, path=place.path[:-1])
+def _parent(location: YamlLocation) -> YamlLocation:
+    return replace(location, path=location.path[:-1])

@@ -1,21 +1,16 @@
 """The reference page and the example file, generated from the settings' classes."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from textwrap import wrap
-from typing import Any, Final, get_origin
+from typing import Final, get_origin
 
-from mcp_mirror.config.scalars import describe_wanted, kind_of
-from mcp_mirror.config.shape import Field, Value, alternatives_of, document, keys_of, unwrap
-from mcp_mirror.settings.declarations import Example, Measure, Percent, Text, Without, Written
+from mcp_mirror.config.scalars import describe_wanted, kind_of, write_default, write_value
+from mcp_mirror.config.shape import Field, Value, alternatives_of, fields_of, keys_of, unwrap
+from mcp_mirror.settings.declarations import Example, Text, Without
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 _WIDTH: Final = 116
-_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
-"""Texts that YAML reads as text without quotes."""
-_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-
 _PAGE_HEAD: Final = """\
 # All configuration keys
 
@@ -71,11 +66,11 @@ def _page_section(one: Field) -> str:
 def _rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for one in keys_of(section.kind, section.mark(Without)):
         path = prefix + ".".join(one.path)
-        default = _code(_show(one.value, one.default))
+        default = _code(write_default(one))
         if one.is_required:
             default = "*one required*" if one.key in alternatives_of(section.kind) else "*required*"
         inner = _section_of(one.value)
-        meaning = document(section.kind, one)
+        meaning = one.documentation
         yield f"`{path}`", _describe(one.value), "" if inner else default, meaning.replace("|", "\\|")
         if inner:
             yield from _rows(inner[0], f"{path}{inner[1]}.")
@@ -106,41 +101,13 @@ def _describe(value: Value) -> str:
     if is_dataclass(value.kind):
         return "a mapping"
     kind = kind_of(value)
-    if isinstance(kind, Text | Written) and kind.resolves in ("file", "file or URL"):
+    if isinstance(kind, Text) and kind.resolves in ("file", "file or URL"):
         return "a path" if kind.resolves == "file" else "a path or URL"
-    return "text" if kind in (Text(), Written()) else describe_wanted(value)
+    return "text" if isinstance(kind, Text) and kind.wanted.startswith("text") else describe_wanted(value)
 
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
-
-
-def _show(value: Value, default: Any) -> str:
-    """Write a default as the file has it; nothing if the documentation describes the default."""
-    is_empty = default is None or default == "" or (isinstance(default, tuple | Mapping) and not default)
-    return "" if is_empty or is_dataclass(default) else _yaml(value, default)
-
-
-def _yaml(value: Value, content: Any) -> str:
-    """Write a value in YAML's flow style."""
-    if isinstance(content, Mapping):
-        return "{" + ", ".join(f"{key}: {_yaml(value, inner)}" for key, inner in content.items()) + "}"
-    if isinstance(content, tuple):
-        return "[" + ", ".join(_yaml(value.items, item) for item in content) + "]"
-    if isinstance(content, str):
-        return content if _PLAIN.fullmatch(content) else f'"{content}"'
-    return _yaml_number(value, content)
-
-
-def _yaml_number(value: Value, content: Any) -> str:
-    if isinstance(content, bool):
-        return "true" if content else "false"
-    kind = kind_of(value)
-    if isinstance(kind, Percent):
-        return f"{content:.0%}".replace("%", " %")
-    if isinstance(kind, Measure):
-        return next((f"{content // size}{unit}" for unit, size in _UNITS if content % size == 0), str(content))
-    return f"{content:g}" if isinstance(content, float) else str(content)
 
 
 def example_file() -> str:
@@ -149,9 +116,9 @@ def example_file() -> str:
     for one in keys_of(Config):
         lines.append("")
         if _entry_of(one.value):
-            lines += [*_comment(document(Config, one), ""), f"{one.key}:", *_example_upstreams()]
+            lines += [*_comment(one.documentation, ""), f"{one.key}:", *_example_upstreams()]
         else:
-            lines += _example_key(Config, one, "")
+            lines += _example_key(one, "")
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
@@ -162,48 +129,47 @@ def _example_upstreams() -> Iterator[str]:
     yield "  filesystem:"
     for one in keys:
         if one.path not in remote:
-            yield from _example_key(UpstreamPolicy, one, "    ", is_upstream=one.path in local)
+            yield from _example_key(one, "    ", is_upstream=one.path in local)
     yield _SECOND_UPSTREAM
     yield "  github:"
     for one in keys:
         if one.path in remote:
-            yield from _example_key(UpstreamPolicy, one, "    ", is_upstream=one.path in (("url",), ("headers",)))
+            yield from _example_key(one, "    ", is_upstream=one.path in (("url",), ("headers",)))
     yield "    enabled: false"
 
 
 def _example_section(section: Value, indent: str) -> list[str]:
     lines: list[str] = []
     for one in keys_of(section.kind, section.mark(Without)):
-        lines += _example_key(section.kind, one, indent)
+        lines += _example_key(one, indent)
     return lines
 
 
-def _example_key(section: type, one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
+def _example_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
     """Return the lines of one key; `is_upstream` makes its example active."""
     if one.group:
-        return _example_group(section, one, indent)
-    return [*_comment(document(section, one), indent), *_example_value(one, indent, is_active=is_upstream)]
+        return _example_group(one, indent)
+    return [*_comment(one.documentation, indent), *_example_value(one, indent, is_active=is_upstream)]
 
 
-def _example_group(section: type, one: Field, indent: str) -> list[str]:
+def _example_group(one: Field, indent: str) -> list[str]:
     """Return the lines of all keys of a group at its first key."""
-    members = [other for other in keys_of(section) if other.group == one.group]
-    if members[0] != one or one.group is None:
+    group, inner = one.group, f"{indent}  "
+    members = [other for other in fields_of(one.section) if other.group == group]
+    if group is None or members[0] != one:
         return []
-    inner: list[str] = []
-    for member in members:
-        inner += [*_comment(document(section, member), f"{indent}  "), *_example_value(member, f"{indent}  ")]
-    return [*_comment(one.group.documentation, indent), *_with_head(one.group.name, inner, indent)]
+    lines = [line for each in members for line in (*_comment(each.documentation, inner), *_example_value(each, inner))]
+    return [*_comment(group.documentation, indent), *_with_head(group.name, lines, indent)]
 
 
 def _example_value(one: Field, indent: str, *, is_active: bool = False) -> list[str]:
     example = one.value.mark(Example)
     if found := _section_of(one.value):
         return _example_inner(one, found[0], indent)
-    default = _show(one.value, one.default) if not one.is_required else ""
+    default = write_default(one)
     if default and not is_active:
         return [f"{indent}{one.key}: {default}"]
-    shown = _yaml(one.value, example.value) if example else '""'
+    shown = write_value(one.value, example.value) if example else '""'
     return [f"{indent}{'' if is_active else '#'}{one.key}: {shown}"]
 
 
@@ -212,7 +178,7 @@ def _example_inner(one: Field, inner: Value, indent: str) -> list[str]:
     if _entry_of(one.value):
         example = one.value.mark(Example)
         name = example.value if example else "NAME"
-        lines = _with_head(_yaml(unwrap(str), name), _commented(lines), f"{indent}  ")
+        lines = _with_head(write_value(unwrap(str), name), _commented(lines), f"{indent}  ")
     elif not is_dataclass(one.value.kind):
         lines = [f"{indent}  #-", *_commented(lines)]
     elif one.value.is_optional:

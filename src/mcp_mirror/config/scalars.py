@@ -1,4 +1,4 @@
-"""How each kind of value reads a scalar of the file.
+"""How each kind of value is read from a scalar of the file, and written.
 
 A reader sees the text that the user wrote and decides what it means: `8080` is text for `env` and a number for a
 budget. A reader returns None for what it rejects.
@@ -7,23 +7,26 @@ budget. A reader returns None for what it rejects.
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
-from mcp_mirror.config.shape import Value
+from mcp_mirror.config.shape import Field, Value
 from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, Table
 from mcp_mirror.security.flows import read_rule
-from mcp_mirror.settings.declarations import Measure, Number, Percent, Resolution, Text, Url, Written
+from mcp_mirror.settings.declarations import Measure, Number, Resolution, Text
 from mcp_mirror.settings.labels import FlowRule
 
-Kind = Text | Url | Written | Number | Measure | Percent
+Kind = Text | Number | Measure
 
 _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _LONGEST_NUMBER: Final = 40
 _EXACT: Final = 1 << 53
 """Above this, a float does not represent every whole number."""
+_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
+"""Texts that YAML reads as text without quotes."""
 _REMOTE: Final = ("https://", "http://")
 
 _KIND_NAMES: Final[Mapping[str, str]] = {"nothing": "nothing", "boolean": "true or false"}
@@ -43,7 +46,7 @@ def kind_name(node: Node) -> str:
         case Table():
             return "a mapping"
         case Items():
-            return "a list"
+            return "a list" if node.nodes else "an empty list"
     if node.kind == "number":
         return next(name for pattern, name in _NUMBER_NAMES if re.fullmatch(pattern, node.text, re.IGNORECASE))
     return _KIND_NAMES.get(node.kind, "text" if node.text else "empty text")
@@ -66,25 +69,22 @@ def describe_wanted(value: Value) -> str:
 
 def read_scalar(value: Value, scalar: Scalar, folder: Path) -> Any:
     """Return the value of a scalar, with paths made absolute from `folder`; None if it does not fit."""
-    kind = kind_of(value)
-    if kind is None:
-        return read_boolean(scalar) if value.kind is bool else _read_choice(scalar, get_args(value.kind))
-    found = _READERS[type(kind)](scalar, kind)
-    if found is None:
-        return None
-    if isinstance(kind, Text | Written):
-        return read_rule(found) if value.kind is FlowRule else _resolve(found, kind.resolves, folder)
-    if value.kind is int:
-        return _as_whole(found, is_rounded=isinstance(kind, Measure))
-    return found
-
-
-def _as_whole(number: float, *, is_rounded: bool) -> int | None:
-    return math.ceil(number) if is_rounded or number.is_integer() else None
-
-
-def _read_choice(scalar: Scalar, options: tuple[str, ...]) -> str | None:
-    return scalar.text if scalar.text in options else None
+    match kind_of(value):
+        case Text() as kind:
+            text = _read_text(scalar, kind)
+            if text is None:
+                return None
+            return read_rule(text) if value.kind is FlowRule else _resolve(text, kind.resolves, folder)
+        case Number() as kind:
+            number = _read_number(scalar, kind)
+            is_wrong = number is None or (value.kind is int and not number.is_integer())
+            return None if is_wrong else value.kind(number)
+        case Measure() as kind:
+            amount = _read_measure(scalar, kind)
+            return math.ceil(amount) if value.kind is int and amount is not None else amount
+    if value.kind is bool:
+        return read_boolean(scalar)
+    return scalar.text if scalar.text in get_args(value.kind) else None
 
 
 def read_boolean(scalar: Scalar) -> bool | None:
@@ -105,67 +105,61 @@ def _resolve(text: str, resolution: Resolution, folder: Path) -> str:
 
 
 def _read_text(scalar: Scalar, kind: Text) -> str | None:
-    is_text = scalar.kind in ("text", "expanded") and re.fullmatch(kind.pattern, scalar.text)
-    return scalar.text.removeprefix(kind.prefix) if is_text else None
-
-
-def _read_written(scalar: Scalar, kind: Written) -> str | None:
     text = scalar.text.strip(kind.stripped) if kind.stripped else scalar.text
-    return text if scalar.kind != "nothing" and re.fullmatch(kind.pattern, text) else None
-
-
-def _read_url(scalar: Scalar, _kind: Url) -> str | None:
-    if scalar.kind not in ("text", "expanded") or re.search(r"[\s\x00-\x1f\x7f]", scalar.text):
+    is_text = scalar.kind in ("text", "expanded") or (kind.is_literal and scalar.kind != "nothing")
+    if not is_text or not re.fullmatch(kind.pattern, text) or (kind.is_url and not _is_url(text)):
         return None
+    return text.removeprefix(kind.prefix)
+
+
+def _is_url(text: str) -> bool:
     try:
-        parts = urlsplit(scalar.text)
-        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        parts = urlsplit(text)
+        return bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return None
-    return scalar.text if is_usable else None
+        return False
 
 
-def _read_bounded(scalar: Scalar, kind: Number) -> float | None:
-    if kind.none_word and scalar.text.lower() == kind.none_word:
+def _read_number(scalar: Scalar, kind: Number) -> float | None:
+    text = scalar.text
+    if kind.none_word and text.lower() == kind.none_word:
         return 0.0
-    number = _read_number(scalar)
-    if number is None:
+    if scalar.kind not in ("number", "expanded") or len(text) > _LONGEST_NUMBER or not DECIMAL.fullmatch(text):
         return None
+    number = float(text.replace("_", ""))
     is_low = (kind.minimum is not None and number < kind.minimum) or (kind.above is not None and number <= kind.above)
-    is_high = kind.maximum is not None and number > kind.maximum
+    is_high = number > min(_EXACT, _EXACT if kind.maximum is None else kind.maximum)
     return None if is_low or is_high else number
 
 
-def _read_number(scalar: Scalar) -> float | None:
-    if (
-        scalar.kind not in ("number", "expanded")
-        or len(scalar.text) > _LONGEST_NUMBER
-        or not DECIMAL.fullmatch(scalar.text)
-    ):
-        return None
-    number = float(scalar.text.replace("_", ""))
-    return number if abs(number) <= _EXACT else None
-
-
 def _read_measure(scalar: Scalar, kind: Measure) -> float | None:
-    units = dict(kind.units)
-    found = re.fullmatch(r"(\d{1,16}(?:\.\d{1,6})?)\s*([A-Za-z]*)", scalar.text, re.ASCII)
-    if scalar.kind not in ("number", "text", "expanded") or not found or found[2].lower() not in units:
+    found = re.fullmatch(kind.pattern, scalar.text, re.ASCII)
+    if scalar.kind not in ("number", "text", "expanded") or not found:
         return None
-    amount = float(found[1]) * units[found[2].lower()]
-    return amount if 0 < amount <= _EXACT else None
+    sizes = {unit.strip().lower(): size for unit, size in kind.units}
+    amount = float(found[1]) * sizes[found[2].lower()]
+    return amount if amount <= _EXACT else None
 
 
-def _read_percent(scalar: Scalar, _kind: Percent) -> float | None:
-    part = re.fullmatch(r"(\d{1,2}(?:\.\d{1,3})?)\s*%", scalar.text, re.ASCII)
-    return float(part[1]) / 100 if part and scalar.kind in ("text", "expanded") else None
+def write_default(one: Field) -> str:
+    """Write the default of a key as YAML; nothing if it is missing, empty, or described in the documentation."""
+    default = one.default
+    is_empty = default is None or default == "" or (isinstance(default, tuple | Mapping) and not default)
+    return "" if one.is_required or is_empty or is_dataclass(default) else write_value(one.value, default)
 
 
-_READERS: Final[Mapping[type, Callable[[Scalar, Any], Any]]] = {
-    Text: _read_text,
-    Written: _read_written,
-    Url: _read_url,
-    Number: _read_bounded,
-    Measure: _read_measure,
-    Percent: _read_percent,
-}
+def write_value(value: Value, content: Any) -> str:
+    """Write a value in YAML's flow style."""
+    if isinstance(content, Mapping):
+        return "{" + ", ".join(f"{key}: {write_value(value, inner)}" for key, inner in content.items()) + "}"
+    if isinstance(content, tuple):
+        return "[" + ", ".join(write_value(value.items, item) for item in content) + "]"
+    if isinstance(content, str):
+        return content if _PLAIN.fullmatch(content) else f'"{content}"'
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    kind = kind_of(value)
+    for unit, size in reversed(kind.units) if isinstance(kind, Measure) else ():
+        if (content / size).is_integer():
+            return f"{content / size:.0f}{unit}"
+    return f"{content:g}" if isinstance(content, float) else str(content)

@@ -17,7 +17,6 @@ from mcp_mirror.settings.declarations import (
     Group,
     Key,
     Mark,
-    Shorthand,
     Without,
 )
 
@@ -63,21 +62,24 @@ class Value:
 class Field:
     """One field of a section."""
 
+    section: type
     name: str
     key: str
     value: Value
     default: Any
-    """MISSING if there is none."""
-
-    @property
-    def group(self) -> Group | None:
-        """The mapping of the file that contains the key."""
-        return self.value.mark(Group)
+    """MISSING if the field has no default."""
+    group: Group | None
+    """The mapping of the file that contains the key."""
 
     @property
     def path(self) -> tuple[str, ...]:
         """The keys that lead to the value from the section."""
         return (self.group.name, self.key) if self.group else (self.key,)
+
+    @property
+    def documentation(self) -> str:
+        """The docstring below the field."""
+        return _documentation_of(self.section).get(self.name, "")
 
     @property
     def is_required(self) -> bool:
@@ -110,7 +112,7 @@ def fields_of(section: type) -> tuple[Field, ...]:
         default = one.default if one.default_factory is MISSING else one.default_factory()
         key = value.mark(Key)
         if not value.has(INTERNAL):
-            found.append(Field(one.name, key.name if key else one.name, value, default))
+            found.append(Field(section, one.name, key.name if key else one.name, value, default, value.mark(Group)))
     return tuple(found)
 
 
@@ -119,6 +121,7 @@ def sections_in(value: Value) -> tuple[type, ...]:
     return (value.kind,) if is_dataclass(value.kind) else get_args(value.kind)
 
 
+@cache
 def keys_of(section: type, without: Without | None = None) -> tuple[Field, ...]:
     """Return the fields of a section and of its inline sections, each key once."""
     found: dict[tuple[str, ...], Field] = {}
@@ -144,13 +147,8 @@ def alternatives_of(section: type) -> frozenset[str]:
     return frozenset(one.key for member in members for one in fields_of(member) if one.is_required)
 
 
-def is_shorthand_list(section: type, shorthand: Shorthand) -> bool:
-    """Return whether the shorthand of a section is a list, not a single value."""
-    return any(one.key == shorthand.key and get_origin(one.value.kind) is tuple for one in keys_of(section))
-
-
 @cache
-def documentation_of(section: type) -> Mapping[str, str]:
+def _documentation_of(section: type) -> Mapping[str, str]:
     """Return the docstrings below the fields of a class, by field; empty if its source is not available."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__[:-1]):
@@ -165,13 +163,3 @@ def documentation_of(section: type) -> Mapping[str, str]:
                 text = ast.literal_eval(after.value)
                 found[one.target.id] = " ".join(text.split())
     return found
-
-
-def document(section: type, one: Field) -> str:
-    """Return the documentation of a section's key."""
-    owners = [
-        section,
-        *(inner for part in fields_of(section) if part.value.has(INLINE) for inner in sections_in(part.value)),
-    ]
-    texts = (documentation_of(owner).get(one.name, "") for owner in owners if one in fields_of(owner))
-    return next(texts, "")

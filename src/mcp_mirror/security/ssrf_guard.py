@@ -14,7 +14,7 @@ import anyio
 import httpcore2
 import httpx2
 
-from mcp_mirror.settings.access import is_loopback, is_public, names_itself
+from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
 
 PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -37,7 +37,7 @@ class AddressPolicy:
     def of(cls, *urls: str | None, everywhere: bool = False) -> "AddressPolicy":
         """The policy for the hosts of these configured URLs."""
         hosts = [httpx2.URL(url).host.lower() for url in urls if url]
-        named = frozenset(host for host in hosts if names_itself(host))
+        named = frozenset(host for host in hosts if is_local_host(host))
         return cls(named | (_LOOPBACK if any(map(is_loopback, named)) else frozenset()), everywhere)
 
     def admits(self, host: str, address: str) -> bool:

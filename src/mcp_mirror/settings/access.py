@@ -1,6 +1,6 @@
-"""Who may use the gateway, and as whom the gateway goes to its upstreams: what the user decided, as frozen policies.
+"""Settings of authentication: of clients by the gateway, and of the gateway by its upstreams.
 
-No secret in here is ever shown. A policy is data: it knows neither the file it came from nor the module that obeys it.
+`repr` of these settings contains no secrets.
 """
 
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ from mcp_mirror.settings.declarations import (
 )
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures that a public key checks. None that shares a secret is among them (RFC 8725, section 3.1)."""
+"""Signature algorithms with a public key; those with a shared secret are excluded (RFC 8725, section 3.1)."""
 
 Grant = Literal["authorization_code", "client_credentials"]
 
-TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # of all of them
-"""What each of our own tokens begins with: scanners for leaked secrets can tell what it is."""
+TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # the prefix of all tokens
+"""The start of each token of the gateway, by which scanners for leaked secrets find it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPolicy:
-    """One bearer token. A hash alone may stand for it."""
+    """One bearer token. Only its hash may be written instead."""
 
     name: Annotated[str, NAME]
     digest: Annotated[TokenHash, Key("hash"), Example(f"sha256:{'5e88' * 16}")] = field(repr=False)
@@ -89,7 +89,7 @@ class AuthPolicy:
 
     @property
     def is_required(self) -> bool:
-        """Whether nobody is let in without a token."""
+        """Whether every HTTP request needs a token."""
         return bool(self.tokens or self.issuers)
 
 
@@ -120,31 +120,31 @@ class OAuthPolicy:
     """Loopback port that the browser is redirected to. 0: any free port."""
 
 
-def is_private_to_us(url: str) -> bool:
-    """Whether nobody on the way can read or change what goes to a URL: it is encrypted, or stays on this machine."""
+def is_confidential(url: str) -> bool:
+    """Whether requests to a URL are encrypted or stay on this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the whole internet's, also where it stands within another one's.
+    """Whether an IP address is public; of an address that contains an IPv4 address, whether that address is.
 
-    Private, loopback, link-local, shared (RFC 6598), multicast and reserved addresses are not.
+    Private, loopback, link-local, shared (RFC 6598), multicast and reserved addresses are not public.
     """
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if inner is None and any(found in network for network in _TRANSLATED):
+        if inner is None and any(found in network for network in _IPV4_PREFIXES):
             inner = IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
     return found.is_global and not found.is_multicast
 
 
-def names_itself(host: str) -> bool:
-    """Whether who writes this host can mean no public one: an address, or a name that the internet does not have.
+def is_local_host(host: str) -> bool:
+    """Whether a host is an address or a local name: the user names this host, not a public name that leads to it.
 
-    Names without a dot, and those that RFC 6761, RFC 6762, RFC 8375 and ICANN keep for local use.
+    Local are names without a dot, and those that RFC 6761, RFC 6762, RFC 8375 and ICANN reserve.
     """
     try:
         ip_address(host)
@@ -154,13 +154,13 @@ def names_itself(host: str) -> bool:
     return True
 
 
-_TRANSLATED: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
+_IPV4_PREFIXES: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
 """Prefixes whose last 32 bits are an IPv4 address (RFC 6052, RFC 8215, RFC 4291)."""
 _LOCAL_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and no other; a name that only resolves to it is not."""
+    """Whether a host is this machine: a loopback address or `localhost`, not a name that resolves to one."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""How the settings declare their keys: kinds of values with their bounds, and marks for the shape of the file.
+"""The language of declarations: kinds of values with their bounds, and marks for the shape of the file.
 
-A kind stands in the `Annotated` type of a field. `config` reads values by it, and generates the JSON Schema and the
+The `Annotated` type of a field contains a kind. `config` reads values by it, and generates the JSON Schema and the
 reference page from it. The docstring below a field is its documentation.
 """
 
@@ -9,38 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
+ANYTHING: Final = r"[\s\S]*"
+"""The pattern of every text."""
 Resolution = Literal["", "home", "file", "file or URL"]
 """How a text becomes a path: not at all, by expanding `~`, relative to the file's folder, or so if it is not a URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that matches a pattern."""
+    """A text that matches a pattern. Python and JSON Schema read the pattern alike."""
 
     wanted: str = "text that is not empty"
-    pattern: str = r"(?s).*\S.*"
+    pattern: str = r"[\s\S]*\S[\s\S]*"
     resolves: Resolution = ""
+    is_url: bool = False
+    """Whether host and port must be usable, too."""
+    is_literal: bool = False
+    """Whether any scalar is a text, exactly as the file writes it: `yes`, `007` and `1e3`."""
+    stripped: str = ""
+    """Characters that the value does not keep at its ends."""
     prefix: str = ""
     """A part of the pattern that the value does not keep."""
-    is_shown: bool = False
-    """Whether editors check the pattern; else `${VAR}` may be anywhere in the text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Url:
-    """An address with http or https and a host."""
-
-    wanted: str = "an address such as https://example.com/mcp"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Any scalar as the file writes it: `yes`, `007` and `1e3` stay these texts."""
-
-    wanted: str = 'text, a number or true/false (write "" for empty text)'
-    pattern: str = r"(?s).*"
-    stripped: str = ""
-    resolves: Resolution = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +41,19 @@ class Number:
     above: float | None = None
     maximum: float | None = None
     none_word: str = ""
-    """A word that stands for 0."""
+    """A word that means 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number above 0 with an optional unit."""
+    """A number with a unit."""
 
     wanted: str
-    units: tuple[tuple[str, int], ...]
+    units: tuple[tuple[str, float], ...]
+    """Each unit, as documents write it, and its size. The unit "" permits a number without a unit."""
     pattern: str
-    """Of the unit."""
+    """Its groups are the number and the unit."""
     example: str
-
-
-@dataclass(frozen=True, slots=True)
-class Percent:
-    """A part of a whole, below 100 %."""
-
-    wanted: str = "a part below 100 %, such as 20 %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +66,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The least number of items in a list."""
+    """The minimum number of items in a list."""
 
     count: int
     wanted: str
@@ -97,19 +80,19 @@ class Mark:
 
 
 INLINE: Final = Mark("inline")
-"""The keys of the field's own section stand in this section."""
+"""The file has the keys of the field's class directly in this section."""
 INTERNAL: Final = Mark("internal")
 """The file has no such key."""
 NAME: Final = Mark("name")
-"""The value is the key under which the section stands."""
+"""The value is the name of the section in the file."""
 REQUIRED: Final = Mark("required")
 """The file must contain the key, although the field has a default."""
 FILE_ONLY: Final = Mark("file only")
 """The key affects other fields while the file is read; the object keeps the default."""
 SINGLE: Final = Mark("single")
-"""One item may stand for a list of it."""
+"""The file may contain one item instead of a list."""
 OPTIONAL_LIST: Final = Mark("optional list")
-"""A list without a line is empty."""
+"""The key may be without a value, which is an empty list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +121,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Shorthand:
-    """The value of this key may stand for the whole section."""
+    """The file may contain the value of this key instead of the section."""
 
     key: str
 
@@ -151,38 +134,47 @@ class Example:
 
 
 _SIZES: Final = (
-    *(("", 1), ("b", 1), ("kb", 10**3), ("mb", 10**6), ("gb", 10**9)),
-    *(("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30)),
+    *(("", 1), ("B", 1), ("KB", 10**3), ("MB", 10**6), ("GB", 10**9)),
+    *(("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)),
 )
 _DURATIONS: Final = (("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
+_AMOUNT: Final = r"(?=.*[1-9])(\d{1,16}(?:\.\d{1,6})?)\s*"
+"""A number above 0."""
 _HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?:\d{1,5}|\*))?"
+_LITERAL: Final = 'text, a number or true/false (write "" for empty text)'
 UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Line = Annotated[str, Text()]
 Command = Annotated[str, Text("the name or path of a program", resolves="home")]
 FilePath = Annotated[str, Text(resolves="file")]
 KeySetLocation = Annotated[str, Text(resolves="file or URL")]
-Suffix = Annotated[str, Text('up to 32 of A-Z, a-z, 0-9, _ and - ("" for none)', r"[A-Za-z0-9_-]{0,32}", is_shown=True)]
+Suffix = Annotated[str, Text('up to 32 of A-Z, a-z, 0-9, _ and - ("" for none)', r"[A-Za-z0-9_-]{0,32}")]
 UrlPath = Annotated[str, Text("a path such as /mcp", r"/[A-Za-z0-9._~/-]*")]
-Address = Annotated[str, Url()]
+Address = Annotated[
+    str,
+    Text(
+        "an address such as https://example.com/mcp",
+        r"[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*",
+        is_url=True,
+    ),
+]
 Host = Annotated[str, Text("a host such as tools.example.com, optionally with a port or :*", _HOST)]
 Origin = Annotated[str, Text("an origin such as https://app.example.com", rf"https?://{_HOST}")]
-Secret = Annotated[str, Text("a secret of 32 characters or more", r"(?s).{32,}")]
+Secret = Annotated[str, Text("a secret of 32 characters or more", r"[\s\S]{32,}")]
 TokenHash = Annotated[
     str,
     Text(
         "sha256: and 64 hexadecimal digits, as `mcp-mirror token NAME` prints them",
         "sha256:[0-9a-f]{64}",
         prefix="sha256:",
-        is_shown=True,
     ),
 ]
 ScopeName = Annotated[str, Text("a scope: ASCII text without spaces, quotes or backslashes", r"[!#-\[\]-~]+")]
 """RFC 6749, section 3.3."""
 Level = Annotated[str, Text("a level: a word of a-z, 0-9, _ and -", r"[a-z][a-z0-9_-]{0,31}")]
 Zone = Annotated[str, Text("a zone: 1 to 64 of A-Z, a-z, 0-9, _, - and dots", r"[A-Za-z0-9_.-]{1,64}")]
-Word = Annotated[str, Written()]
-HeaderValue = Annotated[str, Written("one line of ASCII text", r"[\t\x20-\x7e]*", stripped=" \t")]
+Word = Annotated[str, Text(_LITERAL, ANYTHING, is_literal=True)]
+HeaderValue = Annotated[str, Text("one line of ASCII text", r"[\t\x20-\x7e]*", is_literal=True, stripped=" \t")]
 
 Whole = Annotated[int, Number("a whole number, 0 or more", minimum=0)]
 Count = Annotated[int, Number("a whole number above 0", above=0)]
@@ -191,21 +183,28 @@ Rate = Annotated[int, Number("a whole number above 0, or none", above=0, none_wo
 Port = Annotated[int, Number("a port, 0 to 65535", minimum=0, maximum=65_535)]
 Seconds = Annotated[float, Number("a number of seconds above 0", above=0)]
 Pause = Annotated[float, Number("a number of seconds, 0 or more", minimum=0)]
-Part = Annotated[float, Percent()]
+Part = Annotated[
+    float, Measure("a part below 100 %, such as 20 %", ((" %", 0.01),), r"(\d{1,2}(?:\.\d{1,3})?)\s*(%)", "20 %")
+]
 Bytes = Annotated[
     int,
-    Measure("a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB", _SIZES, "B|[KMG]i?B", "8GiB"),
+    Measure(
+        "a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB",
+        _SIZES,
+        rf"{_AMOUNT}((?:[KkMmGg][Ii]?)?[Bb]|)",
+        "8GiB",
+    ),
 ]
 Duration = Annotated[
     float,
-    Measure("a duration above 0 in seconds, or with s, m, h or d", _DURATIONS, "[smhd]", "24h"),
+    Measure("a duration above 0 in seconds, or with s, m, h or d", _DURATIONS, rf"{_AMOUNT}([SsMmHhDd]|)", "24h"),
 ]
 
 Globs = tuple[Word, ...]
 Words = Annotated[tuple[Word, ...], OPTIONAL_LIST]
-Roots = Annotated[tuple[Annotated[str, Written(resolves="file")], ...], OPTIONAL_LIST]
+Roots = Annotated[tuple[Annotated[str, Text(_LITERAL, ANYTHING, "file", is_literal=True)], ...], OPTIONAL_LIST]
 Secrets = Annotated[tuple[Secret, ...], OPTIONAL_LIST]
 Scopes = Annotated[tuple[ScopeName, ...], SINGLE]
-Environment = Annotated[Mapping[str, Word], Names("names without '=' in them", r"[^=\0]+")]
+Environment = Annotated[Mapping[str, Word], Names("names without '=' in them", r"[^=\x00]+")]
 Headers = Annotated[Mapping[str, HeaderValue], Names("names of HTTP headers", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
 """RFC 9110, section 5.6.2."""

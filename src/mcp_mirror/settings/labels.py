@@ -1,7 +1,6 @@
-"""What is known of a value beside what it is: whose data is in it, whether it can be trusted, who may see it.
+"""Labels of values, and the settings of flows: the labels and accepted values of each place, and the rules.
 
-And what the user decided on that: the labels that each place gives, what it takes, and which flows are let through.
-Data alone: what follows from it is `flows`' to say.
+A label names the sources of a value, its integrity and its confidentiality. `security/flows.py` applies the rules.
 """
 
 from collections.abc import Mapping
@@ -13,28 +12,28 @@ from mcp_mirror.settings.declarations import SINGLE, AtLeast, Example, Globs, Gr
 Integrity = Literal["trusted", "untrusted"]
 
 Lowering = Literal["nothing", "own", "all"]
-"""What of its results' labels an upstream's own word (`_meta.ifc`) may lower: nothing; what they are by its `labels`;
-that and what they are by the values that the call was given. Sources are never taken away."""
+"""The labels of results that an upstream's annotation (`_meta.ifc`) may lower: none; those that its `labels` give; also
+those of the values in the call. An annotation never removes sources."""
 
 OnRefusal = Literal["error", "ask"]
 
-Across = Literal["allow", "deny"]
+FlowDefault = Literal["allow", "deny"]
 
 LEVELS: Final = ("public", "internal", "private")
-"""Who may see a value, from all to fewest."""
+"""The default levels of confidentiality, from those that all may see to those that the fewest may see."""
 
 MODEL: Final = "the model"
-"""The place that reads what tools answer, and writes arguments. No upstream can have this name."""
+"""The place that reads results and writes arguments. An upstream cannot have this name."""
 FILES: Final = "local files"
-"""The place that memory_import reads from and memory_export writes to. No upstream can have this name."""
+"""The place that memory_import reads and memory_export writes. An upstream cannot have this name."""
 FUNCTIONS: Final = "local functions"
-"""The upstream that a program's own functions are."""
+"""The upstream of a program's own functions."""
 UNKNOWN: Final = "?"
-"""The source of what was made of values whose own sources were not kept."""
+"""The source of a value that was made of values without known sources."""
 WORDS: Final[Mapping[str, str]] = {"model": MODEL, "files": FILES, "functions": FUNCTIONS}
-"""How rules name the places that have no name in a configuration."""
+"""The words in rules for places that are not upstreams."""
 ZONE: Final = "zone:"
-"""How a rule's side begins that means all places of a zone."""
+"""The prefix of a zone in a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Labels:
     """The labels of one value."""
 
     sources: frozenset[str]
-    """The places whose data went into it."""
+    """The places whose data the value contains."""
     integrity: Integrity
     confidentiality: str
     """One of the policy's levels."""
@@ -103,7 +102,7 @@ class FlowsPolicy:
 
     levels: Annotated[tuple[Level, ...], SINGLE, AtLeast(2, "a list of two levels or more")] = LEVELS
     """The levels of confidentiality, from those that all may see to those that the fewest may see."""
-    default: Across = "deny"
+    default: FlowDefault = "deny"
     """Whether a flow between zones without a rule is allowed."""
     allow: Annotated[Rules, Example(("filesystem -> git",))] = ()
     """Flows between zones to allow. The `accepts` of a place still applies."""

@@ -19,6 +19,7 @@ from mcp_mirror.settings.declarations import (
     INLINE,
     INTERNAL,
     NAME,
+    REQUIRED,
     SINGLE,
     Address,
     AtLeast,
@@ -325,7 +326,7 @@ class EncryptionPolicy:
     """Encryption of values at rest, on disk and in Redis. Each value is bound to its owner and path."""
 
     keys: Annotated[
-        tuple[Secret, ...], AtLeast(1, "a list 'keys' of one secret or more"), Example(("${STORE_KEY}",))
+        tuple[Secret, ...], REQUIRED, AtLeast(1, "a list of one secret or more"), Example(("${STORE_KEY}",))
     ] = field(default=(), repr=False)
     """The first key encrypts, all keys decrypt: to rotate keys, put the new one first. 32 bytes in base64 each
     (`openssl rand -base64 32`), or another unguessable secret of 32 characters or more."""
@@ -473,7 +474,7 @@ class Config:
     auth: AuthPolicy = field(default_factory=AuthPolicy)
     """Authentication over HTTP."""
     flows: Annotated[FlowsPolicy, Shorthand("allow")] = field(default_factory=FlowsPolicy)
-    """Which values may flow where, by their labels. A list stands for `allow`."""
+    """Which values may flow where, by their labels. A list is short for `allow`."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)
     """The audit log."""
     warnings: Annotated[tuple[str, ...], INTERNAL] = ()

@@ -28,7 +28,7 @@ from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.payload.content_encodings import read_beginning
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
-from mcp_mirror.settings.access import is_private_to_us
+from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
 
@@ -186,7 +186,7 @@ class Authorizer:
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request to an authorization server: with its own client, within limits, and never unencrypted."""
-        if not is_private_to_us(str(request.url)):
+        if not is_confidential(str(request.url)):
             raise UpstreamError("it names an authorization server without https, which is not safe")
         with anyio.fail_after(_TIMEOUT):
             async with httpx2.AsyncClient(transport=SSRFGuardTransport(self._addresses), timeout=_TIMEOUT) as client:
