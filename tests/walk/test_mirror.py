@@ -457,7 +457,7 @@ async def test_use_outside_of_its_time_says_what_to_do() -> None:
             await mirror.__aenter__()
         with pytest.raises(MirrorError, match="open already"):
             await mirror.serve_stdio()
-        with pytest.raises(MirrorError, match=r"Unknown tool format .gpt\."):
+        with pytest.raises(MirrorError, match=r"Unknown tool format 'gpt'\."):
             mirror.tools("gpt")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(MirrorError, match="This Mirror is closed: use it within `async with mirror:`"):
         await mirror.put(1)
