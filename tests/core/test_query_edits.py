@@ -1,4 +1,4 @@
-"""A new value from an old one; what is not changed keeps its bytes."""
+"""Edits of a value; unchanged parts keep their bytes."""
 
 import copy
 import json
@@ -79,7 +79,7 @@ PRETTY = b"""{
         ),
     ],
 )
-def test_a_patch_changes_what_it_names_and_no_other_byte(operations: Any, changed: Any) -> None:
+def test_a_patch_changes_only_the_bytes_of_its_targets(operations: Any, changed: Any) -> None:
     found = patched(PRETTY, *operations)
     json.loads(found)
     if changed:
@@ -87,7 +87,7 @@ def test_a_patch_changes_what_it_names_and_no_other_byte(operations: Any, change
         assert found == PRETTY.replace(old, new, 1)
 
 
-def test_what_was_opened_is_copied_and_not_shared() -> None:
+def test_copied_containers_are_independent() -> None:
     found = patched(b'{"a":[1,2]}', op("add", "/a/0", 0), op("copy", "/b", **{"from": "/a"}), op("add", "/b/-", 3))
     assert found == b'{"a":[0,1,2],"b":[0,1,2,3]}'
     assert patched(b'{"a": 1}', op("replace", "", [1])) == b"[1]"
@@ -101,35 +101,35 @@ def test_what_was_opened_is_copied_and_not_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "said"),
+    ("operations", "expected"),
     [
-        ([op("remove", "/x")], 'Operation 0 of `patch` (remove "/x"): there is no "x". Nothing was changed.'),
-        ([op("add", "/a", 1), op("test", "/a", 2)], 'Operation 1 of `patch` (test "/a"): another value stands there.'),
-        ([{"op": "test", "path": "/n", "value": True}], "another value stands there"),
-        ([op("replace", "/l/9", 1)], 'there is no "9"'),
-        ([op("replace", "/l/-", 1)], 'there is no "-"'),
-        ([op("replace", "/l/01", 1)], 'there is no "01"'),
-        ([op("remove", "/l/2")], 'there is no "2"'),
-        ([op("add", "/l/9", 1)], "the array has no place"),
-        ([op("add", "/l/x", 1)], "the array has no place"),
-        ([op("add", "/n/x", 1)], "there is no object or array at the place above"),
-        ([op("add", "n", 1)], 'a path begins with "/"'),
-        ([op("add", "/n")], "it has no `value`"),
-        ([op("copy", "/n")], "it has no `from`"),
+        ([op("remove", "/x")], 'Operation 0 of `patch` (remove "/x"): "x" does not exist. Nothing was changed.'),
+        ([op("add", "/a", 1), op("test", "/a", 2)], 'Operation 1 of `patch` (test "/a"): the value is different.'),
+        ([{"op": "test", "path": "/n", "value": True}], "the value is different"),
+        ([op("replace", "/l/9", 1)], '"9" does not exist'),
+        ([op("replace", "/l/-", 1)], '"-" does not exist'),
+        ([op("replace", "/l/01", 1)], '"01" does not exist'),
+        ([op("remove", "/l/2")], '"2" does not exist'),
+        ([op("add", "/l/9", 1)], "is not valid or out of range"),
+        ([op("add", "/l/x", 1)], "is not valid or out of range"),
+        ([op("add", "/n/x", 1)], "the parent is not an object or an array"),
+        ([op("add", "n", 1)], 'a path must be empty or begin with "/"'),
+        ([op("add", "/n")], "`value` is missing"),
+        ([op("copy", "/n")], "`from` is missing"),
         ([op("remove", "")], "the whole value cannot be removed"),
         ([op("move", "/l/0", **{"from": "/l"})], "cannot be moved into itself"),
-        ([op("swap", "/n")], "wants `op` to be one of add, remove, replace, move, copy, test"),
-        ([{"op": "add"}], "`patch` is a list such as"),
+        ([op("swap", "/n")], "has an unknown `op`. Use one of add, remove, replace, move, copy, test"),
+        ([{"op": "add"}], "`patch` must be a list such as"),
     ],
 )
-def test_a_patch_that_cannot_be_done_says_where_and_why(operations: Any, said: str) -> None:
+def test_a_failed_patch_names_the_operation_and_the_reason(operations: Any, expected: str) -> None:
     with pytest.raises(ToolError) as error:
         patched(b'{"n":1,"l":[1,2]}', *operations)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_only_what_is_small_is_compared() -> None:
-    with pytest.raises(ToolError, match="are compared"):
+def test_large_values_are_not_compared() -> None:
+    with pytest.raises(ToolError, match="cannot be compared"):
         patched(json.dumps(["x" * 17_000_000]).encode(), op("test", "/0", "x"))
 
 
@@ -148,7 +148,7 @@ def every_path(value: Any, at: str = "") -> list[str]:
 
 
 def applied(value: Any, operation: dict[str, Any]) -> Any:
-    """What RFC 6902 says of a parsed value."""
+    """Apply an operation of RFC 6902 to a parsed value."""
     tokens = [token.replace("~1", "/").replace("~0", "~") for token in operation["path"].split("/")[1:]]
     if not tokens:
         return operation["value"]
@@ -167,7 +167,7 @@ def applied(value: Any, operation: dict[str, Any]) -> Any:
 
 
 @given(JSON, INDENTS, st.data())
-def test_patches_do_what_the_rule_says(value: Any, indent: int | None, data: Any) -> None:
+def test_patches_follow_rfc_6902(value: Any, indent: int | None, data: Any) -> None:
     blob, operations = json.dumps(value, indent=indent).encode(), []
     for _ in range(data.draw(st.integers(1, 4))):
         path = data.draw(st.sampled_from(every_path(value)))
@@ -196,7 +196,7 @@ def test_patches_do_what_the_rule_says(value: Any, indent: int | None, data: Any
         (b'{"n": 1.0, "m": 1e400}', b'{"x": 2.50}', b'{"n": 1.0, "m": 1e400, "x": 2.50}'),
     ],
 )
-def test_a_merge_patch_does_what_its_rule_says(blob: bytes, patch: bytes, found: bytes) -> None:
+def test_merge_patches_follow_rfc_7386(blob: bytes, patch: bytes, found: bytes) -> None:
     """The examples of RFC 7386, appendix A."""
     assert merged(blob, patch) == found
 
@@ -213,50 +213,50 @@ def test_a_merge_patch_does_what_its_rule_says(blob: bytes, patch: bytes, found:
         (b' {"a": 1.0, "b": 2} ', '"b": 2', '"b": 3', b'{"a": 1.0, "b": 3}'),
     ],
 )
-def test_a_text_is_replaced_to_the_letter(blob: bytes, old: str, new: str, found: bytes) -> None:
+def test_a_text_is_replaced_exactly(blob: bytes, old: str, new: str, found: bytes) -> None:
     assert replaced(blob, old, new) == found
 
 
-def test_a_text_that_stands_more_than_once_is_replaced_everywhere_only_where_that_is_asked_for() -> None:
+def test_a_repeated_text_is_replaced_only_with_all() -> None:
     with pytest.raises(ToolError, match="more than once"):
         replaced(b'"aXbX"', "X", "Y")
     assert replaced(b'"aXbX"', "X", "Y", everywhere=True) == b'"aYbY"'
-    with pytest.raises(ToolError, match='"Z" does not stand in the value'):
+    with pytest.raises(ToolError, match='"Z" is not in the value'):
         replaced(b'"aXbX"', "Z", "Y", everywhere=True)
     with pytest.raises(ToolError, match="over the limit"):
         replaced(b'"' + b"X" * 100_000 + b'"', "X", "Y", everywhere=True)
 
 
-def test_what_would_be_no_json_any_more_is_refused() -> None:
-    with pytest.raises(ToolError, match="That would be no JSON any more"):
+def test_a_replacement_that_breaks_json_is_refused() -> None:
+    with pytest.raises(ToolError, match="The result is not valid JSON"):
         replaced(b'{"a": 1}', "1}", "1")
 
 
-def test_a_change_is_told_in_pieces_of_the_old_value() -> None:
+def test_an_edit_returns_spans_of_the_old_value() -> None:
     blob = b'{"large":"' + b"x" * 100_000 + b'","n":1}'
     pieces = Patch(b'[{"op":"replace","path":"/n","value":2}]')(blob, never)
     assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 100
     assert any(isinstance(piece, Span) and piece.length > 100_000 for piece in pieces)
 
 
-def test_a_change_is_over_when_its_time_is() -> None:
+def test_an_edit_stops_at_its_time_limit() -> None:
     for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", everywhere=False)):
         with pytest.raises(ToolError, match="timeout"):
             change(b'{"a":1}', lambda: True)
 
 
-def test_a_number_that_no_decimal_holds_is_compared_as_it_is_written() -> None:
+def test_a_number_beyond_decimal_is_compared_as_text() -> None:
     vast = b'{"n": 1e99999999999999999999}'
     same, other = (
         json.dumps([op("test", "/n", None)]).replace("null", text).encode()
         for text in ("1e99999999999999999999", "1e99999999999999999998")
     )
     assert b"".join(joined(vast, Patch(same)(vast, never))) == vast
-    with pytest.raises(ToolError, match="another value stands there"):
+    with pytest.raises(ToolError, match="the value is different"):
         b"".join(joined(vast, Patch(other)(vast, never)))
 
 
-def test_a_merge_of_many_keys_takes_no_longer_than_their_number_and_heeds_its_time() -> None:
+def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
     patch = json.dumps({f"key-{number}": number for number in range(40_000)}).encode()
     assert len(json.loads(merged(b"{}", patch))) == 40_000
     asked = iter(range(1_000))

@@ -1,4 +1,4 @@
-"""Where a pattern matches: in the lines of a text, in the strings of a JSON value."""
+"""Searches for a pattern in the lines of a text and in the strings of a JSON value."""
 
 import json
 import re
@@ -31,7 +31,7 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
 
 
 @pytest.mark.parametrize(
-    ("value", "pattern", "keys", "said"),
+    ("value", "pattern", "keys", "expected"),
     [
         (TEXT, "one", {}, "0: alpha one\n2: gamma one"),
         (TEXT, "^d.*a$", {}, "3: delta"),
@@ -83,13 +83,13 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         (b'{"k" : "k" , "k":"z"}', "k", {}, "No match."),
     ],
 )
-def test_hits_are_told_with_where_they_are(value: Any, pattern: str, keys: Any, said: str) -> None:
-    assert grep(value, pattern, **keys) == said
+def test_hits_are_listed_with_their_locations(value: Any, pattern: str, keys: Any, expected: str) -> None:
+    assert grep(value, pattern, **keys) == expected
 
 
-def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
-    said = grep(f"short\n{'x' * 5000}needle{'y' * 5000}", "needle")
-    assert said == f"1 (char 5006): ...{'x' * 80}needle{'y' * 80}..."
+def test_a_hit_in_a_long_line_is_shown_with_its_position() -> None:
+    shown = grep(f"short\n{'x' * 5000}needle{'y' * 5000}", "needle")
+    assert shown == f"1 (char 5006): ...{'x' * 80}needle{'y' * 80}..."
     assert grep("needle " * 40, "needle").startswith("0 (char 0; 39 more in this line): needle needle")
     assert grep("needle " * 4000, "needle").startswith("0 (char 0; at least 1,000 more in this line): ")
     assert excerpt(b"a" * 1000, (0, 900)) == "a" * 380 + "..."
@@ -97,17 +97,17 @@ def test_of_a_long_line_the_hit_is_shown_and_where_it_stands() -> None:
     assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a (char 5000): ...{'x' * 80}needle"
 
 
-def test_a_pattern_that_is_none_is_said_to_be() -> None:
+def test_an_invalid_pattern_is_refused() -> None:
     for pattern in ("(", "(?=x)", "[z-a]"):
-        with pytest.raises(ToolError, match=r"`pattern` is no RE2 expression: .+ Escape"):
+        with pytest.raises(ToolError, match=r"`pattern` is not a valid RE2 expression: .+ Escape"):
             grep("x", pattern)
 
 
-def test_what_is_shown_stays_in_the_budget_and_one_hit_at_least_is() -> None:
+def test_hits_stay_within_the_budget_but_at_least_one_is_shown() -> None:
     lines = "\n".join(f"hit {'x' * 30}" for _ in range(50))
-    said = grep(lines, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
-    assert len(said) <= 400
-    assert said.splitlines()[-1] == "... 44 more; next: offset=6"
+    shown = grep(lines, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
+    assert len(shown) <= 400
+    assert shown.splitlines()[-1] == "... 44 more; next: offset=6"
     assert grep(lines, "hit", budget=Budget(1, 1, estimate_tokens)).startswith("0: hit")
     rows = [f"hit {'x' * 30}"] * 50
     assert "... 44 more; next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
@@ -116,35 +116,35 @@ def test_what_is_shown_stays_in_the_budget_and_one_hit_at_least_is() -> None:
 @pytest.mark.parametrize(
     ("value", "looks"), [("hit\n" * 300_000, 1), (["hit" * 500] * 4000, 3)], ids=["text", "strings"]
 )
-def test_where_the_time_is_over_what_was_found_is_told_with_where_to_go_on(value: Any, looks: int) -> None:
+def test_at_the_time_limit_the_hits_and_the_next_offset_are_shown(value: Any, looks: int) -> None:
     left = iter([False] * looks)
     blob = json.dumps(value).encode()
-    said = Search("hit", 0, 0, 1_000_000_000, Budget(10**9, 10**9, len))(blob, lambda: next(left, True))
-    last = said.splitlines()[-1]
-    assert re.fullmatch(r"\.\.\. the time is over; next: offset=\d+", last)
+    shown = Search("hit", 0, 0, 1_000_000_000, Budget(10**9, 10**9, len))(blob, lambda: next(left, True))
+    last = shown.splitlines()[-1]
+    assert re.fullmatch(r"\.\.\. the time limit was reached; next: offset=\d+", last)
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
         Search("hit", 0, 0, 10, WIDE)(blob, lambda: True)
 
 
-def test_where_the_time_is_over_the_rest_is_counted_as_far_as_it_was_found() -> None:
+def test_at_the_time_limit_the_count_of_further_hits_is_a_minimum() -> None:
     looks = iter([False])
     blob = json.dumps("hit\nhit\n" + "x\n" * 1_000_000).encode()
-    said = Search("hit", 0, 0, 1, WIDE)(blob, lambda: next(looks, True))
-    assert said == "0: hit\n... at least 1 more; next: offset=1"
+    shown = Search("hit", 0, 0, 1, WIDE)(blob, lambda: next(looks, True))
+    assert shown == "0: hit\n... at least 1 more; next: offset=1"
 
 
 @given(st.lists(st.text("ab\u00e9x", max_size=5), max_size=40), st.sampled_from(["a", "b$", "^", "x|\u00e9", "^a?$"]))
-def test_a_text_is_searched_as_line_by_line(lines: list[str], pattern: str) -> None:
+def test_a_search_equals_a_search_line_by_line(lines: list[str], pattern: str) -> None:
     text = "\n".join(lines)
     whole = text.split("\n") if text else []
     whole = whole[:-1] if whole and not whole[-1] else whole
     wanted = [f"{number}: {line}" for number, line in enumerate(whole) if re.search(pattern, line)]
-    said = grep(text, pattern, limit=1000)
-    assert (said.splitlines() if said != "No match." else []) == wanted
+    shown = grep(text, pattern, limit=1000)
+    assert (shown.splitlines() if shown != "No match." else []) == wanted
 
 
 @given(st.lists(st.text("ab\n", max_size=8), max_size=20), st.integers(0, 3))
-def test_lines_are_the_same_however_the_text_comes(pieces: list[str], context: int) -> None:
+def test_matching_lines_do_not_depend_on_the_pieces(pieces: list[str], context: int) -> None:
     text = "".join(pieces)
     found = list(matching_lines(Matcher("a"), (piece.encode() for piece in pieces), context))
     numbers = [number for number, line in enumerate(text.split("\n")) if "a" in line]
@@ -164,8 +164,8 @@ def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
     found = list(matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))
     assert [one.number for one in found] == [1, 2]
     assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")
-    said = grep(f"first\n{line}\nlast needle", "needle")
-    assert said.startswith("1 (char 1300006): ...")
+    shown = grep(f"first\n{line}\nlast needle", "needle")
+    assert shown.startswith("1 (char 1300006): ...")
     assert grep([line * 2], "needle").startswith("p/0 (char 1300000): ...")
 
 

@@ -1,4 +1,4 @@
-"""What a value is, without showing it; and what a JMESPath expression finds in it."""
+"""Outlines of values, and JMESPath expressions."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_text, json_held_by, select
+from mcp_mirror.query.select import explain_text, json_in_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -22,7 +22,7 @@ def shape(value: Any, characters: int = 10_000) -> str:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("hello\nworld", 'text, 11 characters, 2 lines, begins "hello"'),
         ("", 'text, 0 characters, 0 lines, begins ""'),
@@ -40,21 +40,21 @@ def shape(value: Any, characters: int = 10_000) -> str:
         ([{"a": 1}] * 101, 'array, 101 items; the first 100 of them: object (100)\n"/a": number'),
     ],
 )
-def test_a_value_is_outlined(value: Any, said: str) -> None:
-    assert shape(value) == said
+def test_a_value_is_outlined(value: Any, expected: str) -> None:
+    assert shape(value) == expected
 
 
-def test_of_large_items_few_are_looked_into() -> None:
+def test_few_items_of_an_array_of_large_items_are_examined() -> None:
     assert "the first 3 of them" in shape(["x" * 2_000_000] * 5)
 
 
 def test_an_outline_stays_in_its_budget() -> None:
-    said = shape({f"key {number}": number for number in range(1000)}, 400)
-    assert len(said) <= 400
-    assert said.splitlines()[-1].endswith("more keys")
+    shown = shape({f"key {number}": number for number in range(1000)}, 400)
+    assert len(shown) <= 400
+    assert shown.splitlines()[-1].endswith("more keys")
 
 
-def test_an_outline_is_over_when_its_time_is() -> None:
+def test_an_outline_stops_at_its_time_limit() -> None:
     with pytest.raises(ToolError, match="timeout"):
         Shape(Budget(1000, 1000, estimate_tokens))(b"[1]", lambda: True)
 
@@ -77,27 +77,27 @@ ROWS = b'{"rows": [{"n": 1.0, "k": "b"}, {"n": 12345678901234567890.5, "k": "a"}
         ("nothing", "null"),
     ],
 )
-def test_an_expression_is_answered_and_numbers_keep_their_digits(expression: str, found: str) -> None:
+def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None:
     assert select(ROWS, expression) == found.encode()
 
 
-def test_a_whole_number_of_any_length_keeps_its_digits() -> None:
+def test_an_integer_of_any_length_keeps_its_digits() -> None:
     assert select(b"[" + b"9" * 4000 + b"]", "[0]") == b"9" * 4000
 
 
 @pytest.mark.parametrize(
-    ("blob", "expression", "said"),
+    ("blob", "expression", "expected"),
     [
         (ROWS, "rows[", "`expression` does not work"),
         (ROWS, "", "`expression` does not work"),
         (ROWS, "nonsense(rows)", "Unknown function"),
         (ROWS, "sort_by(rows, &nothing)", "does not work"),
-        (ROWS, "[&a]", "finds what is no JSON value"),
-        (b'"\\ud800"', "@", "cannot be computed with"),
+        (ROWS, "[&a]", "is not a JSON value"),
+        (b'"\\ud800"', "@", "cannot process a number"),
     ],
 )
-def test_an_expression_that_does_not_work_says_why(blob: bytes, expression: str, said: str) -> None:
-    with pytest.raises(ToolError, match=said):
+def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expected: str) -> None:
+    with pytest.raises(ToolError, match=expected):
         select(blob, expression)
 
 
@@ -112,18 +112,18 @@ def test_an_expression_that_does_not_work_says_why(blob: bytes, expression: str,
         (b"[1]", None),
     ],
 )
-def test_a_text_holds_an_object_or_an_array_or_nothing(blob: bytes, held: bytes | None) -> None:
-    assert json_held_by(blob) == held
+def test_json_in_text_is_an_object_or_an_array(blob: bytes, held: bytes | None) -> None:
+    assert json_in_text(blob) == held
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
     [("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "text (CSV, 3 columns)"), ("plain words", "text")],
 )
-def test_an_expression_over_text_is_answered_with_the_kind_of_text(value: str, kind: str) -> None:
-    said = explain_text(json.dumps(value).encode())
-    assert said is not None
-    assert said.startswith(f"The value is {kind}, not JSON: ")
+def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: str) -> None:
+    shown = explain_text(json.dumps(value).encode())
+    assert shown is not None
+    assert shown.startswith(f"The value is {kind}, not JSON: ")
 
 
 def test_only_text_is_explained_as_text() -> None:

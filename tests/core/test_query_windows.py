@@ -1,4 +1,4 @@
-"""Windows on a value: characters, lines, items, keys; never over the budget, and always with how to go on."""
+"""Windows of a value by characters, lines, items and keys, within the budget and with the next offset."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from mcp_mirror.tokens import estimate_tokens
 
 WIDE = Budget(1_000_000, 10_000, estimate_tokens)
 NARROW = Budget(1_000_000, 230, estimate_tokens)
-"""Thirty characters beside what is kept for the footer."""
+"""Thirty characters and the footer."""
 
 
 def never() -> bool:
@@ -32,7 +32,7 @@ LINES = "one\ntwo\nthree\nfour"
 
 
 @pytest.mark.parametrize(
-    ("value", "arguments", "said"),
+    ("value", "arguments", "expected"),
     [
         ("hello", {}, "hello"),
         ("hello", {"offset": 2}, "llo"),
@@ -68,12 +68,12 @@ LINES = "one\ntwo\nthree\nfour"
         ({"a": 1}, {"offset": 1}, "(nothing more)"),
     ],
 )
-def test_a_window_shows_what_was_asked_for_and_how_to_go_on(value: Any, arguments: Any, said: str) -> None:
-    assert read(value, **arguments) == said
+def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, arguments: Any, expected: str) -> None:
+    assert read(value, **arguments) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "arguments", "said"),
+    ("value", "arguments", "expected"),
     [
         ("hello", {"offset": 6}, "Offset 6 is past the end: there are 5 characters."),
         ("a\nb", {"by": "lines", "offset": 3}, "Offset 3 is past the end: there are 2 lines."),
@@ -83,13 +83,13 @@ def test_a_window_shows_what_was_asked_for_and_how_to_go_on(value: Any, argument
         ([1], {"by": "keys"}, "The value has no keys: it is array. Leave `by` out."),
     ],
 )
-def test_what_cannot_be_shown_is_said(value: Any, arguments: Any, said: str) -> None:
+def test_a_wrong_offset_or_unit_is_refused(value: Any, arguments: Any, expected: str) -> None:
     with pytest.raises(ToolError) as error:
         read(value, **arguments)
-    assert str(error.value) == said
+    assert str(error.value) == expected
 
 
-def test_what_does_not_fit_is_left_for_the_next_window() -> None:
+def test_a_window_ends_at_its_budget() -> None:
     assert read("x" * 100, budget=NARROW) == f"{'x' * 30}\n... next: by=chars, offset=30; last: offset=-1000"
     lines = "\n".join(["0123456789"] * 50)
     assert read(lines, by="lines", budget=NARROW) == (
@@ -98,30 +98,30 @@ def test_what_does_not_fit_is_left_for_the_next_window() -> None:
     assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1; last: offset=-1'
 
 
-def test_a_line_that_is_longer_than_a_window_goes_on_by_characters() -> None:
-    said = read(f"ab\n{'x' * 100}\ny", by="lines", offset=1, budget=NARROW)
-    assert said == f"{'x' * 30}\n... the line goes on; next: by=chars, offset=33"
+def test_a_line_longer_than_a_window_continues_by_characters() -> None:
+    shown = read(f"ab\n{'x' * 100}\ny", by="lines", offset=1, budget=NARROW)
+    assert shown == f"{'x' * 30}\n... the line continues; next: by=chars, offset=33"
     assert read(f"ab\n{'x' * 100}\ny", offset=33, limit=2).startswith("xx")
 
 
-def test_a_value_that_never_fits_is_told_instead_and_the_others_are_shown() -> None:
-    said = read({"small": 1, "large": "x" * 300, "last": 2}, budget=Budget(1000, 320, estimate_tokens))
-    assert said.splitlines()[0] == '"/small": 1'
-    assert said.splitlines()[1] == '"/large": (text 300 B: too large to be shown here, take its path)'
+def test_a_value_too_large_for_a_window_is_outlined() -> None:
+    shown = read({"small": 1, "large": "x" * 300, "last": 2}, budget=Budget(1000, 320, estimate_tokens))
+    assert shown.splitlines()[0] == '"/small": 1'
+    assert shown.splitlines()[1] == '"/large": (text 300 B: too large to be shown here, take its path)'
     assert read(["y" * 10_000], budget=Budget(1000, 320, estimate_tokens)).startswith("0: (text 10 kB: too large")
 
 
 @given(st.text(max_size=300), st.integers(1, 60), st.sampled_from([7, 50, 1000]))
-def test_windows_one_after_another_give_the_whole_text(text: str, limit: int, tokens: int) -> None:
+def test_consecutive_windows_show_the_whole_text(text: str, limit: int, tokens: int) -> None:
     text = text.encode("utf-8", "replace").decode()
     blob, shown, offset = json.dumps(text).encode(), "", 0
     budget = Budget(tokens + 70, 10_000, estimate_tokens)
     while True:
-        said = read(blob, offset=offset, limit=limit, by="chars", budget=budget)
-        if said == "(nothing more)":
+        shown = read(blob, offset=offset, limit=limit, by="chars", budget=budget)
+        if shown == "(nothing more)":
             break
-        part, more, following = said.rpartition("\n... next: by=chars, offset=")
-        shown += part if more else said
+        part, more, following = shown.rpartition("\n... next: by=chars, offset=")
+        shown += part if more else shown
         if not more:
             break
         following = following.removesuffix("; last: offset=-1000")
@@ -131,19 +131,19 @@ def test_windows_one_after_another_give_the_whole_text(text: str, limit: int, to
 
 
 @given(st.lists(st.integers() | st.text(max_size=20), max_size=30), st.integers(1, 5))
-def test_windows_one_after_another_give_every_item_once(value: list[Any], limit: int) -> None:
+def test_consecutive_windows_show_every_item_once(value: list[Any], limit: int) -> None:
     seen: list[Any] = []
     offset = 0
-    while (said := read(value, offset=offset, limit=limit)) != "(nothing more)":
-        lines = [line for line in said.splitlines() if not line.startswith("... next")]
+    while (shown := read(value, offset=offset, limit=limit)) != "(nothing more)":
+        lines = [line for line in shown.splitlines() if not line.startswith("... next")]
         seen += [json.loads(line.partition(": ")[2]) for line in lines]
-        if len(lines) == len(said.splitlines()):
+        if len(lines) == len(shown.splitlines()):
             break
         offset = len(seen)
     assert seen == value
 
 
-def test_a_read_is_over_when_its_time_is() -> None:
+def test_a_read_stops_at_its_time_limit() -> None:
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
         Window("chars", 0, None, WIDE)(b'"x"', lambda: True)
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
@@ -158,7 +158,7 @@ def test_lines_and_characters_are_counted_in_any_script() -> None:
 
 @pytest.mark.parametrize("size", [12, 13, 50, 1 << 20])
 @pytest.mark.parametrize("dump", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
-def test_a_text_is_the_same_in_pieces_of_any_size(size: int, dump: Callable[[Any], str]) -> None:
+def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any], str]) -> None:
     text = 'plain \u00e9\U0001f600\\"/\n' * 20
     blob = dump(text).encode()
     pieces = list(pieces_of(blob, trim(blob), never, size))
@@ -170,15 +170,15 @@ def test_a_text_is_the_same_in_pieces_of_any_size(size: int, dump: Callable[[Any
     assert whole[0] == Piece(0, whole[0].data)
 
 
-def test_halves_of_characters_stand_for_something_wherever_the_text_is_cut() -> None:
+def test_lone_surrogates_are_replaced_at_any_piece_size() -> None:
     blob = b'"' + b"\\ud800" * 40 + b'x"'
     for size in (12, 13, 14, 15, 16, 100):
-        said = b"".join(piece.data for piece in pieces_of(blob, trim(blob), never, size)).decode()
-        assert said.endswith("x")
+        shown = b"".join(piece.data for piece in pieces_of(blob, trim(blob), never, size)).decode()
+        assert shown.endswith("x")
 
 
 @given(st.text(max_size=60), st.text(min_size=1, max_size=3), st.booleans())
-def test_a_text_is_found_wherever_it_stands_however_it_is_written(text: str, wanted: str, ascii_: bool) -> None:  # noqa: FBT001
+def test_a_text_is_found_in_any_position_and_encoding(text: str, wanted: str, ascii_: bool) -> None:  # noqa: FBT001
     text, wanted = (part.encode("utf-8", "replace").decode() for part in (text, wanted))
     whole = wanted.join((text, text[::-1], "")) + text
     blob = json.dumps(whole, ensure_ascii=ascii_).encode()

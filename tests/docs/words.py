@@ -24,7 +24,18 @@ TEXTS: Final = (
     "docker/*.yaml",
 )
 
-CLEAN_PACKAGES: Final = ("__init__.py", "__main__.py", "types.py", "config", "settings", "cli/config.py")
+CLEAN_PACKAGES: Final = (
+    "__init__.py",
+    "__main__.py",
+    "cli/config.py",
+    "config",
+    "observability",
+    "prune",
+    "query",
+    "security",
+    "settings",
+    "types.py",
+)
 """Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""
 
 EXCLUDED: Final = {
@@ -84,6 +95,7 @@ EXEMPTIONS: Final = (
     Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
     Exemption("*.py", r"\bis None\b", "Python"),
     Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
+    Exemption("*.py", r"\bis None\b", "code: a comparison"),
     Exemption(
         "docs/operations/upstream-fields.md", r"an opaque value of ours", "the table is written by upstreams/fields.py"
     ),

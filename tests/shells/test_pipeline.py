@@ -209,7 +209,7 @@ async def test_a_broken_stage_is_recorded_as_an_error() -> None:
 
 async def test_tokens_that_a_path_stands_for_are_counted_as_kept_out() -> None:
     async def store(call: Call) -> Any:
-        call.trace.stands_for = 1000
+        call.trace.hidden_tokens = 1000
         return OK
 
     dependencies = shared()

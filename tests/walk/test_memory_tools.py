@@ -88,7 +88,7 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
         heard = json.loads(await hear(client, edited))["params"]["arguments"]["x"]
         assert heard == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
         again = await refused(client, "memory_edit", {"memory_path": path, "old_text": "<td>", "new_text": ""})
-        assert "stands there more than once" in again
+        assert "occurs more than once" in again
 
 
 async def test_what_is_not_edited_keeps_its_digits(configured: Configured, speak: Speak, raw: Any) -> None:
@@ -201,13 +201,13 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_read", {"memory_path": "P/nothing"}, 'there is no key "nothing". There is "/a"'),
     ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
     ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
-    ("memory_grep", {"memory_path": "P", "pattern": "("}, "no RE2 expression"),
+    ("memory_grep", {"memory_path": "P", "pattern": "("}, "is not a valid RE2 expression"),
     ("memory_query", {"memory_path": "P", "expression": "a["}, "`expression` does not work"),
     ("memory_edit", {"memory_path": "P"}, "Give one of `patch`"),
     ("memory_edit", {"memory_path": "P", "merge": {}, "patch": []}, "Give one of `patch`"),
     ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
     ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
-    ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, 'there is no "b"'),
+    ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, '"b" does not exist'),
     ("memory_edit", {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]}, "null is no value"),
     ("memory_list", {"after": "nothing"}, "Leave it out for the first page"),
     ("memory_import", {"file": "x"}, "There is no tool 'memory_import'"),

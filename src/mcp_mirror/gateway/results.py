@@ -166,7 +166,7 @@ class ResultProcessor:
         result = processed.result
         if result.captured.value is None and not processed.is_hidden:
             return await self._pass_through(call, options.tool, result.members)
-        call.trace.stands_for = count_hidden_tokens(result.captured)
+        call.trace.hidden_tokens = count_hidden_tokens(result.captured)
         if processed.is_hidden:
             return _hidden_reply(result, options.base)
         reply = build_reply(result, options.base if call.config.mirror.resource_links else None)

@@ -115,7 +115,7 @@ class CallTrace:
     """The flow labels of the result."""
     reason: RefusalReason | None = None
     """Why the call was refused; None if it was not."""
-    stands_for: int = 0
+    hidden_tokens: int = 0
     """Tokens of the stored result that a path or a preview replaces."""
     sent: int | None = None
     """Tokens of the reply; None if they were not counted yet."""

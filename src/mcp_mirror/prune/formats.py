@@ -1,8 +1,8 @@
-"""Where the providers' messages hold what can be pruned: one table for each format.
+"""The prunable parts of the providers' message formats: one table for each format.
 
 Sources: the request types of the `openai` (3.52) and `anthropic` (2.11) Python packages, and `modelMessageSchema` of
-the AI SDK (npm `ai` 6 and 7; of version 4, `args` and `result`). What no rule speaks of is never touched: reasoning,
-images that users sent, refusals, calls that the provider itself carried out, and whatever is not known here.
+the AI SDK (npm `ai` 6 and 7; of version 4, `args` and `result`). Parts without a rule are never changed: reasoning,
+images of users, refusals, calls that the provider itself executed, and unknown parts.
 """
 
 import json
@@ -30,49 +30,51 @@ LABELS: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """One place of a format where something can be pruned."""
+    """A prunable part of a format."""
 
     kind: Kind
     message: tuple[str, str]
-    """What the message says of itself: a member and its value."""
+    """A member of the message and its value, which select the messages of this rule."""
     value: Location
-    """Where it stands in the message, or in an item of its list."""
+    """The location of the part in the message, or in an item of its list."""
     forms: Mapping[type, Form]
-    """The shapes that it may have there."""
+    """The supported types of the part."""
     items: str | None = None
-    """The message's list that holds it."""
+    """The key of the message's list that contains the item."""
     item: Mapping[Location, str] = field(default_factory=dict)
-    """What the item says of itself."""
+    """Members of the item and their values, which select the items of this rule."""
     owner: str | None = None
-    """The key of the id of the call."""
+    """The key of the call id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A part of a message that is large or small, pruned or not."""
+    """A prunable or pruned part of a message."""
 
     kind: Kind
     at: int
-    """Which message it is in."""
+    """The index of its message."""
     where: Location
-    """Where in the message."""
+    """The location in the message."""
     form: Form
     value: Any
     call: str | None
-    """The id of the call that it belongs to."""
+    """The id of the call that the part belongs to."""
     item: Message
-    """What it stands in: the message, or an item of its list."""
+    """The message, or the item of its list, that contains the part."""
 
     @property
     def owner(self) -> str:
-        """Whose it is: the call, else the place; a JSON text."""
+        """A key for the owner of the part: its call, else its location; a JSON text."""
         return json.dumps([self.kind, self.at, *self.where] if self.call is None else [self.kind, self.call])
 
     @property
     def is_sealed(self) -> bool:
-        """Something beside it depends on it as it is."""
+        """Whether another member depends on the part, so that it must remain unchanged."""
         item = self.item
-        return any(item.get(key) for key in _DEPENDENT) or any(_holds_signature(item.get(key)) for key in _METADATA)
+        return any(item.get(key) for key in _DEPENDENT_MEMBERS) or any(
+            _contains_signature(item.get(key)) for key in _METADATA_MEMBERS
+        )
 
 
 _TEXT: Final[Mapping[type, Form]] = {str: Text()}
@@ -86,24 +88,24 @@ _VERCEL_FILES: Final = ("file", "file-data", "file-url", "file-id", "image-data"
 _VERCEL_BLOCKS: Final = Blocks("text", frozenset(_VERCEL_FILES))
 
 
-def _texts(kind: Literal["assistant", "user"], *types: str) -> tuple[FormatRule, ...]:
-    """A role's text, as the content itself or in parts of it."""
-    said = ("role", kind)
-    parts = (FormatRule(kind, said, ("text",), _TEXT, "content", {("type",): name}) for name in types)
-    return (FormatRule(kind, said, ("content",), _TEXT), *parts)
+def _text_rules(kind: Literal["assistant", "user"], *types: str) -> tuple[FormatRule, ...]:
+    """The rules for a role's text: the content itself, or parts of it."""
+    selector = ("role", kind)
+    parts = (FormatRule(kind, selector, ("text",), _TEXT, "content", {("type",): name}) for name in types)
+    return (FormatRule(kind, selector, ("content",), _TEXT), *parts)
 
 
-def _output(item: str, owner: str) -> FormatRule:
-    """The result that an item of the Responses API is."""
+def _output_rule(item: str, owner: str) -> FormatRule:
+    """The rule for a result item of the Responses API."""
     return FormatRule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
 
 
-def _vercel_result(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
+def _vercel_result_rule(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
     item: dict[Location, str] = {("type",): "tool-result"} | ({("output", "type"): output} if output else {})
     return FormatRule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
 
 
-def _vercel_call(value: str) -> FormatRule:
+def _vercel_call_rule(value: str) -> FormatRule:
     return FormatRule(
         "input", ("role", "assistant"), (value,), _INPUT, "content", {("type",): "tool-call"}, "toolCallId"
     )
@@ -116,17 +118,17 @@ FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
         FormatRule("input", ("role", "assistant"), ("function_call", "arguments"), _ARGUMENTS),
         FormatRule("input", ("role", "assistant"), ("function", "arguments"), _ARGUMENTS, "tool_calls", owner="id"),
         FormatRule("input", ("role", "assistant"), ("custom", "input"), _TEXT, "tool_calls", owner="id"),
-        *_texts("assistant", "text"),
-        *_texts("user", "text"),
+        *_text_rules("assistant", "text"),
+        *_text_rules("user", "text"),
     ),
     "openai-responses": (
-        _output("function_call_output", "call_id"),
-        _output("custom_tool_call_output", "call_id"),
-        _output("local_shell_call_output", "id"),
+        _output_rule("function_call_output", "call_id"),
+        _output_rule("custom_tool_call_output", "call_id"),
+        _output_rule("local_shell_call_output", "id"),
         FormatRule("input", ("type", "function_call"), ("arguments",), _ARGUMENTS, owner="call_id"),
         FormatRule("input", ("type", "custom_tool_call"), ("input",), _TEXT, owner="call_id"),
-        *_texts("assistant", "output_text", "input_text"),
-        *_texts("user", "input_text"),
+        *_text_rules("assistant", "output_text", "input_text"),
+        *_text_rules("user", "input_text"),
     ),
     "anthropic": (
         FormatRule(
@@ -139,75 +141,79 @@ FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
             "tool_use_id",
         ),
         FormatRule("input", ("role", "assistant"), ("input",), _INPUT, "content", {("type",): "tool_use"}, "id"),
-        *_texts("assistant", "text"),
-        *_texts("user", "text"),
+        *_text_rules("assistant", "text"),
+        *_text_rules("user", "text"),
     ),
     "vercel": (
-        _vercel_result("text", ("output", "value"), _TEXT),
-        _vercel_result("error-text", ("output", "value"), _TEXT),
-        _vercel_result("json", ("output", "value"), _JSON),
-        _vercel_result("error-json", ("output", "value"), _JSON),
-        _vercel_result("content", ("output", "value"), {list: _VERCEL_BLOCKS}),
-        _vercel_result("", ("result",), _JSON),
-        _vercel_call("input"),
-        _vercel_call("args"),
-        *_texts("assistant", "text"),
-        *_texts("user", "text"),
+        _vercel_result_rule("text", ("output", "value"), _TEXT),
+        _vercel_result_rule("error-text", ("output", "value"), _TEXT),
+        _vercel_result_rule("json", ("output", "value"), _JSON),
+        _vercel_result_rule("error-json", ("output", "value"), _JSON),
+        _vercel_result_rule("content", ("output", "value"), {list: _VERCEL_BLOCKS}),
+        _vercel_result_rule("", ("result",), _JSON),
+        _vercel_call_rule("input"),
+        _vercel_call_rule("args"),
+        *_text_rules("assistant", "text"),
+        *_text_rules("user", "text"),
     ),
 }
 
 _RULES: Final = {
-    provider: {said: [rule for rule in rules if rule.message == said] for said in {rule.message for rule in rules}}
+    provider: {
+        selector: [rule for rule in rules if rule.message == selector] for selector in {rule.message for rule in rules}
+    }
     for provider, rules in FORMATS.items()
 }
-_DEPENDENT: Final = ("annotations", "citations", "experimental_content", "logprobs", "providerExecuted")
-"""Members that speak of the value beside them; where one says anything, the value stays."""
-_METADATA: Final = ("extra_content", "providerMetadata", "providerOptions")
-"""Members in which frameworks pass on what the model's provider said, such as Gemini's `thoughtSignature`."""
+_DEPENDENT_MEMBERS: Final = ("annotations", "citations", "experimental_content", "logprobs", "providerExecuted")
+"""Members that refer to the value beside them; if one is set, the value remains unchanged."""
+_METADATA_MEMBERS: Final = ("extra_content", "providerMetadata", "providerOptions")
+"""Members in which frameworks pass on provider data, such as Gemini's `thoughtSignature`."""
 
 
 def check_messages(messages: Sequence[object], provider: ChatFormat) -> None:
-    """See that messages can be looked at.
+    """Check that messages can be pruned.
 
     Raises:
-        TypeError: A message is no dict.
-        ValueError: The format is not known.
+        TypeError: A message is not a dict.
+        ValueError: The format is unknown.
     """
     if provider not in FORMATS:
-        raise ValueError(f"There is no format {provider!r}. Give one of {', '.join(FORMATS)}.")
+        raise ValueError(f"Unknown format {provider!r}. Use one of {', '.join(FORMATS)}.")
     for at, message in enumerate(messages):
         if not isinstance(message, dict):
             name = type(message).__name__
-            raise TypeError(f"Message {at} is of type {name}. Give plain dicts, such as `message.model_dump()` gives.")
+            raise TypeError(
+                f"Message {at} is of type {name}. Pass plain dicts, for example those of `message.model_dump()`."
+            )
 
 
-def slots_of(messages: Sequence[Message], provider: ChatFormat) -> Iterator[Slot]:
-    """All that can be pruned or was pruned, in the order of the conversation."""
+def find_slots(messages: Sequence[Message], provider: ChatFormat) -> Iterator[Slot]:
+    """Find all prunable and pruned parts in the order of the conversation."""
     for at, message in enumerate(messages):
-        said = [(key, str(message.get(key))) for key in ("role", "type")]
-        rules = [rule for pair in said for rule in _RULES[provider].get(pair, ())]
-        found = [slot for rule in rules for slot in _slots_by(rule, at, message)]
-        yield from sorted(found, key=lambda slot: _position(message, slot.where)) if len(found) > 1 else found
+        selectors = [(key, str(message.get(key))) for key in ("role", "type")]
+        rules = [rule for pair in selectors for rule in _RULES[provider].get(pair, ())]
+        found = [slot for rule in rules for slot in _slots_of_rule(rule, at, message)]
+        yield from sorted(found, key=lambda slot: _sort_key(message, slot.where)) if len(found) > 1 else found
 
 
-def is_assistants(message: Message) -> bool:
-    """Whether the model made a message: of the Responses API also a call, or its reasoning."""
-    said = str(message.get("type"))
-    return message.get("role") == "assistant" or said == "reasoning" or said.endswith("_call")
+def is_from_model(message: Message) -> bool:
+    """Whether a message comes from the model; in the Responses API also a call or its reasoning."""
+    kind = str(message.get("type"))
+    return message.get("role") == "assistant" or kind == "reasoning" or kind.endswith("_call")
 
 
 def value_at(node: Any, where: Location) -> Any:
-    """What stands at a place; None where there is nothing."""
+    """The value at a location; None if it does not exist."""
     for step in where:
         node = node.get(step) if isinstance(node, dict) else None
     return node
 
 
-def _slots_by(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
-    for where, item in _items(message, rule.items):
+def _slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
+    for where, item in _list_items(message, rule.items):
         value = value_at(item, rule.value)
         form = rule.forms.get(type(value))
-        if form is None or any(value_at(item, place) != said for place, said in rule.item.items()):
+        if form is None or any(value_at(item, place) != wanted for place, wanted in rule.item.items()):
             continue
         if rule.kind in ("assistant", "user") and not value.strip():
             continue
@@ -215,7 +221,7 @@ def _slots_by(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
         yield Slot(rule.kind, at, (*where, *rule.value), form, value, call if isinstance(call, str) else None, item)
 
 
-def _items(message: Message, key: str | None) -> Iterator[tuple[Location, Message]]:
+def _list_items(message: Message, key: str | None) -> Iterator[tuple[Location, Message]]:
     if key is None:
         yield (), message
         return
@@ -225,14 +231,14 @@ def _items(message: Message, key: str | None) -> Iterator[tuple[Location, Messag
             yield (key, index), item
 
 
-def _position(message: Message, where: Location) -> tuple[int, Location]:
-    """Where a slot stands in its message: the members in their order, then the items."""
+def _sort_key(message: Message, where: Location) -> tuple[int, Location]:
+    """The sort key of a part within its message: the index of its member, then of its item."""
     return list(message).index(str(where[0])), where[1:2]
 
 
-def _holds_signature(metadata: Any) -> bool:
+def _contains_signature(metadata: Any) -> bool:
     if not isinstance(metadata, dict):
         return False
     return any(
-        (value and "signature" in str(key).lower()) or _holds_signature(value) for key, value in metadata.items()
+        (value and "signature" in str(key).lower()) or _contains_signature(value) for key, value in metadata.items()
     )

@@ -1,8 +1,8 @@
-"""The tokens of each message, and what was changed in it.
+"""Tracks the tokens and changes of each message while a conversation is pruned.
 
-An estimate is told for whole messages. Where one has several parts, what pruning one of them saves is told by the part
-alone, and the message is told anew only when the budget seems to be met: else a message with many parts would be told
-once for each of them.
+An estimate covers whole messages. If a message has several parts, the saving of one part is estimated from a message
+with only this part, and the message is estimated again only when the budget seems to be met; otherwise a message with
+many parts would be estimated once for each of them.
 """
 
 from collections import Counter
@@ -14,14 +14,15 @@ from mcp_mirror.prune.placing import with_changes
 from mcp_mirror.types import Location
 
 Estimate = Callable[[Message], int]
-"""Tells the tokens of one message."""
+"""Returns the tokens of one message."""
 
-_LEEWAY: Final = 16
-"""What a part adds to its message may be less than what it saves alone by this many tokens, and one in this many."""
+_TOLERANCE: Final = 16
+"""The saving of a part in its message may be smaller than in a message with only this part: by this many tokens plus
+one in this many."""
 
 
-class Ledger:
-    """What a conversation costs while its parts are pruned and put back."""
+class TokenLedger:
+    """The cost of a conversation while its parts are pruned and restored."""
 
     def __init__(
         self, messages: Sequence[Message], costs: Sequence[int], slots: Sequence[Slot], estimate: Estimate
@@ -35,82 +36,82 @@ class Ledger:
         self._stale: set[int] = set()
         self._weights: dict[tuple[int, Location], int] = {}
         self.total = sum(costs)
-        """Tokens; told by parts alone until `settle`."""
+        """Tokens; for messages with several parts an approximation until `recount`."""
 
-    def weigh(self, slot: Slot) -> int:
-        """The tokens of a part alone."""
-        if self._parts[slot.at] == 1 and _item_of(slot) is None:
+    def count_part(self, slot: Slot) -> int:
+        """The tokens of a message with only this part."""
+        if self._parts[slot.at] == 1 and _item_index(slot) is None:
             return self._first_costs[slot.at]
         place = slot.at, slot.where
         if place not in self._weights:
-            self._weights[place] = self._estimate(self._alone(slot))
+            self._weights[place] = self._estimate(self._isolate(slot))
         return self._weights[place]
 
     def meets(self, budget: int) -> bool:
-        """Whether the messages fit."""
+        """Whether the messages fit the budget."""
         if self.total <= budget:
-            self.settle()
+            self.recount()
         return self.total <= budget
 
-    def settle(self) -> None:
-        """Tell the messages anew of which only parts were told."""
+    def recount(self) -> None:
+        """Estimate again the messages whose parts were estimated one by one."""
         for at in self._stale:
-            self._account(at, self._estimate(self._changed(at)))
+            self._set_cost(at, self._estimate(self._current(at)))
         self._stale.clear()
 
     def cut(self, slot: Slot, stub: Any) -> int:
-        """Put a stub in a part's place; gives the tokens saved, 0 where none were and the part stays."""
+        """Replace a part by a stub and return the tokens saved; 0 if it saves none, and the part remains."""
         if self._parts[slot.at] == 1:
             saved = self._costs[slot.at] - self._estimate(with_changes({slot.where: stub}, self._given[slot.at]))
         else:
-            shorter = with_changes({_place_alone(slot): stub}, self._alone(slot))
-            saved = self.weigh(slot) - self._estimate(shorter)
+            shorter = with_changes({_isolated_location(slot): stub}, self._isolate(slot))
+            saved = self.count_part(slot) - self._estimate(shorter)
         if saved <= 0:
             return 0
         if self._parts[slot.at] > 1:
             self._stale.add(slot.at)
         self._changes.setdefault(slot.at, {})[slot.where] = stub
-        self._account(slot.at, self._costs[slot.at] - saved)
+        self._set_cost(slot.at, self._costs[slot.at] - saved)
         return saved
 
-    def put_back(self, slot: Slot, saved: int, budget: int) -> bool:
-        """Put a part back if the budget is met still."""
-        if saved - saved // _LEEWAY - _LEEWAY > budget - self.total:
+    def restore(self, slot: Slot, saved: int, budget: int) -> bool:
+        """Restore a part if the budget is still met, and return whether it was restored."""
+        if saved - saved // _TOLERANCE - _TOLERANCE > budget - self.total:
             return False
         changes = self._changes[slot.at]
         stub = changes.pop(slot.where)
-        cost = self._estimate(self._changed(slot.at)) if changes else self._first_costs[slot.at]
+        cost = self._estimate(self._current(slot.at)) if changes else self._first_costs[slot.at]
         if self.total - self._costs[slot.at] + cost > budget:
             changes[slot.where] = stub
             return False
-        self._account(slot.at, cost)
+        self._set_cost(slot.at, cost)
         return True
 
     def messages(self) -> list[Message]:
-        """All messages as they are now."""
-        return [self._changed(at) if self._changes.get(at) else given for at, given in enumerate(self._given)]
+        """All messages in their current state."""
+        return [self._current(at) if self._changes.get(at) else given for at, given in enumerate(self._given)]
 
-    def _changed(self, at: int) -> Message:
+    def _current(self, at: int) -> Message:
         changed: Message = with_changes(self._changes[at], self._given[at])
         return changed
 
-    def _account(self, at: int, cost: int) -> None:
+    def _set_cost(self, at: int, cost: int) -> None:
         self.total += cost - self._costs[at]
         self._costs[at] = cost
 
-    def _alone(self, slot: Slot) -> Message:
-        """A message that holds this part alone."""
-        message, key, item = self._given[slot.at], str(slot.where[0]), _item_of(slot)
+    def _isolate(self, slot: Slot) -> Message:
+        """A message that contains only this part."""
+        message, key, item = self._given[slot.at], str(slot.where[0]), _item_index(slot)
         says = "role" if "role" in message else "type"
         return {says: message[says], key: message[key] if item is None else [message[key][item]]}
 
 
-def _item_of(slot: Slot) -> int | None:
-    """Which item of a list of its message a part is in."""
+def _item_index(slot: Slot) -> int | None:
+    """The index of the list item of the message that contains a part."""
     item = slot.where[1] if len(slot.where) > 1 else None
     return item if isinstance(item, int) else None
 
 
-def _place_alone(slot: Slot) -> Location:
-    """Where a part is in a message that holds it alone."""
-    return slot.where if _item_of(slot) is None else (slot.where[0], 0, *slot.where[2:])
+def _isolated_location(slot: Slot) -> Location:
+    """The location of a part in a message that contains only this part."""
+    return slot.where if _item_index(slot) is None else (slot.where[0], 0, *slot.where[2:])

@@ -1,4 +1,4 @@
-"""Where a pruned part is kept, and how values are put in the places of others."""
+"""Computes the path of a pruned part, and replaces values in messages."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from mcp_mirror.types import Buffer, Location
 
 
 def path_of(slot: Slot, domain: Domain, blob: Buffer) -> str:
-    """The path of a pruned part, made of what is kept and of whose it is: the same part has the same path each time."""
+    """The path of a pruned part, derived from its content and owner: the same part always has the same path."""
     digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
     digest.update(blob)
     return new_base(PRUNED_LABEL, UUID(bytes=digest.digest()[:16], version=4))
 
 
 def with_changes(changes: Mapping[Location, Any], node: Any) -> Any:
-    """A JSON value with others in some places; all that lies elsewhere is shared with it."""
+    """A JSON value with other values at some locations; the copy shares everything else with it."""
     if () in changes:
         return changes[()]
     below: dict[Any, dict[Location, Any]] = {}

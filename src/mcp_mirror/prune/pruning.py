@@ -1,13 +1,13 @@
-"""Prunes a conversation until it fits a budget, and not a part more."""
+"""Prunes as few parts of a conversation as needed to fit a budget."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from mcp_mirror.prune.formats import LABELS, ChatFormat, Message, Slot, check_messages, slots_of
-from mcp_mirror.prune.ledger import Estimate, Ledger
-from mcp_mirror.prune.phases import Phase, in_order
+from mcp_mirror.prune.formats import LABELS, ChatFormat, Message, Slot, check_messages, find_slots
+from mcp_mirror.prune.ledger import Estimate, TokenLedger
+from mcp_mirror.prune.phases import Phase, order_slots
 from mcp_mirror.prune.placing import path_of
 from mcp_mirror.prune.stubs import Stub
 from mcp_mirror.settings.policies import TokenProvider
@@ -16,41 +16,41 @@ from mcp_mirror.types import Location
 
 
 class Memory(Protocol):
-    """Takes what is pruned; a dict does."""
+    """A memory for pruned parts, for example a dict."""
 
     def __setitem__(self, path: str, blob: bytes, /) -> None:
-        """Keep a value, JSON text, under its path; what is there already is the same."""
+        """Store a value, JSON text, under its path. If the path exists, it has the same value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One part that was pruned."""
+    """A pruned part."""
 
     phase: Phase
     message: int
-    """Which message it was in."""
+    """The index of its message."""
     where: Location
-    """The steps to it from there."""
+    """The location in the message."""
     size: int
-    """Bytes of what is kept of it."""
+    """Bytes of the stored part."""
     tokens: int
-    """How many it saves."""
+    """Tokens saved."""
     path: str | None
-    """Where it is; None without a memory."""
+    """Its path; None without a memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A conversation after pruning."""
+    """A pruned conversation."""
 
     messages: list[Any]
-    """The very list that was given where nothing was pruned; a message that was not touched is the same object."""
+    """The original list if nothing was pruned; unchanged messages are the original objects."""
     tokens: int
     tokens_before: int
     fits: bool
-    """Whether the budget is met; where it is not, this is as small as it gets."""
+    """Whether the budget is met; otherwise the conversation is as small as possible."""
     cuts: tuple[Cut, ...]
-    """What was pruned, in the order in which it was."""
+    """The pruned parts in pruning order."""
 
 
 def prune_messages(
@@ -63,21 +63,23 @@ def prune_messages(
 ) -> Pruned:
     """Replace parts of a conversation by stubs until it has at most `budget` tokens.
 
-    `phases` has the order. Nothing is pruned that would not get smaller or need not be: in the end whatever fits again
-    is put back, the last first. System messages, reasoning, ids, names and marks of errors stay. The messages given are
-    not changed. A part gets the same stub each time, so a harness can keep all of it and prune it for each request.
+    The module `phases` defines the order. A part is pruned only if its stub is smaller; in the end, parts that still
+    fit are restored, the last pruned first. System messages, reasoning, ids, names and error marks remain unchanged.
+    The original messages are not modified. A part always gets the same stub, so a harness can keep the whole
+    conversation and prune it for each request.
 
     Args:
         messages: Plain dicts in the provider's format.
-        budget: Tokens that all messages together may have.
-        provider: Whose format it is.
-        memory: Takes what is pruned; the stubs then name its paths, and `restore_messages` puts it back. See that it
-            is kept before a model sees the stubs.
-        estimate: Whose tokens these are, or what tells those of one message. None: the format's own provider's.
+        budget: Maximum tokens of all messages together.
+        provider: The format of the messages.
+        memory: Stores the pruned parts; stubs then contain their paths, and `restore_messages` restores them. It must
+            be persisted before a model sees the stubs.
+        estimate: The provider whose tokens are counted, or a function that counts the tokens of one message. None: the
+            provider of the format.
 
     Raises:
-        TypeError: A message is no dict.
-        ValueError: The format, or whose tokens it is, is not known.
+        TypeError: A message is not a dict.
+        ValueError: The format or the provider is unknown.
     """
     check_messages(messages, provider)
     estimate = estimate if callable(estimate) else estimate_of(provider, estimate)
@@ -85,9 +87,9 @@ def prune_messages(
     before = sum(costs)
     if before <= budget:
         return Pruned(messages, before, before, fits=True, cuts=())
-    slots = list(slots_of(messages, provider))
-    ledger = Ledger(messages, costs, slots, estimate)
-    trials = _put_back(_cut(messages, slots, ledger, budget, is_kept=memory is not None), ledger, budget)
+    slots = list(find_slots(messages, provider))
+    ledger = TokenLedger(messages, costs, slots, estimate)
+    trials = _restore_fitting(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None), ledger, budget)
     if memory is not None:
         for trial in trials:
             memory[str(trial.stub.path)] = trial.blob
@@ -97,7 +99,7 @@ def prune_messages(
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A part that was pruned, and may be put back."""
+    """A pruned part that may be restored."""
 
     phase: Phase
     slot: Slot
@@ -109,9 +111,11 @@ class _Trial:
         return Cut(self.phase, self.slot.at, self.slot.where, len(self.blob), self.saved, self.stub.path)
 
 
-def _cut(messages: list[Message], slots: list[Slot], ledger: Ledger, budget: int, *, is_kept: bool) -> Iterator[_Trial]:
-    """Prune one part after the other until the budget is met."""
-    for phase, slot in in_order(slots, messages, ledger.weigh):
+def _prune_parts(
+    messages: list[Message], slots: list[Slot], ledger: TokenLedger, budget: int, *, is_kept: bool
+) -> Iterator[_Trial]:
+    """Prune one part after another until the budget is met."""
+    for phase, slot in order_slots(slots, messages, ledger.count_part):
         packed = slot.form.pack(slot.value)
         if packed is None:
             continue
@@ -124,24 +128,24 @@ def _cut(messages: list[Message], slots: list[Slot], ledger: Ledger, budget: int
                 return
 
 
-def _put_back(trials: Iterator[_Trial], ledger: Ledger, budget: int) -> list[_Trial]:
-    """What of it has to be pruned: all where the budget cannot be met."""
+def _restore_fitting(trials: Iterator[_Trial], ledger: TokenLedger, budget: int) -> list[_Trial]:
+    """Restore parts that still fit, and return the others; all if the budget cannot be met."""
     pruned = list(trials)
-    ledger.settle()
+    ledger.recount()
     if not ledger.meets(budget):
         return pruned
-    return [trial for trial in pruned[::-1] if not ledger.put_back(trial.slot, trial.saved, budget)][::-1]
+    return [trial for trial in pruned[::-1] if not ledger.restore(trial.slot, trial.saved, budget)][::-1]
 
 
-_COUNTED_AS: Final[Mapping[ChatFormat, TokenProvider]] = {
+_DEFAULT_PROVIDER: Final[Mapping[ChatFormat, TokenProvider]] = {
     "openai": "openai",
     "openai-responses": "openai",
     "anthropic": "anthropic",
     "vercel": "default",
 }
-"""Whose tokens the messages of a format are; the AI SDK's may go to anybody."""
+"""The provider whose tokens are counted for a format; AI SDK messages may go to any provider."""
 
 
 def estimate_of(provider: ChatFormat, tokens: TokenProvider | None) -> Estimate:
-    """Tells the tokens of one message as these models, or those behind a format, count them."""
-    return partial(estimate_tokens, provider=tokens or _COUNTED_AS[provider])
+    """A function that counts the tokens of one message for a provider, by default the format's."""
+    return partial(estimate_tokens, provider=tokens or _DEFAULT_PROVIDER[provider])

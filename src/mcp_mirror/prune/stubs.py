@@ -1,8 +1,8 @@
-"""What stands in place of a pruned part, what of the part is kept in memory, and how the two become the part again.
+"""Stubs for pruned parts, the stored form of a part, and the way back from both.
 
-A stub keeps the shape of what it stands for, so that the provider accepts it: a text stays a text, arguments stay a
-JSON text, an input stays an object, a list of blocks stays a list. What is kept is what a tool is best handed: a
-text that is a JSON object or array as that very JSON, other text as a JSON string, blocks as the array of their texts.
+A stub has the type of the part that it replaces, so that the provider accepts it: a text remains a text, arguments a
+JSON text, an input an object, a list of blocks a list. The stored form is the one most useful to a tool: a text that
+is a JSON object or array as that JSON, other text as a JSON string, blocks as the array of their texts.
 """
 
 import json
@@ -17,15 +17,13 @@ from mcp_mirror.paths import PRUNED_LABEL, bases_in_notice
 from mcp_mirror.payload.json_rpc import open_array, open_object
 from mcp_mirror.types import Buffer
 
-"""What the paths of pruned parts begin with."""
-
 Domain = str
-"""Which of the ways of keeping it a part was kept in; it goes into its path."""
+"""The stored form of a part; it is an input of the part's path."""
 
-_NOTICE: Final = 2048
-"""Characters up to which a text that looks like a notice of ours is one."""
-_LONGEST_STUB: Final = 200
-"""Characters that a stub has at most."""
+_MAX_NOTICE: Final = 2048
+"""Characters up to which a text may be a notice."""
+_MAX_STUB: Final = 200
+"""Maximum characters of a stub."""
 _PATH: Final = rf"{PRUNED_LABEL}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
 _TEXT: Final = re.compile(
@@ -35,23 +33,23 @@ _TEXT: Final = re.compile(
 )
 _IS_PATH: Final = re.compile(_PATH)
 _ARE_WORDS: Final = re.compile(_WORDS)
-_OPENED: Final[Mapping[str, Callable[[Buffer], object]]] = {"{": open_object, "[": open_array}
-"""Who can tell whether what begins so is JSON."""
-_KEPT: Final = ("cache_control", "providerOptions")
-"""What of a block is the request's rather than the result's, and stays where it is."""
+_PARSERS: Final[Mapping[str, Callable[[Buffer], object]]] = {"{": open_object, "[": open_array}
+"""Parsers that check whether a text with this first character is JSON."""
+_REQUEST_MEMBERS: Final = ("cache_control", "providerOptions")
+"""Members of a block that belong to the request rather than the result, and remain in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """What is said in place of a pruned part."""
+    """A stub for a pruned part."""
 
     words: str
-    """What it was: `1,234 bytes of tool result`."""
+    """A description of the part: `1,234 bytes of tool result`."""
     path: str | None
-    """Where it is; None: nowhere."""
+    """The path of the stored part; None if it is not stored."""
 
     def as_text(self) -> str:
-        """For a model to read; begins and ends as a notice does, so that one pasted as an argument is its path."""
+        """The stub as text for a model. It is framed like a notice, so that a pasted stub resolves to its path."""
         if self.path is None:
             return f"Pruned: {self.words}."
         return (
@@ -60,28 +58,28 @@ class Stub:
         )
 
     def as_object(self) -> dict[str, Any]:
-        """The same where JSON is wanted."""
+        """The stub as a JSON object."""
         return {"pruned": self.words} if self.path is None else {"memory_path": self.path, "pruned": self.words}
 
 
 class Form(Protocol):
-    """The shape of a part that can be pruned."""
+    """The type of a prunable part."""
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """The ways in which it may be kept."""
+        """The possible stored forms."""
 
     def pack(self, value: Any) -> tuple[Domain, bytes] | None:
-        """What is kept of it, one JSON text; None where it cannot be rebuilt to the byte, or is a notice of ours."""
+        """The stored form, one JSON text; None if the part cannot be restored exactly or is a notice."""
 
     def put(self, value: Any, stub: Stub) -> Any:
-        """The stub in its shape."""
+        """The stub in the type of the part."""
 
     def find(self, value: Any) -> Stub | None:
-        """The stub that it is, if it is one."""
+        """The stub in a value, if it is one."""
 
     def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:
-        """The part again, from its stub in its shape and what was kept."""
+        """The original part, from its stub and its stored form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,43 +89,43 @@ class Text:
     domains: tuple[Domain, ...] = ("text",)
 
     def pack(self, value: str) -> tuple[Domain, bytes] | None:
-        """The text: JSON if it is an object or an array, else as a JSON string."""
+        """The text as JSON if it is an object or an array, else as a JSON string."""
         blob = None if _is_notice(value) else _pack_text(value)
         return ("text", blob) if blob else None
 
-    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # nothing of the text stays
+    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # the text is dropped
         """The stub's words."""
         return stub.as_text()
 
     def find(self, value: str) -> Stub | None:
         """The stub that the whole text is."""
-        match = _TEXT.fullmatch(value) if len(value) <= _LONGEST_STUB else None
+        match = _TEXT.fullmatch(value) if len(value) <= _MAX_STUB else None
         return Stub(match["words"] or match["lost"], match["path"]) if match else None
 
-    def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # nothing of the text stayed
+    def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # the stub has no part of the text
         """The text."""
         return _unpack_text(blob)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonText(Text):
-    """Arguments as a JSON text; a model may have written what is none. Kept as any text."""
+    """Arguments as a JSON text, which a model may have written incorrectly; stored like any text."""
 
-    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # nothing of the text stays
+    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # the text is dropped
         """The stub as JSON text."""
         return json.dumps(stub.as_object())
 
     def find(self, value: str) -> Stub | None:
         """The stub that the text spells."""
         try:
-            return _stub_of(json.loads(value)) if len(value) <= _LONGEST_STUB else None
+            return _parse_stub(json.loads(value)) if len(value) <= _MAX_STUB else None
         except ValueError:
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A JSON value: an input, or a structured result."""
+    """A JSON value: an input or a structured result."""
 
     domains: tuple[Domain, ...] = ("json",)
 
@@ -136,31 +134,31 @@ class Json:
         blob = None if isinstance(value, str) and _is_notice(value) else _pack_json(value)
         return ("json", blob) if blob else None
 
-    def put(self, value: Any, stub: Stub) -> dict[str, Any]:  # noqa: ARG002  # nothing of the value stays
+    def put(self, value: Any, stub: Stub) -> dict[str, Any]:  # noqa: ARG002  # the value is dropped
         """The stub as an object."""
         return stub.as_object()
 
     def find(self, value: Any) -> Stub | None:
         """The stub that the object is."""
-        return _stub_of(value)
+        return _parse_stub(value)
 
-    def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:  # noqa: ARG002  # nothing of the value stayed
+    def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:  # noqa: ARG002  # the stub has no part of the value
         """The value."""
         return json.loads(bytes(blob))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A result as a list of content blocks; what one of an unknown type is good for cannot be told, so it stays."""
+    """A result as a list of content blocks; a list with a block of unknown type is not pruned."""
 
     text: str
     """The type of a text block."""
     others: frozenset[str]
-    """The other types of blocks that are known."""
+    """The other known types of blocks."""
     domains: tuple[Domain, ...] = ("text", "blocks")
 
     def pack(self, value: list[Any]) -> tuple[Domain, bytes] | None:
-        """One text block as its text, several blocks as an array: texts that say nothing else as strings."""
+        """One text block as its text, several blocks as an array, in which plain text blocks are strings."""
         if not all(isinstance(block, dict) and self._is_known(block) for block in value):
             return None
         if self._is_one_text(value):
@@ -169,10 +167,10 @@ class Blocks:
         return ("blocks", blob) if blob and value else None
 
     def put(self, value: list[Any], stub: Stub) -> list[Any]:
-        """One text block; what belongs to the request stays with it."""
+        """One text block with the members that belong to the request."""
         if self._is_one_text(value):
             return [{**value[0], "text": stub.as_text()}]
-        kept = {key: block[key] for block in value for key in _KEPT if key in block}
+        kept = {key: block[key] for block in value for key in _REQUEST_MEMBERS if key in block}
         return [{"type": self.text, "text": stub.as_text(), **kept}]
 
     def find(self, value: list[Any]) -> Stub | None:
@@ -200,12 +198,12 @@ class Blocks:
 
 
 def _is_notice(text: str) -> bool:
-    """Whether a text is a notice of ours: what it stands for is in memory already."""
-    return len(text) <= _NOTICE and bool(bases_in_notice(text))
+    """Whether a text is a notice: its value is in memory already."""
+    return len(text) <= _MAX_NOTICE and bool(bases_in_notice(text))
 
 
-def _stub_of(value: Any) -> Stub | None:
-    """The stub that a JSON value is; one that says anything else beside is none."""
+def _parse_stub(value: Any) -> Stub | None:
+    """The stub in a JSON value; None if the value has any other members."""
     if not isinstance(value, dict) or value.keys() - {"memory_path", "pruned"}:
         return None
     path, words = value.get("memory_path"), value.get("pruned")
@@ -219,9 +217,9 @@ def _stub_of(value: Any) -> Stub | None:
 def _pack_text(text: str) -> bytes | None:
     try:
         encoded = text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: nothing that takes UTF-8 could be handed it
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
         return None
-    opened = _OPENED.get(text.lstrip(" \t\r\n")[:1])
+    opened = _PARSERS.get(text.lstrip(" \t\r\n")[:1])
     return msgspec.json.encode(text) if opened is None or opened(encoded) is None else encoded
 
 
@@ -230,7 +228,7 @@ def _unpack_text(blob: Buffer) -> str:
 
 
 def _pack_json(value: Any) -> bytes | None:
-    """The JSON text of a value that it can be read back from; None where there is none."""
+    """The JSON text of a value if it can be restored from it, else None."""
     try:
         blob = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         return blob if json.loads(blob) == value else None

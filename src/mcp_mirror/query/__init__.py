@@ -1,1 +1,4 @@
-"""Reading, searching and changing stored values. Pure: a value is bytes, and what takes long asks whether to go on."""
+"""Reads, searches and edits stored values. Pure: a value is bytes, and long tasks check a time limit.
+
+This package must not know tools, stores or workers.
+"""

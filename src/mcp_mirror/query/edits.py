@@ -1,6 +1,6 @@
-"""A new value from an old one: JSON Patch (RFC 6902), merge patch (RFC 7386), exact replacement of text.
+"""Edits of a value: JSON Patch (RFC 6902), merge patch (RFC 7386), exact replacement of text.
 
-What is not changed stays the bytes it was. The answer is in pieces: spans of the old value, and new bytes.
+Unchanged parts keep their bytes. The result is a sequence of pieces: spans of the old value, and new bytes.
 """
 
 import json
@@ -15,18 +15,19 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text
-from mcp_mirror.query.trees import Array, Holder, Leaf, Node, Object, copy_of, leaf_of, opened, render, text_of
+from mcp_mirror.query.trees import Array, Leaf, Node, NodeRef, Object, copy_of, leaf_of, open_container, render, text_of
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 
 Pieces = tuple[Span | bytes, ...]
-"""A new value: spans of the old one, and what is new."""
+"""A new value: spans of the old value, and new bytes."""
 
-_MOST: Final = 100_000
-"""Places at which one text is replaced at once."""
-_COMPARED: Final = 1 << 24
+_MAX_REPLACED: Final = 100_000
+"""Occurrences of a text that one edit replaces."""
+_MAX_COMPARED: Final = 1 << 24
 """Bytes of a value that `test` compares."""
-_NAMED: Final = 120
+_MAX_NAME: Final = 120
+"""Bytes of a name in an error message."""
 
 
 class _Operation(msgspec.Struct, frozen=True):
@@ -38,36 +39,36 @@ class _Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A JSON Patch to be applied."""
+    """A JSON Patch."""
 
     operations: bytes
     """A JSON array."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """The new value.
+        """Apply the patch and return the new value.
 
         Raises:
-            ToolError: It is no patch, an operation cannot be done, or the time is over.
+            ToolError: The patch is malformed, an operation cannot be applied, or the time limit is reached.
         """
         view = memoryview(blob)
-        root = Holder(leaf_of(view))
+        root = NodeRef(leaf_of(view))
         for number, operation in enumerate(_operations(self.operations)):
             check_time(is_over)
             step = _STEPS.get(operation.op)
             if step is None:
-                raise ToolError(f"Operation {number} of `patch` wants `op` to be one of {', '.join(_STEPS)}.")
+                raise ToolError(f"Operation {number} of `patch` has an unknown `op`. Use one of {', '.join(_STEPS)}.")
             try:
                 step(root, operation)
-            except _Impossible as error:
-                place = as_json_string(operation.path, _NAMED)
+            except _OperationError as error:
+                path = as_json_string(operation.path, _MAX_NAME)
                 raise ToolError(
-                    f"Operation {number} of `patch` ({operation.op} {place}): {error} Nothing was changed."
+                    f"Operation {number} of `patch` ({operation.op} {path}): {error} Nothing was changed."
                 ) from None
         return _pieces(view, root)
 
 
-class _Impossible(Exception):  # noqa: N818  # not an error yet: it is told with the operation's number
-    """Why an operation cannot be done."""
+class _OperationError(Exception):
+    """Why an operation cannot be applied. `Patch` adds the number of the operation."""
 
 
 def _operations(raw: bytes) -> list[_Operation]:
@@ -75,107 +76,108 @@ def _operations(raw: bytes) -> list[_Operation]:
         return msgspec.json.decode(raw, type=list[_Operation])
     except msgspec.MsgspecError as error:
         raise ToolError(
-            f'`patch` is a list such as [{{"op": "replace", "path": "/rows/0/name", "value": "x"}}]: {error}.'
+            f'`patch` must be a list such as [{{"op": "replace", "path": "/rows/0/name", "value": "x"}}]: {error}.'
         ) from None
 
 
 def _tokens(path: str) -> list[str]:
     if path and not path.startswith("/"):
-        raise _Impossible('a path begins with "/" and names keys below the value, or is empty.')
+        raise _OperationError('a path must be empty or begin with "/".')
     return [unescape_token(token) for token in path.split("/")[1:]]
 
 
-def _container(holder: Holder) -> Array | Object:
-    if (node := opened(holder)) is None:
-        raise _Impossible("there is no object or array at the place above.")
+def _container(ref: NodeRef) -> Array | Object:
+    if (node := open_container(ref)) is None:
+        raise _OperationError("the parent is not an object or an array.")
     return node
 
 
-def _at(root: Holder, tokens: Iterable[str]) -> Holder:
-    holder = root
+def _find(root: NodeRef, tokens: Iterable[str]) -> NodeRef:
+    ref = root
     for token in tokens:
-        found = _container(holder).find(token)
+        found = _container(ref).find(token)
         if found is None:
-            raise _Impossible(f"there is no {as_json_string(token, _NAMED)}.")
-        holder = found
-    return holder
+            raise _OperationError(f"{as_json_string(token, _MAX_NAME)} does not exist.")
+        ref = found
+    return ref
 
 
-def _put(root: Holder, path: str, node: Node) -> None:
+def _add_node(root: NodeRef, path: str, node: Node) -> None:
     tokens = _tokens(path)
     if not tokens:
         root.node = node
-    elif not _container(_at(root, tokens[:-1])).add(tokens[-1], node):
-        raise _Impossible(f"the array has no place {as_json_string(tokens[-1], _NAMED)}; `-` is its end.")
+    elif not _container(_find(root, tokens[:-1])).add(tokens[-1], node):
+        index = as_json_string(tokens[-1], _MAX_NAME)
+        raise _OperationError(f"index {index} is not valid or out of range; use `-` to append.")
 
 
-def _new(operation: _Operation) -> Leaf:
+def _new_value(operation: _Operation) -> Leaf:
     if not bytes(operation.value):
-        raise _Impossible("it has no `value`.")
+        raise _OperationError("`value` is missing.")
     return leaf_of(bytes(operation.value))
 
 
 def _source(operation: _Operation) -> list[str]:
     if operation.from_ is None:
-        raise _Impossible("it has no `from`.")
+        raise _OperationError("`from` is missing.")
     return _tokens(operation.from_)
 
 
-def _add(root: Holder, operation: _Operation) -> None:
-    _put(root, operation.path, _new(operation))
+def _add(root: NodeRef, operation: _Operation) -> None:
+    _add_node(root, operation.path, _new_value(operation))
 
 
-def _remove(root: Holder, operation: _Operation) -> None:
-    _take_out(root, _tokens(operation.path))
+def _remove(root: NodeRef, operation: _Operation) -> None:
+    _remove_node(root, _tokens(operation.path))
 
 
-def _take_out(root: Holder, tokens: list[str]) -> None:
+def _remove_node(root: NodeRef, tokens: list[str]) -> None:
     if not tokens:
-        raise _Impossible("the whole value cannot be removed.")
-    if not _container(_at(root, tokens[:-1])).remove(tokens[-1]):
-        raise _Impossible(f"there is no {as_json_string(tokens[-1], _NAMED)}.")
+        raise _OperationError("the whole value cannot be removed.")
+    if not _container(_find(root, tokens[:-1])).remove(tokens[-1]):
+        raise _OperationError(f"{as_json_string(tokens[-1], _MAX_NAME)} does not exist.")
 
 
-def _replace(root: Holder, operation: _Operation) -> None:
-    _at(root, _tokens(operation.path)).node = _new(operation)
+def _replace(root: NodeRef, operation: _Operation) -> None:
+    _find(root, _tokens(operation.path)).node = _new_value(operation)
 
 
-def _move(root: Holder, operation: _Operation) -> None:
+def _move(root: NodeRef, operation: _Operation) -> None:
     source, target = _source(operation), _tokens(operation.path)
     if target[: len(source)] == source and len(target) > len(source):
-        raise _Impossible("a value cannot be moved into itself.")
-    node = _at(root, source).node
+        raise _OperationError("a value cannot be moved into itself.")
+    node = _find(root, source).node
     if target != source:
-        _take_out(root, source)
-        _put(root, operation.path, node)
+        _remove_node(root, source)
+        _add_node(root, operation.path, node)
 
 
-def _copy(root: Holder, operation: _Operation) -> None:
-    _put(root, operation.path, copy_of(_at(root, _source(operation)).node))
+def _copy(root: NodeRef, operation: _Operation) -> None:
+    _add_node(root, operation.path, copy_of(_find(root, _source(operation)).node))
 
 
-def _test(root: Holder, operation: _Operation) -> None:
-    there, wanted = text_of(_at(root, _tokens(operation.path)).node), text_of(_new(operation))
-    if len(there) > _COMPARED:
-        raise _Impossible(f"only values up to {_COMPARED:,} bytes are compared.")
+def _test(root: NodeRef, operation: _Operation) -> None:
+    present, expected = text_of(_find(root, _tokens(operation.path)).node), text_of(_new_value(operation))
+    if len(present) > _MAX_COMPARED:
+        raise _OperationError(f"values over {_MAX_COMPARED:,} bytes cannot be compared.")
     try:
-        same = _compared(there) == _compared(wanted)
-    except ArithmeticError:  # an exponent that no decimal has
-        same = there == wanted
-    if not same:
-        raise _Impossible("another value stands there.")
+        is_equal = _comparable(present) == _comparable(expected)
+    except ArithmeticError:  # an exponent that Decimal does not support
+        is_equal = present == expected
+    if not is_equal:
+        raise _OperationError("the value is different.")
 
 
-def _compared(text: bytes) -> Any:
-    """A value so that equal means the same: numbers by their amount, and never a truth value."""
-    return json.loads(text, parse_int=_amount, parse_float=_amount)
+def _comparable(text: bytes) -> Any:
+    """A parsed value that compares by JSON equality: numbers numerically, and unequal to booleans."""
+    return json.loads(text, parse_int=_as_decimal, parse_float=_as_decimal)
 
 
-def _amount(digits: str) -> tuple[str, Decimal]:
+def _as_decimal(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)
 
 
-_STEPS: Final[Mapping[str, Callable[[Holder, _Operation], None]]] = {
+_STEPS: Final[Mapping[str, Callable[[NodeRef, _Operation], None]]] = {
     "add": _add,
     "remove": _remove,
     "replace": _replace,
@@ -187,19 +189,19 @@ _STEPS: Final[Mapping[str, Callable[[Holder, _Operation], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A merge patch to be applied."""
+    """A merge patch."""
 
     patch: bytes
     """A JSON value."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """The new value.
+        """Apply the patch and return the new value.
 
         Raises:
-            ToolError: The time is over.
+            ToolError: The time limit is reached.
         """
         view = memoryview(blob)
-        root = Holder(leaf_of(view))
+        root = NodeRef(leaf_of(view))
         pending = [(root, leaf_of(self.patch))]
         while pending:
             check_time(is_over)
@@ -207,17 +209,17 @@ class Merge:
             if patch.kind != "object":
                 target.node = patch
                 continue
-            node = opened(target)
+            node = open_container(target)
             if not isinstance(node, Object):
                 target.node = leaf_of(b"{}")
-                node = opened(target)
-            assert isinstance(node, Object)  # noqa: S101  # it is one now
-            pending += _merged(node, patch, is_over)
+                node = open_container(target)
+            assert isinstance(node, Object)  # noqa: S101  # replaced above
+            pending += _merge_members(node, patch, is_over)
         return _pieces(view, root)
 
 
-def _merged(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[Holder, Leaf]]:
-    """The members of one object that are set: where, and what to."""
+def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[NodeRef, Leaf]]:
+    """Remove the members that the patch sets to null, and yield the reference and new value of each other member."""
     for key, span in members(patch.blob, patch.span):
         check_time(is_over)
         value = Leaf(patch.blob, span)
@@ -226,49 +228,52 @@ def _merged(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[Holder
             continue
         if node.find(key) is None:
             node.add(key, leaf_of(b"null"))
-        holder = node.find(key)
-        assert holder is not None  # noqa: S101  # it was just set
-        yield holder, value
+        ref = node.find(key)
+        assert ref is not None  # noqa: S101  # added above
+        yield ref, value
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A text to be exchanged for another, to the letter."""
+    """An exact replacement of a text by another, in a string or in the JSON text of any other value."""
 
     old: str
     new: str
     everywhere: bool
+    """Replace all occurrences. Otherwise the old text must occur once."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """The new value: of a text, a text; of JSON, what its JSON text becomes.
+        """Replace the text and return the new value.
 
         Raises:
-            ToolError: The text is not there, or more often than it may be; what is left is no JSON; the time is over.
+            ToolError: The text does not occur, or too often; the result is not JSON; the time limit is reached.
         """
         span = trim(blob)
-        most = _MOST if self.everywhere else 2
+        most = _MAX_REPLACED if self.everywhere else 2
         found = find_text(blob, span, self.old.encode(), most, is_over)
-        self._check(len(found))
+        self._check_count(len(found))
         is_string = is_text(blob, span)
         new = msgspec.json.encode(self.new)[1:-1] if is_string else self.new.encode()
         pieces: list[Span | bytes] = []
         position = span.start
-        for place in found:
-            pieces += (Span(position, place.start - position), new)
-            position = place.stop
+        for occurrence in found:
+            pieces += (Span(position, occurrence.start - position), new)
+            position = occurrence.stop
         pieces.append(Span(position, span.stop - position))
         if not is_string:
             _check_json(blob, pieces)
         return tuple(pieces)
 
-    def _check(self, times: int) -> None:
-        text = as_json_string(self.old, _NAMED)
+    def _check_count(self, times: int) -> None:
+        text = as_json_string(self.old, _MAX_NAME)
         if not times:
-            raise ToolError(f"{text} does not stand in the value. Read the place, and give `old_text` to the letter.")
-        if self.everywhere and times == _MOST:
-            raise ToolError(f"{text} stands there {_MOST:,} times or more, which is over the limit. Give more of it.")
+            raise ToolError(f"{text} is not in the value. Read the value, and copy `old_text` from it exactly.")
+        if self.everywhere and times == _MAX_REPLACED:
+            raise ToolError(
+                f"{text} occurs {_MAX_REPLACED:,} times or more, which is over the limit. Use a longer `old_text`."
+            )
         if not self.everywhere and times > 1:
-            raise ToolError(f"{text} stands there more than once. Give more of what is around it, or set `all`.")
+            raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
 
 
 def _check_json(blob: Buffer, pieces: Iterable[Span | bytes]) -> None:
@@ -276,18 +281,18 @@ def _check_json(blob: Buffer, pieces: Iterable[Span | bytes]) -> None:
         msgspec.json.decode(b"".join(joined(blob, pieces)), type=msgspec.Raw)
     except msgspec.DecodeError as error:
         raise ToolError(
-            f"That would be no JSON any more: {error}. Replace so that it stays JSON, or use `patch`."
+            f"The result is not valid JSON: {error}. Correct `old_text` and `new_text`, or use `patch`."
         ) from None
 
 
 def joined(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer]:
-    """The bytes of the new value."""
+    """The bytes of the new value, piece by piece."""
     view = memoryview(blob)
     for piece in pieces:
         yield view[piece.start : piece.stop] if isinstance(piece, Span) else piece
 
 
-def _pieces(view: memoryview, root: Holder) -> Pieces:
+def _pieces(view: memoryview, root: NodeRef) -> Pieces:
     return tuple(
         one if isinstance(one, bytes) else one.span if one.blob is view else text_of(one) for one in render(root.node)
     )

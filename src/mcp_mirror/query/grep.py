@@ -1,7 +1,8 @@
-"""The places of a value that match a pattern, as a model reads them.
+"""Searches a value for a pattern and lists the hits for a model.
 
-A text is searched line by line, and so are the strings of a JSON value, but not its keys. Each hit in a string has the
-path of the string, and its line where the string has several. Of a long line the hit is shown with what is around it.
+The search covers the lines of a text, or the lines of all strings of a JSON value except its keys. A hit in a string
+has the path of the string, and the line number if the string has several lines. Of a long line, only the surroundings
+of the hit are shown.
 """
 
 import re
@@ -15,65 +16,67 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import strings_at, trim
 from mcp_mirror.query.lines import Line, Matcher, matching_lines
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, pieces_of, spelled
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, pieces_of, unescape_json
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.types import Buffer, Span
 
 _LONG: Final = 240
-"""Characters of a line that is shown whole; of a longer one, the hit with what is around it."""
+"""Characters up to which a whole line is shown."""
 _MANY: Final = 1000
 """Further hits that are counted."""
 _AROUND: Final = 80
+"""Characters that are shown before and after a hit in a longer line."""
 _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
 _NEAR: Final = 1 << 16
-"""Bytes before and after a hit in which the lines around it are looked for."""
+"""Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
-"""Bytes of strings that are looked at at once."""
+"""Bytes of strings that are searched at once."""
 _STRINGS: Final = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?+){1,512}', re.DOTALL)
 _STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTALL)
-"""A string; one with a second group is a key."""
+"""A string. A string with a second group is a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """One line that matches."""
+    """A matching line."""
 
     at: int
-    """Of a text, its number; in another value, how many hits come before it."""
+    """The line number in a text; the number of earlier hits in any other value."""
     write: Callable[[int], tuple[str, int]] | None
-    """Given the last line that is shown already: what to show, and the last line of that. None: the hit is counted."""
+    """Takes the number of the last shown line. Returns the text to show and the number of its last line. None: the hit
+    is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to look for."""
+    """A query for the hits of a pattern."""
 
     pattern: str
     context: int
     """Lines to show before and after each hit."""
     offset: int
-    """Of a text, the line to begin at; of another value, how many hits to pass over."""
+    """The first line of a text; the number of hits to skip in any other value."""
     limit: int
-    """Hits at most."""
+    """The maximum number of hits."""
     budget: Budget
     path: str = ""
-    """Put before where in the value each hit is."""
+    """The memory path of the value, a prefix of the paths of hits."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """What the model reads.
+        """The hits as text for a model.
 
         Raises:
-            ToolError: The pattern is none, or the time is over before anything was found.
+            ToolError: The pattern is invalid, or the time limit was reached before the first hit.
         """
         matcher, span = Matcher(self.pattern), trim(blob)
         if is_text(blob, span):
-            return self._listed(self._in_text(matcher, blob, span, is_over))
-        return self._listed(self._in_strings(matcher, blob, is_over))
+            return self._list(self._search_text(matcher, blob, span, is_over))
+        return self._list(self._search_strings(matcher, blob, is_over))
 
-    def _listed(self, hits: Iterator[_Hit]) -> str:
-        """Hits as long as there is room and time; then how many more there are, and how to go on."""
+    def _list(self, hits: Iterator[_Hit]) -> str:
+        """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""
         shown: list[str] = []
         last = next_ = self.offset - 1
         left, why = self.budget.without(_FOOTER), ""
@@ -88,55 +91,55 @@ class Search:
         except ToolError:
             if not shown:
                 raise
-            why = "the time is over"
+            why = "the time limit was reached"
         if not shown and not why:
             return "No match."
         listed = ("\n--\n" if self.context else "\n").join(shown)
         return f"{listed}\n... {why}; next: offset={next_}" if why else listed
 
-    def _in_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
+    def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in pieces_of(blob, span, is_over))
         for line in matching_lines(matcher, pieces, self.context):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
     def _write(self, line: Line, matcher: Matcher, last: int) -> tuple[str, int]:
-        """A line of a text with those around it that are not shown yet."""
+        """A line of a text with its context lines, without lines that are already shown."""
         before, after = _before(line, self.context), _after(line, self.context)
         lines = [
             *(f"{at}- {excerpt(one)}" for at, one in enumerate(before, line.number - len(before)) if at > last),
-            f"{line.number}{_place(line, matcher)}: {_said(line)}",
+            f"{line.number}{_position(line, matcher)}: {_line_excerpt(line)}",
             *(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
         ]
         return "\n".join(lines), line.number + len(after)
 
-    def _in_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
+    def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _lines_of_strings(matcher, blob, is_over)
-        listed, over = self.offset + self.limit + 1, None
+        listed, time_error = self.offset + self.limit + 1, None
         found: list[tuple[int, str]] = []
         try:
             for at, (start, line) in enumerate(islice(lines, listed)):
                 if at >= self.offset:
-                    found.append((start, f"{_number(line)}{_place(line, matcher)}: {_said(line)}"))
+                    found.append((start, f"{_number(line)}{_position(line, matcher)}: {_line_excerpt(line)}"))
         except ToolError as error:
-            over = error
-        places = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
-        for at, (start, said) in enumerate(found, self.offset):
-            if start in places:  # it is not where a key was given twice: only the last counts
-                below = "".join(f"/{escape_token(str(token))}" for token in places[start])
-                yield _Hit(at, partial(_written, f"{self.path}{below}{said}"))
-        if over:
-            raise over
+            time_error = error
+        locations = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
+        for at, (start, text) in enumerate(found, self.offset):
+            if start in locations:  # not for all but the last of duplicate keys
+                below = "".join(f"/{escape_token(str(token))}" for token in locations[start])
+                yield _Hit(at, partial(_write_string, f"{self.path}{below}{text}"))
+        if time_error:
+            raise time_error
         for at, _ in enumerate(lines, listed):
             yield _Hit(at, None)
 
 
-def _written(text: str, last: int) -> tuple[str, int]:
+def _write_string(text: str, last: int) -> tuple[str, int]:
     return text, last
 
 
 def _count_rest(hits: Iterator[_Hit]) -> str:
-    """How many hits there are from the one that was just taken on."""
+    """The number of further hits, including the one that was just taken."""
     number = 1
     try:
         for _ in islice(hits, _MANY - 1):
@@ -147,12 +150,12 @@ def _count_rest(hits: Iterator[_Hit]) -> str:
 
 
 def _number(line: Line) -> str:
-    """The number of a line in a string; nothing where the string has only one."""
+    """The number of a line in a string; empty if the string has one line."""
     return f" line {line.number}" if line.number or b"\n" in line.data else ""
 
 
-def _place(line: Line, matcher: Matcher) -> str:
-    """Where in a long line the hit is, and how many more there are in it."""
+def _position(line: Line, matcher: Matcher) -> str:
+    """The position of the hit in a long line, and the number of further hits in the line; empty for a short line."""
     if line.stop - line.start <= _LONG:
         return ""
     at = line.characters + count_characters(line.data[: line.start + line.at[0]])
@@ -164,7 +167,7 @@ def _at_least(number: int) -> str:
     return f"{'at least ' if number >= _MANY else ''}{number:,}"
 
 
-def _said(line: Line) -> str:
+def _line_excerpt(line: Line) -> str:
     return excerpt(line.data[line.start : line.stop], line.at)
 
 
@@ -181,11 +184,11 @@ def _after(line: Line, context: int) -> list[bytes]:
 
 
 def _lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
-    """Every line that matches in a string that is no key, and where the string begins."""
+    """Yield each matching line of the strings that are not keys, with the offset of its string."""
     for run in _STRINGS.finditer(blob):
         check_time(is_over)
         start, stop = run.span()
-        if stop - start <= _RUN and not _may_match(matcher, bytes(blob[start:stop])):
+        if stop - start <= _RUN and not _may_match_any(matcher, bytes(blob[start:stop])):
             continue
         for string in _STRING.finditer(blob, start, stop):
             if string[2]:
@@ -196,19 +199,19 @@ def _lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterat
                 yield span.start, line
 
 
-def _may_match(matcher: Matcher, run: bytes) -> bool:
-    """Whether any of many strings matches, in one search over all of them; at worst a wrong yes.
+def _may_match_any(matcher: Matcher, run: bytes) -> bool:
+    """Whether any of many strings may match, by one search over all strings; false positives are possible.
 
-    Where nothing is escaped, each string is a line of its own once its quotes are line breaks.
+    If the strings contain no escapes, replacing their quotes by line breaks makes each string a line.
     """
     if b"\\" not in run:
         return matcher.may_match(run.replace(b'"', b"\n"))
     inside = [string[1:-1] for string, colon in _STRING.findall(run) if not colon]
-    return matcher.may_match(b"\n".join(map(spelled, inside)))
+    return matcher.may_match(b"\n".join(map(unescape_json, inside)))
 
 
 def excerpt(line: bytes, at: tuple[int, int] = (0, 0)) -> str:
-    """A line with the hit in it: whole if it is short, else the hit and what is around it."""
+    """A short line, or the hit in a long line and its surroundings."""
     if len(line) <= _LONG:
         return str(line, "utf-8", "ignore").rstrip("\r")
     start, stop = max(at[0] - _AROUND, 0), min(at[1], at[0] + _HIT)

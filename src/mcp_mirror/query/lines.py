@@ -1,4 +1,4 @@
-"""The lines of a text that match a pattern (RE2: no pattern takes more than linear time), in pieces of any size."""
+"""Finds the lines of a text that match an RE2 pattern, in linear time. The text comes in pieces of any size."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,21 +12,21 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.query.texts import count_characters
 
 _LINE: Final = 1 << 21
-"""Bytes past which a line is searched in parts."""
+"""Bytes above which a line is searched in parts."""
 _OVERLAP: Final = 1 << 12
-"""Bytes that two parts of a long line share: a hit up to so long is found across their border."""
+"""Bytes that two parts of a long line share, so that a match of this length across their border is found."""
 _WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
-"""What in a pattern may mean the text as a whole, and so another thing for several lines at once."""
+"""Parts of patterns that may refer to the whole text, and so differ between one line and several lines."""
 
 
 class Matcher:
-    """One pattern, for single lines and for many at once."""
+    """A pattern that can search single lines and many lines at once."""
 
     def __init__(self, pattern: str) -> None:
-        """Make it.
+        """Compile the pattern.
 
         Raises:
-            ToolError: It is no RE2 expression.
+            ToolError: The pattern is not a valid RE2 expression.
         """
         options = re2.Options()
         options.log_errors = False
@@ -35,17 +35,17 @@ class Matcher:
             self._lines = re2.compile(b"(?m)" + pattern.encode(), options)
         except re2.error as error:
             raise ToolError(
-                f"`pattern` is no RE2 expression: {_words(error)}. Escape what is meant literally."
+                f"`pattern` is not a valid RE2 expression: {_reason(error)}. Escape literal characters."
             ) from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
 
     def matches(self, data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """The lines that begin between `begin` and `end` and match: from where to where, and where in the line.
+        """Yield start, stop and the match's span for each matching line that begins between `begin` and `end`.
 
-        A search over many lines at once finds where at the earliest the next one is; that line alone tells whether.
+        A search over many lines at once finds a candidate; a search in the candidate line confirms it.
         """
         position = begin
-        while position < end and (first := self._first(data, position, end)) is not None:
+        while position < end and (first := self._next_candidate(data, position, end)) is not None:
             start = max(data.rfind(b"\n", 0, first) + 1, position)
             stop = data.find(b"\n", start)
             stop = len(data) if stop < 0 else stop
@@ -54,53 +54,57 @@ class Matcher:
             position = stop + 1
 
     def count(self, line: bytes, begin: int, most: int) -> int:
-        """How often a line matches from there on; `most` at most."""
+        """The number of matches in a line after `begin`, at most `most`."""
         return sum(1 for _ in islice(self._line.finditer(line, begin), most))
 
-    def _first(self, data: bytes, begin: int, end: int) -> int | None:
+    def _next_candidate(self, data: bytes, begin: int, end: int) -> int | None:
+        """An offset at or before the next match; None if no line before `end` matches."""
         if self._is_global:
             return begin
         match = self._lines.search(data, begin)
         return match.start() if match and match.start() < end else None
 
     def may_match(self, data: bytes) -> bool:
-        """Whether any line matches; at worst a wrong yes."""
-        return self._first(data, 0, len(data) + 1) is not None
+        """Whether a line may match. False positives are possible, false negatives are not."""
+        return self._next_candidate(data, 0, len(data) + 1) is not None
 
 
-def _words(error: Any) -> str:
-    said = error.args[0]
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+def _reason(error: Any) -> str:
+    reason = error.args[0]
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 class Line(NamedTuple):
-    """A line that matches."""
+    """A matching line."""
 
     data: bytes
-    """The lines around it, as far as they are at hand."""
+    """The line with lines before and after it."""
     start: int
+    """The offset of the line in `data`."""
     stop: int
     at: tuple[int, int]
-    """Where in the line the match is, in bytes."""
+    """The span of the match in the line, in bytes."""
     number: int
+    """The number of the line in the text."""
     characters: int
-    """Of the text before `data`."""
+    """Characters of the text before `data`."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Some lines; those that begin between `begin` and `end` are to be searched, the others are around them."""
+    """Lines of a text. Those that begin between `begin` and `end` are searched, the others are context."""
 
     data: bytes
     begin: int
     end: int
     number: int
-    """Of the line at `begin`."""
+    """The number of the line at `begin`."""
     characters: int
+    """Characters of the text before `data`."""
 
 
 def matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
-    """The lines of a text that match, each with `context` lines around it."""
+    """Yield the matching lines of a text, each with `context` lines before and after it."""
     for chunk in _chunks(pieces, context):
         number, counted = chunk.number, chunk.begin
         for start, stop, at in matcher.matches(chunk.data, chunk.begin, chunk.end):
@@ -112,20 +116,20 @@ def _chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:
     data, begin, number, characters = b"", 0, 0, 0
     for piece in pieces:
         data += piece
-        end = _end(data, begin, context)
+        end = _search_end(data, begin, context)
         if end == begin:
             continue
         yield _Chunk(data, begin, end, number, characters)
         number += data.count(b"\n", begin, end)
-        kept = _kept(data, end, context)
+        kept = _keep_from(data, end, context)
         characters += count_characters(data[:kept])
         data, begin = data[kept:], end - kept if data[end - 1] == ord("\n") else 0
     if len(data) > begin:
         yield _Chunk(data, begin, len(data), number, characters)
 
 
-def _end(data: bytes, begin: int, context: int) -> int:
-    """Behind the last line that is whole and has the lines after it at hand; a very long line may be cut anywhere."""
+def _search_end(data: bytes, begin: int, context: int) -> int:
+    """The end of the last complete line with complete context; a very long line may be split anywhere."""
     end = len(data)
     for _ in range(context + 1):
         end = data.rfind(b"\n", begin, end)
@@ -134,8 +138,8 @@ def _end(data: bytes, begin: int, context: int) -> int:
     return end + 1
 
 
-def _kept(data: bytes, end: int, context: int) -> int:
-    """From where on the data are needed again: for the lines before the next, or for a long line that goes on."""
+def _keep_from(data: bytes, end: int, context: int) -> int:
+    """The offset from which data is needed again: as context of the next lines, or for the rest of a long line."""
     kept = end
     if data[end - 1] != ord("\n"):
         kept = end - _OVERLAP

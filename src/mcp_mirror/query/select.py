@@ -1,4 +1,4 @@
-"""JMESPath over a JSON value. Numbers keep their digits wherever they are only moved, not computed."""
+"""Evaluates JMESPath expressions on a JSON value. Numbers that are selected but not computed keep their digits."""
 
 import json
 from typing import Any, Final
@@ -12,36 +12,36 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.types import Buffer
 
 
-class _Whole(int):
-    """An integer that knows how it was written."""
+class _Integer(int):
+    """An integer with its digits as written."""
 
     text: str
 
 
-class _Fraction(float):
-    """A number with a fraction or an exponent that knows how it was written."""
+class _Float(float):
+    """A number with a fraction or an exponent, with its digits as written."""
 
     text: str
 
 
-_Whole.__name__, _Fraction.__name__ = "int", "float"
-"""The library tells types by their names."""
+_Integer.__name__, _Float.__name__ = "int", "float"
+"""The library distinguishes types by their names."""
 
 
-def _whole(text: str) -> _Whole:
-    number = _Whole(text)
+def _parse_integer(text: str) -> _Integer:
+    number = _Integer(text)
     number.text = text
     return number
 
 
-def _fraction(text: str) -> _Fraction:
-    number = _Fraction(text)
+def _parse_float(text: str) -> _Float:
+    number = _Float(text)
     number.text = text
     return number
 
 
 def _as_written(number: Any) -> msgspec.Raw:
-    if not isinstance(number, _Whole | _Fraction):
+    if not isinstance(number, _Integer | _Float):
         raise TypeError
     return msgspec.Raw(number.text.encode())
 
@@ -50,21 +50,21 @@ _OPTIONS: Final = jmespath.Options()
 
 
 _HEAD: Final = 4000
-"""Characters from which the kind of a text is guessed."""
+"""Characters from which the format of a text is guessed."""
 
 
-def json_held_by(blob: Buffer) -> bytes | None:
-    """The object or array that a JSON text holds as its text; None for any other value."""
+def json_in_text(blob: Buffer) -> bytes | None:
+    """The object or array in a JSON string that is itself JSON text; None for any other value."""
     try:
-        held = msgspec.json.decode(blob, type=str).strip().encode()
-        msgspec.json.decode(held, type=msgspec.Raw)
+        inner = msgspec.json.decode(blob, type=str).strip().encode()
+        msgspec.json.decode(inner, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-    return held if held[:1] in (b"{", b"[") else None
+    return inner if inner[:1] in (b"{", b"[") else None
 
 
 def explain_text(blob: Buffer) -> str | None:
-    """Why an expression finds nothing in a value that is text, and what to use instead; None for any other value.
+    """Explain that expressions select nothing from text, and name the alternatives; None for any other value.
 
     Args:
         blob: The value, JSON text.
@@ -80,20 +80,20 @@ def explain_text(blob: Buffer) -> str | None:
 
 
 def select(blob: Buffer, expression: str) -> bytes:
-    """What an expression finds in a value, as JSON.
+    """The result of an expression on a value, as JSON.
 
     Raises:
-        ToolError: The expression cannot be read, does not fit the value, or finds what is no JSON.
+        ToolError: The expression is invalid, does not fit the value, or has a result that is not JSON.
     """
     try:
         compiled = jmespath.compile(expression)
-        value = json.loads(str(blob, "utf-8"), parse_int=_whole, parse_float=_fraction)
+        value = json.loads(str(blob, "utf-8"), parse_int=_parse_integer, parse_float=_parse_float)
         return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_as_written)
     except JMESPathError as error:
         raise ToolError(
-            f"`expression` does not work: {' '.join(str(error).split())[:300]} Mend it, see jmespath.org."
+            f"`expression` does not work: {' '.join(str(error).split())[:300]} Correct it, see jmespath.org."
         ) from None
     except TypeError:
-        raise ToolError("`expression` finds what is no JSON value, such as `&field` alone. Select values.") from None
+        raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
-        raise ToolError("A number or a text of the value cannot be computed with. Select around it.") from None
+        raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None

@@ -1,4 +1,4 @@
-"""What a value is, without showing it: kind, length, and the keys or fields with their types."""
+"""The outline of a value: its kind and length, and its keys or fields with their types."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Member, Span
 
 _SAMPLE: Final = 100
-"""Items of an array that are looked into."""
+"""Items of an array that are examined."""
 _SAMPLE_BYTES: Final = 1 << 22
-"""Bytes past which no further one is."""
+"""Bytes after which no further item is examined."""
 _KEY: Final = 120
 _FIRST_LINE: Final = 80
 _FOOTER: Final = 40
@@ -25,38 +25,38 @@ _FOOTER: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Asks for a value's outline."""
+    """A query for the outline of a value."""
 
     budget: Budget
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """What the model reads.
+        """The outline as text for a model.
 
         Raises:
-            ToolError: The time is over.
+            ToolError: The time limit is reached.
         """
         span = trim(blob)
         match kind_at(blob, span.start):
             case "text":
-                return _text(blob, span, is_over)
+                return _outline_text(blob, span, is_over)
             case "object":
-                return self._object(blob, members(blob, span))
+                return self._outline_object(blob, members(blob, span))
             case "array":
-                return self._array(blob, span, is_over)
+                return self._outline_array(blob, span, is_over)
             case kind:
                 return f"{kind} {outline_value(blob, span)}"
 
-    def _object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
+    def _outline_object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
         lines = (f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
-        return self._listed(f"object, {len(known):,} keys", lines, len(known))
+        return self._list(f"object, {len(known):,} keys", lines, len(known))
 
-    def _array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
-        looked = 0
+    def _outline_array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
+        examined = 0
         kinds: Counter[str] = Counter()
         fields: dict[str, Counter[str]] = {}
         for one in islice(items(blob, span), _SAMPLE):
             check_time(is_over)
-            looked += 1
+            examined += 1
             kind = kind_at(blob, one.start)
             kinds[kind] += 1
             for key, value in members(blob, one) if kind == "object" else ():
@@ -64,17 +64,17 @@ class Shape:
             if one.stop - span.start > _SAMPLE_BYTES:
                 break
         length = count_items(blob, span)
-        sample = "all" if looked == length else f"the first {looked}"
-        said = f"array, {length:,} items"
-        if looked:
-            said += f"; {sample} of them: {', '.join(f'{kind} ({times:,})' for kind, times in kinds.most_common())}"
-        lines = (_field(key, found, kinds["object"]) for key, found in fields.items())
-        return self._listed(said, lines, len(fields))
+        sample = "all" if examined == length else f"the first {examined}"
+        heading = f"array, {length:,} items"
+        if examined:
+            heading += f"; {sample} of them: {', '.join(f'{kind} ({times:,})' for kind, times in kinds.most_common())}"
+        lines = (_outline_field(key, found, kinds["object"]) for key, found in fields.items())
+        return self._list(heading, lines, len(fields))
 
-    def _listed(self, said: str, lines: Iterable[str], total: int) -> str:
-        """A line for each key, as long as there is room."""
-        shown = [said]
-        left = self.budget.without(_FOOTER).after(said)
+    def _list(self, heading: str, lines: Iterable[str], total: int) -> str:
+        """The heading and a line for each of `total` keys, as many as fit the budget."""
+        shown = [heading]
+        left = self.budget.without(_FOOTER).after(heading)
         for line in lines:
             if not left.admits(line):
                 break
@@ -84,13 +84,13 @@ class Shape:
         return "\n".join((*shown, *([f"and {more:,} more keys"] if more else ())))
 
 
-def _field(key: str, found: Counter[str], objects: int) -> str:
+def _outline_field(key: str, found: Counter[str], objects: int) -> str:
     times = found.total()
-    seldom = f", in {times:,} of {objects:,}" if times < objects else ""
-    return f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{seldom}"
+    share = f", in {times:,} of {objects:,}" if times < objects else ""
+    return f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{share}"
 
 
-def _text(blob: Buffer, span: Span, is_over: IsOver) -> str:
+def _outline_text(blob: Buffer, span: Span, is_over: IsOver) -> str:
     characters, breaks, last = 0, 0, b"\n"
     for piece in pieces_of(blob, span, is_over):
         characters += count_characters(piece.data)

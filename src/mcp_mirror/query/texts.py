@@ -1,6 +1,6 @@
-"""A value as the text that a model reads, in pieces, so that any size costs little memory.
+"""The text of a value in pieces, so that a value of any size needs little memory.
 
-A stored text is its own characters, anything else its JSON. What a piece is read for is not known here.
+The text of a stored string is its characters; the text of any other value is its JSON.
 """
 
 import json
@@ -18,27 +18,28 @@ from mcp_mirror.payload.json_spans import kind_at, text_parts
 from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]
-"""Whether the time for a task is over."""
+"""Returns whether the time limit of a query is reached."""
 
 PIECE: Final = 1 << 20
-"""Bytes of a value that are looked at at once."""
+"""Bytes of a value that are read at once."""
 
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
-"""What in UTF-8 goes on with a character."""
+"""The continuation bytes of UTF-8."""
 _STEP: Final = 1 << 12
+"""Bytes of a string that are decoded at once to find an offset."""
 _UNIT: Final = re.compile(
     rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.|[^\\\x80-\xff]|[\xc0-\xff][\x80-\xbf]+", re.DOTALL
 )
-"""What spells one character in a JSON string."""
+"""The encoding of one character in a JSON string."""
 
 
 class Piece(NamedTuple):
     """A part of a value's text."""
 
     start: int
-    """Where in the value's bytes it begins."""
+    """The offset of the part in the value's bytes."""
     data: bytes
-    """Whole characters, UTF-8."""
+    """Complete characters in UTF-8."""
 
 
 def is_text(blob: Buffer, span: Span) -> bool:
@@ -47,26 +48,29 @@ def is_text(blob: Buffer, span: Span) -> bool:
 
 
 def pieces_of(blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE) -> Iterator[Piece]:
-    """The text of the value at `span`, in order.
+    """The text of the value at `span` in pieces of about `size` bytes.
 
     Raises:
-        ToolError: The time is over.
+        ToolError: The time limit is reached.
     """
     parts = text_parts(blob, span, size) if is_text(blob, span) else _json_parts(blob, span, size)
     for start, stop in parts:
         check_time(is_over)
         raw = bytes(blob[start:stop])
-        yield Piece(start, spelled(raw) if is_text(blob, span) else raw)
+        yield Piece(start, unescape_json(raw) if is_text(blob, span) else raw)
 
 
 def check_time(is_over: IsOver) -> None:
-    """Go on while there is time.
+    """Stop a query at its time limit.
 
     Raises:
-        ToolError: There is none left.
+        ToolError: The time limit is reached.
     """
     if is_over():
-        raise ToolError("That takes longer than `memory_tools.timeout` allows. Take a part: a path below, or a window.")
+        raise ToolError(
+            "The query takes longer than `memory_tools.timeout` allows. Query a part of the value: a path below it, or "
+            "a window."
+        )
 
 
 def _json_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
@@ -79,25 +83,25 @@ def _json_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]
         position = end
 
 
-def spelled(inside: bytes) -> bytes:
-    """What a string's inside spells; half of a surrogate pair, which no text can hold, as a replacement character."""
+def unescape_json(inside: bytes) -> bytes:
+    """The text of a JSON string without its quotes. A lone surrogate becomes a replacement character."""
     if b"\\" not in inside:
         return inside
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(b'"%b"' % inside, type=str).encode()
     with suppress(ValueError):
-        halves: str = json.loads(b'"%b"' % inside)
-        return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-    return inside  # a stray half stood before, and an escape was cut
+        decoded: str = json.loads(b'"%b"' % inside)
+        return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    return inside  # an escape was cut in two after a lone surrogate
 
 
 def count_characters(data: bytes) -> int:
-    """How many characters whole UTF-8 has."""
+    """The number of characters in UTF-8 data."""
     return len(data.translate(None, _CONTINUATION))
 
 
 def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOver) -> list[Span]:
-    """Where in a value's bytes its text is `wanted`, up to `most` places; none overlaps another."""
+    """The spans of a value's bytes whose text is `wanted`: the first `most` that do not overlap."""
     cursor = _Cursor(blob, span)
     found: list[Span] = []
     known, carried, free = 0, b"", 0
@@ -118,38 +122,38 @@ def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOve
 
 
 class _Cursor:
-    """Goes from the bytes of a value's text, in rising order, to where in the value's own bytes they begin."""
+    """Converts rising offsets in a value's text to offsets in the value's bytes."""
 
     def __init__(self, blob: Buffer, span: Span) -> None:
         self._blob = blob
         self._span = span
         self._known, self._start = 0, span.start + is_text(blob, span)
         self.pieces: list[tuple[int, int]] = []
-        """Where in the text and in the value each piece begins."""
+        """The offset of each piece in the text and in the value."""
 
     def raw_offset(self, offset: int) -> int:
-        """Where the byte at `offset` of the text begins."""
+        """The offset in the value of the byte at `offset` of the text."""
         self._known, self._start = max(
             (self._known, self._start), self.pieces[bisect_right(self.pieces, (offset, self._span.stop)) - 1]
         )
         if not is_text(self._blob, self._span):
             return self._start + offset - self._known
-        # A span has a quote at each end: here that is the byte before the rest, and what stands behind the text.
+        # The span of a string has a quote at each end: here, the byte before the rest, and the closing quote.
         rest = Span(self._start - 1, self._span.stop - self._start + 1)
         for begin, stop in text_parts(self._blob, rest, _STEP):
             raw = bytes(self._blob[begin:stop])
-            data = spelled(raw)
+            data = unescape_json(raw)
             if self._known + len(data) > offset:
-                self._enter(raw, offset)
+                self._advance(raw, offset)
                 break
             self._known, self._start = self._known + len(data), stop
         return self._start
 
-    def _enter(self, raw: bytes, offset: int) -> None:
-        """Go to `offset`, which lies in what begins here."""
+    def _advance(self, raw: bytes, offset: int) -> None:
+        """Move to `offset`, which is within `raw`, the next bytes of the value."""
         if b"\\" not in raw:
             self._known, self._start = offset, self._start + offset - self._known
             return
         begin = self._start
         for unit in takewhile(lambda _: self._known < offset, _UNIT.finditer(raw)):
-            self._known, self._start = self._known + len(spelled(unit[0])), begin + unit.end()
+            self._known, self._start = self._known + len(unescape_json(unit[0])), begin + unit.end()

@@ -1,7 +1,7 @@
-"""A JSON text that is being changed: only what must be is opened, all the rest stays the bytes it is.
+"""A tree over a JSON text for edits that keep the bytes of unchanged parts.
 
-A container is opened where something in it changes. What is rendered in the end are the pieces of the old text, in
-their white space, with the new ones between them. Which changes there are is not known here.
+Only containers that change are parsed. The rendered text consists of unchanged pieces of the old text, with its white
+space, and of new pieces between them. The module `edits` defines the edits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,91 +18,90 @@ _SPACE: Final = b" \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value that is not opened."""
+    """An unparsed value."""
 
     blob: Buffer
     span: Span
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The JSON type of the value."""
         return kind_at(self.blob, self.span.start)
 
 
 @dataclass(slots=True)
-class Holder:
-    """A place in which a value stands."""
+class NodeRef:
+    """A reference to a value: the root, an item of an array or a member of an object."""
 
     node: "Node"
     lead: bytes | None = None
-    """What stands before it and parts it from the one before; None: what the container has elsewhere."""
+    """The comma and white space before it; None: as between the other parts of the container."""
     key: str = ""
     name: bytes = b""
-    """In an object, the key as it is written, with the colon."""
+    """In an object, the key as written, with the colon."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """Items that stand one after another, not looked at one by one."""
+    """Consecutive unparsed items."""
 
     leaf: Leaf
     count: int | None
-    """None: as many as there are up to the end of the array."""
+    """None: all items up to the end of the array."""
     lead: bytes | None = None
 
 
 @dataclass(slots=True)
 class Array:
-    """An opened array."""
+    """A parsed array."""
 
     head: bytes
     tail: bytes
     between: bytes
-    parts: "list[Holder | _Run]" = field(default_factory=list)
+    parts: "list[NodeRef | _Run]" = field(default_factory=list)
 
-    def find(self, token: str) -> Holder | None:
-        """The item at an index, if there is one."""
+    def find(self, token: str) -> NodeRef | None:
+        """The item at an index; None if it does not exist."""
         if not _is_index(token):
             return None
-        place = self._seek(int(token))
-        part = self.parts[place] if place is not None and place < len(self.parts) else None
-        return part if isinstance(part, Holder) else None
+        at = self._part_at(int(token))
+        part = self.parts[at] if at is not None and at < len(self.parts) else None
+        return part if isinstance(part, NodeRef) else None
 
     def add(self, token: str, node: "Node") -> bool:
-        """Insert before the item at an index, or at the end (`-`); False where there is no such place."""
-        if token == "-":  # noqa: S105  # a JSON Pointer's
-            self.parts.append(Holder(node))
+        """Insert before the item at an index, or append for `-`. Returns False for any other index."""
+        if token == "-":  # noqa: S105  # of a JSON Pointer
+            self.parts.append(NodeRef(node))
             return True
-        place = self._seek(int(token)) if _is_index(token) else None
-        if place is None:
+        at = self._part_at(int(token)) if _is_index(token) else None
+        if at is None:
             return False
-        self.parts.insert(place, Holder(node))
+        self.parts.insert(at, NodeRef(node))
         return True
 
     def remove(self, token: str) -> bool:
-        """Take an item out; False where there is none."""
-        if (holder := self.find(token)) is None:
+        """Remove an item. Returns False if it does not exist."""
+        if (ref := self.find(token)) is None:
             return False
-        place = next(place for place, part in enumerate(self.parts) if part is holder)
-        del self.parts[place]
+        del self.parts[next(at for at, part in enumerate(self.parts) if part is ref)]
         return True
 
-    def _seek(self, index: int) -> int | None:
-        """Where among the parts the item stands, cut off from its neighbours, or would stand at the end."""
-        at = 0
-        for place, part in enumerate(self.parts):
-            if isinstance(part, Holder):
-                if at == index:
-                    return place
-                at += 1
+    def _part_at(self, index: int) -> int | None:
+        """Separate the item from its run and return its position in `parts`; the end of `parts` for the next index."""
+        first = 0
+        for at, part in enumerate(self.parts):
+            if isinstance(part, NodeRef):
+                if first == index:
+                    return at
+                first += 1
                 continue
-            found = _item_of(part, index - at)
+            found = _item_of(part, index - first)
             if isinstance(found, Span):
-                cut = _cut(part, index - at, found)
-                self.parts[place : place + 1] = cut
-                return place + (isinstance(cut[0], _Run) and index > at)
-            at += found
-        return len(self.parts) if at == index else None
+                split = _split_run(part, index - first, found)
+                self.parts[at : at + 1] = split
+                return at + (isinstance(split[0], _Run) and index > first)
+            first += found
+        return len(self.parts) if first == index else None
 
 
 def _is_index(token: str) -> bool:
@@ -110,25 +109,25 @@ def _is_index(token: str) -> bool:
 
 
 def _item_of(run: _Run, index: int) -> Span | int:
-    """An item of a run; where it has none, how many it has."""
+    """The span of an item of a run, or the length of the run if it is shorter."""
     if run.count is not None and index >= run.count:
         return run.count
     span = run.leaf.span
     return item(run.leaf.blob, Span(span.start - 1, span.length + 1), index)
 
 
-def _cut(run: _Run, index: int, found: Span) -> "list[Holder | _Run]":
-    """A run as what stands before an item, the item, and what stands behind it."""
+def _split_run(run: _Run, index: int, found: Span) -> "list[NodeRef | _Run]":
+    """Split a run into the items before an item, the item, and the items after it."""
     blob, span = run.leaf.blob, run.leaf.span
     stop = found.start
-    parts: list[Holder | _Run] = []
+    parts: list[NodeRef | _Run] = []
     lead = run.lead
     if index:
         while blob[stop - 1] in b" \t\r\n,":
             stop -= 1
         parts.append(_Run(Leaf(blob, Span(span.start, stop - span.start)), index, run.lead))
         lead = bytes(blob[stop : found.start])
-    parts.append(Holder(Leaf(blob, found), lead))
+    parts.append(NodeRef(Leaf(blob, found), lead))
     if found.stop < span.stop:
         start = found.stop
         while blob[start] in b" \t\r\n,":
@@ -140,35 +139,35 @@ def _cut(run: _Run, index: int, found: Span) -> "list[Holder | _Run]":
 
 @dataclass(slots=True)
 class Object:
-    """An opened object."""
+    """A parsed object."""
 
     head: bytes
     tail: bytes
     between: bytes
     colon: bytes
-    parts: list[Holder] = field(default_factory=list)
-    _by_key: dict[str | None, Holder] | None = field(default=None, repr=False)
-    """The last of each key, once it was asked for."""
+    parts: list[NodeRef] = field(default_factory=list)
+    _by_key: dict[str | None, NodeRef] | None = field(default=None, repr=False)
+    """The last member of each key; None until the first search."""
 
-    def find(self, token: str) -> Holder | None:
-        """The value of a key; the last, where it was given twice."""
+    def find(self, token: str) -> NodeRef | None:
+        """The member of a key, the last one of equal keys; None if it does not exist."""
         if self._by_key is None:
             self._by_key = {part.key: part for part in self.parts}
         return self._by_key.get(token)
 
     def add(self, token: str, node: "Node") -> bool:
-        """Set a key."""
-        if holder := self.find(token):
-            holder.node = node
+        """Set a key. Returns True, as every key can be set."""
+        if ref := self.find(token):
+            ref.node = node
             return True
-        holder = Holder(node, None, token, msgspec.json.encode(token) + self.colon)
-        self.parts.append(holder)
-        assert self._by_key is not None  # noqa: S101  # `find` has made it
-        self._by_key[token] = holder
+        ref = NodeRef(node, None, token, msgspec.json.encode(token) + self.colon)
+        self.parts.append(ref)
+        assert self._by_key is not None  # noqa: S101  # set by `find`
+        self._by_key[token] = ref
         return True
 
     def remove(self, token: str) -> bool:
-        """Take a key out; False where there is none."""
+        """Remove a key. Returns False if it does not exist."""
         if self.find(token) is None:
             return False
         self.parts = [part for part in self.parts if part.key != token]
@@ -180,22 +179,22 @@ Node = Leaf | Array | Object
 
 
 def leaf_of(blob: Buffer) -> Leaf:
-    """A whole JSON text."""
+    """A leaf for a whole JSON text."""
     return Leaf(blob, trim(blob))
 
 
-def opened(holder: Holder) -> Array | Object | None:
-    """The container that stands in a place; None where a scalar does."""
-    if isinstance(holder.node, Leaf):
-        open_ = _OPEN.get(holder.node.kind)
-        if open_ is None:
+def open_container(ref: NodeRef) -> Array | Object | None:
+    """Parse the container at a reference, if it is not parsed yet; None for a scalar."""
+    if isinstance(ref.node, Leaf):
+        parse = _PARSERS.get(ref.node.kind)
+        if parse is None:
             return None
-        holder.node = node = open_(holder.node)
+        ref.node = node = parse(ref.node)
         return node
-    return holder.node
+    return ref.node
 
 
-def _open_array(leaf: Leaf) -> Array:
+def _parse_array(leaf: Leaf) -> Array:
     blob, span = leaf.blob, leaf.span
     first = next(items(blob, span), None)
     if first is None:
@@ -210,45 +209,45 @@ def _open_array(leaf: Leaf) -> Array:
     return Array(head, bytes(blob[stop : span.stop]), between, [run])
 
 
-def _open_object(leaf: Leaf) -> Object:
+def _parse_object(leaf: Leaf) -> Object:
     blob, span = leaf.blob, leaf.span
-    parts: list[Holder] = []
+    parts: list[NodeRef] = []
     end = span.start + 1
     for start, (key, value) in members_with_offsets(blob, span):
         lead = bytes(blob[end:start]) if parts else None
-        parts.append(Holder(Leaf(blob, value), lead, key, bytes(blob[start : value.start])))
+        parts.append(NodeRef(Leaf(blob, value), lead, key, bytes(blob[start : value.start])))
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")
-    head, name = b"{" + _spaces(blob, span.start + 1), parts[0].name
+    head, name = b"{" + _space_at(blob, span.start + 1), parts[0].name
     between = (parts[1].lead if len(parts) > 1 else None) or b"," + head[1:]
     return Object(head, bytes(blob[end : span.stop]), between, name[name.rindex(b'"') + 1 :], parts)
 
 
-def _spaces(blob: Buffer, start: int) -> bytes:
+def _space_at(blob: Buffer, start: int) -> bytes:
     stop = start
     while blob[stop] in _SPACE:
         stop += 1
     return bytes(blob[start:stop])
 
 
-_OPEN: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _open_array, "object": _open_object}
+_PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _parse_array, "object": _parse_object}
 
 
 def copy_of(node: Node) -> Node:
-    """A node that can be changed without the other."""
+    """An independent copy of a node."""
     return node if isinstance(node, Leaf) else leaf_of(text_of(node))
 
 
 def text_of(node: Node) -> bytes:
-    """The whole text of a node."""
+    """The text of a node."""
     return b"".join(
         bytes(one.blob[one.span.start : one.span.stop]) if isinstance(one, Leaf) else one for one in render(node)
     )
 
 
 def render(node: Node) -> Iterator[Leaf | bytes]:
-    """The text of a node, in pieces: what was not opened, and what stands between."""
+    """The text of a node in pieces: unparsed values, and the text between them."""
     if isinstance(node, Leaf):
         yield node
         return
@@ -256,8 +255,8 @@ def render(node: Node) -> Iterator[Leaf | bytes]:
         yield b"{}" if isinstance(node, Object) else b"[]"
         return
     yield node.head
-    for place, part in enumerate(node.parts):
-        if place:
+    for at, part in enumerate(node.parts):
+        if at:
             yield node.between if part.lead is None else part.lead
         if isinstance(part, _Run):
             yield part.leaf

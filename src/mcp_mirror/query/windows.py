@@ -1,6 +1,6 @@
-"""A window on a value: characters, lines, items or keys, from either end, never over a budget.
+"""Reads a window of a value: characters, lines, items or keys, from either end, within a token budget.
 
-Everything counts from 0. What does not fit is said, with how to go on.
+Offsets count from 0. If a part does not fit, a last line names the offset at which to continue.
 """
 
 import re
@@ -22,29 +22,29 @@ Unit = Literal["chars", "lines", "items", "keys"]
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 _NATURAL: Final[dict[Kind, Unit]] = {"array": "items", "object": "keys"}
 _LAST: Final = 1000
-"""Characters from the end that a model is told to read for the end."""
+"""Characters from the end that the footer suggests for reading the end."""
 _FOOTER: Final = 200
-"""Characters kept for what is said below a window."""
+"""Characters reserved for the line below a window."""
 _WIDE: Final = 4
-"""Bytes of the longest character."""
+"""Bytes of the longest character in UTF-8."""
 _LABEL: Final = 400
 _LINE_BREAK: Final = re.compile(rb"\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a model may be shown at once."""
+    """The maximum size of one result for a model."""
 
     tokens: int
     characters: int
     estimate: Callable[[Buffer], int] = field(repr=False)
 
     def admits(self, text: str) -> bool:
-        """Whether all of a text fits."""
+        """Whether a text fits."""
         return len(text) <= self.characters and self.estimate(text.encode()) <= self.tokens
 
     def fitting(self, text: str) -> int:
-        """How many characters from a text's beginning on fit; one at least."""
+        """The number of characters at the beginning of a text that fit, at least one."""
         low, high = 1, min(len(text), self.characters)
         while low < high:
             middle = (low + high + 1) // 2
@@ -52,50 +52,50 @@ class Budget:
         return low
 
     def without(self, characters: int) -> "Budget":
-        """What is left when so many characters, which cost a token each at most, are taken."""
+        """The budget without a reserve of ASCII characters, at three characters per token."""
         return Budget(max(self.tokens - characters // 3, 1), max(self.characters - characters, 1), self.estimate)
 
     def after(self, text: str) -> "Budget":
-        """What is left behind a text and the line break below it."""
+        """The rest of the budget after a text and a line break."""
         tokens = max(self.tokens - self.estimate(text.encode()) - 1, 0)
         return Budget(tokens, max(self.characters - len(text) - 1, 0), self.estimate)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a value to be read."""
+    """A query for a part of a value."""
 
     by: Unit | None
-    """None: as the value's kind asks for."""
+    """The unit. None: items of an array, keys of an object, characters of any other value."""
     offset: int
-    """Where to begin; negative: from the end."""
+    """The first unit; a negative offset counts from the end."""
     limit: int | None
-    """How many at most; None: as many as fit."""
+    """The maximum number of units; None: as many as fit."""
     budget: Budget
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """What the model reads.
+        """The part as text for a model.
 
         Raises:
-            ToolError: There is nothing at the offset, the value has no such units, or the time is over.
+            ToolError: The offset is past the end, the value does not have the unit, or the time limit is reached.
         """
         span = trim(blob)
         natural = _NATURAL.get(kind_at(blob, span.start), "chars")
         by = self.by or natural
         if by in ("items", "keys") and by != natural:
             raise ToolError(f"The value has no {by}: it is {kind_at(blob, span.start)}. Leave `by` out.")
-        said = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
-        return _READERS[by](said, blob, span, is_over) or "(nothing more)"
+        window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
+        return _READERS[by](window, blob, span, is_over) or "(nothing more)"
 
-    def wanted(self, available: int) -> int:
-        """How many to take of those that there are."""
+    def cap(self, available: int) -> int:
+        """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _from_start(window, lambda: sum(count_characters(one.data) for one in pieces_of(blob, span, is_over)))
+    offset = _start_of(window, lambda: sum(count_characters(one.data) for one in pieces_of(blob, span, is_over)))
     seen, data = 0, b""
-    most = window.wanted(window.budget.characters)
+    most = window.cap(window.budget.characters)
     for piece in pieces_of(blob, span, is_over):
         here = count_characters(piece.data)
         if seen + here > offset:
@@ -108,17 +108,17 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
         _check_offset(offset, seen, "characters")
         return ""
     taken = min(window.budget.fitting(text), most)
-    return text[:taken] + (_more(window, offset + taken) if len(text) > taken else "")
+    return text[:taken] + (_footer(window, offset + taken) if len(text) > taken else "")
 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _from_start(window, lambda: count_lines(blob, span, is_over))
-    passed, characters, data = 0, 0, b""
+    offset = _start_of(window, lambda: count_lines(blob, span, is_over))
+    skipped, characters, data = 0, 0, b""
     room = window.budget.characters * _WIDE
     for piece in pieces_of(blob, span, is_over):
         rest = piece.data
-        if passed < offset:
-            passed, rest = _skip_lines(piece.data, offset, passed)
+        if skipped < offset:
+            skipped, rest = _skip_lines(piece.data, offset, skipped)
             characters += count_characters(piece.data) - count_characters(rest)
         data += rest[: room + 1 - len(data)]
         if len(data) > room:
@@ -128,31 +128,31 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.fitting(text)]
-    return _whole_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
+    return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
 
 
-def _skip_lines(data: bytes, offset: int, passed: int) -> tuple[int, bytes]:
-    """How many lines have ended in the end, and what follows the last of those to pass."""
+def _skip_lines(data: bytes, offset: int, skipped: int) -> tuple[int, bytes]:
+    """Skip lines until `offset` lines are skipped; return the number of skipped lines, and the data after them."""
     breaks = data.count(b"\n")
-    if passed + breaks < offset:
-        return passed + breaks, b""
-    last = next(islice(_LINE_BREAK.finditer(data), offset - passed - 1, None))
+    if skipped + breaks < offset:
+        return skipped + breaks, b""
+    last = next(islice(_LINE_BREAK.finditer(data), offset - skipped - 1, None))
     return offset, data[last.end() :]
 
 
-def _whole_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:
+def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:
     lines = fitting.splitlines(keepends=True) if "\r" not in fitting else re.findall(r"[^\n]*\n|[^\n]+", fitting)
     if not is_all and not lines[-1].endswith("\n"):
         if len(lines) == 1:
-            return fitting + f"\n... the line goes on; next: by=chars, offset={characters + len(fitting)}"
+            return fitting + f"\n... the line continues; next: by=chars, offset={characters + len(fitting)}"
         lines.pop()
-    shown = lines[: window.wanted(len(lines))]
-    done = is_all and len(shown) == len(lines)
-    return "".join(shown).removesuffix("\n") + ("" if done else _more(window, offset + len(shown)))
+    shown = lines[: window.cap(len(lines))]
+    is_last = is_all and len(shown) == len(lines)
+    return "".join(shown).removesuffix("\n") + ("" if is_last else _footer(window, offset + len(shown)))
 
 
 def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
-    """Lines of a value's text; one that is begun counts."""
+    """The number of lines of a value's text, including a last line without a line break."""
     breaks, last = 0, b"\n"
     for piece in pieces_of(blob, span, is_over):
         breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
@@ -160,48 +160,52 @@ def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
 
 
 def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _from_start(window, lambda: count_items(blob, span))
+    offset = _start_of(window, lambda: count_items(blob, span))
     first = item(blob, span, offset)
     if isinstance(first, int):
         _check_offset(offset, first, "items")
         return ""
     rest = items(blob, Span(first.start - 1, span.stop - first.start + 1))
-    return _entries(window, blob, ((str(offset + at), one) for at, one in enumerate(rest)), offset, is_over)
+    return _list_entries(window, blob, ((str(offset + at), one) for at, one in enumerate(rest)), offset, is_over)
 
 
 def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
     known = members(blob, span)
-    offset = _from_start(window, lambda: len(known))
+    offset = _start_of(window, lambda: len(known))
     if offset >= len(known):
         _check_offset(offset, len(known), "keys")
         return ""
     named = ((as_json_string(f"/{escape_token(one.key)}", _LABEL), one.span) for one in known[offset:])
-    return _entries(window, blob, named, offset, is_over)
+    return _list_entries(window, blob, named, offset, is_over)
 
 
-def _entries(window: Window, blob: Buffer, entries: Iterable[tuple[str, Span]], offset: int, is_over: IsOver) -> str:
-    """A line for each: its value where that fits at all, else what it is."""
+def _list_entries(
+    window: Window, blob: Buffer, entries: Iterable[tuple[str, Span]], offset: int, is_over: IsOver
+) -> str:
+    """A line for each entry, with its value, or with its outline if the value does not fit the budget."""
     shown: list[str] = []
     left = window.budget
-    for label, span in _limited(entries, window.limit, is_over):
+    for label, span in _take_entries(entries, window.limit, is_over):
         if shown and len(shown) == window.limit:
-            return "\n".join(shown) + _more(window, offset + len(shown))
-        line = f"{label}: {_shown(blob, span, window.budget.without(len(label) + 2))}"
+            return "\n".join(shown) + _footer(window, offset + len(shown))
+        line = f"{label}: {_value_or_outline(blob, span, window.budget.without(len(label) + 2))}"
         if shown and not left.admits(line):
-            return "\n".join(shown) + _more(window, offset + len(shown))
+            return "\n".join(shown) + _footer(window, offset + len(shown))
         shown.append(line)
         left = left.after(line)
     return "\n".join(shown)
 
 
-def _limited(entries: Iterable[tuple[str, Span]], limit: int | None, is_over: IsOver) -> Iterator[tuple[str, Span]]:
-    """As many as there may be, and one more, which tells that there are more."""
+def _take_entries(
+    entries: Iterable[tuple[str, Span]], limit: int | None, is_over: IsOver
+) -> Iterator[tuple[str, Span]]:
+    """At most `limit` entries, and one more that shows whether there are more."""
     for entry in islice(entries, None if limit is None else limit + 1):
         check_time(is_over)
         yield entry
 
 
-def _shown(blob: Buffer, span: Span, budget: Budget) -> str:
+def _value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
     if span.length <= budget.characters * _WIDE:
         text = str(bytes(blob[span.start : span.stop]), "utf-8")
         if budget.admits(text):
@@ -209,22 +213,22 @@ def _shown(blob: Buffer, span: Span, budget: Budget) -> str:
     return f"({outline_value(blob, span)}: too large to be shown here, take its path)"
 
 
-def _from_start(window: Window, count: Callable[[], int]) -> int:
+def _start_of(window: Window, count: Callable[[], int]) -> int:
     return window.offset if window.offset >= 0 else max(count() + window.offset, 0)
 
 
 def _check_offset(offset: int, length: int, unit: str) -> None:
-    """Reading at the very end is no mistake.
+    """Check that an offset is not past the end. An offset at the end is valid.
 
     Raises:
-        ToolError: The offset is past it.
+        ToolError: The offset is past the end.
     """
     if offset > length:
         raise ToolError(f"Offset {offset:,} is past the end: there are {length:,} {unit}.")
 
 
-def _more(window: Window, offset: int) -> str:
-    """How to go on; who begins at the beginning may want the end."""
+def _footer(window: Window, offset: int) -> str:
+    """The line with the next offset and, for a window at the beginning, the offset for the end."""
     end = f"; last: offset={-_LAST if window.by == 'chars' else -1}" if window.offset == 0 else ""
     return f"\n... next: by={window.by}, offset={offset}{end}"
 

@@ -70,7 +70,7 @@ class Flows:
         object.__setattr__(self, "can_refuse", can_hide or accepts or has_zones)
 
     def join(self, *labels: Labels) -> Labels:
-        """The labels of a value that was made of others; the lowest labels if there are no others."""
+        """The labels of a value that was made of others; the lowest labels without others."""
         if not labels:
             return self.lowest
         return Labels(

@@ -168,7 +168,7 @@ def _render_value(begin: str, value: Any, margin: str) -> Iterator[str]:
 
 
 def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -> DefinitionChange | None:
-    """The difference between a tool and its pin; None if there is none."""
+    """The difference between a tool and its pin; None if they are equal."""
     pinned = lock.upstreams.get(upstream)
     pin = pinned.tools.get(tool) if pinned else None
     if pin is None:
@@ -189,7 +189,7 @@ def _sorted(definition: Definition) -> bytes:
 
 
 def compare_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
-    """The difference between an upstream's instructions and their pin; None if there is none."""
+    """The difference between an upstream's instructions and their pin; None if they are equal."""
     pinned = lock.upstreams.get(upstream)
     was = pinned.instructions if pinned else None
     if (was or None) == (instructions or None):

@@ -64,7 +64,7 @@ class MetricsStage:
 
     def _add(self, usage_counter: UsageCounter, call: Call, sent: int) -> None:
         trace = call.trace
-        trace.sent, trace.kept_out = sent, max(trace.stands_for - sent, 0)
+        trace.sent, trace.kept_out = sent, max(trace.hidden_tokens - sent, 0)
         usage_counter.add(call.namespace, sent, trace.kept_out)
 
 

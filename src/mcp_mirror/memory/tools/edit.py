@@ -13,7 +13,7 @@ from mcp_mirror.memory.tools.read import ask
 from mcp_mirror.memory.tools.save import NewValue, keep
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
-from mcp_mirror.query.select import explain_text, json_held_by, select
+from mcp_mirror.query.select import explain_text, json_in_text, select
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 from mcp_mirror.workers.queries import Query
@@ -32,8 +32,8 @@ class Select:
             found = select(blob, self.expression)
         except ToolError as error:
             raise self._explained(blob, error) from None
-        if found == b"null" and (held := json_held_by(blob)) is not None:
-            found = select(held, self.expression)
+        if found == b"null" and (inner := json_in_text(blob)) is not None:
+            found = select(inner, self.expression)
         elif found == b"null" and (reason := explain_text(blob)):
             raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.most:
@@ -45,7 +45,7 @@ class Select:
 
     def _explained(self, blob: Buffer, error: ToolError) -> ToolError:
         """The error, and that the value is text, if it is and holds no JSON."""
-        reason = explain_text(blob) if json_held_by(blob) is None else None
+        reason = explain_text(blob) if json_in_text(blob) is None else None
         return ToolError(f"{error} {reason}") if reason else error
 
 

@@ -1,4 +1,4 @@
-"""What is pruned, in which order, and what stands in its place: case by case."""
+"""The pruned parts, their order and their stubs, case by case."""
 
 import json
 import re
@@ -25,18 +25,18 @@ def prune(messages: list[Message], budget: int, provider: ChatFormat = "openai")
 
 
 def kept(messages: list[Message], provider: ChatFormat) -> tuple[Pruned, dict[str, bytes]]:
-    """All that can be pruned, pruned into a memory."""
+    """Prune everything possible into a memory, and check that it can be restored."""
     memory: dict[str, bytes] = {}
     pruned = prune_messages(messages, 0, provider, memory, estimate=count)
     assert json.dumps(restore_messages(pruned.messages, memory.get, provider)) == json.dumps(messages)
     return pruned, memory
 
 
-def asked(text: str) -> Message:
+def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def said(text: str | None, *calls: tuple[str, str]) -> Message:
+def assistant(text: str | None, *calls: tuple[str, str]) -> Message:
     made = [
         {"id": identity, "type": "function", "function": {"name": "look", "arguments": given}}
         for identity, given in calls
@@ -44,26 +44,26 @@ def said(text: str | None, *calls: tuple[str, str]) -> Message:
     return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
 
 
-def found(identity: str, text: Any) -> Message:
+def tool(identity: str, text: Any) -> Message:
     return {"role": "tool", "tool_call_id": identity, "content": text}
 
 
 ARGUMENTS = json.dumps({"query": LONG})
 CHAT = [
     {"role": "system", "content": LONG},
-    asked(LONG),
-    said(LONG, ("a", ARGUMENTS)),
-    found("a", LONG),
-    said(LONG),
-    asked(LONG),
-    said(None, ("b", ARGUMENTS)),
-    found("b", LONG),
-    said(LONG),
-    asked(LONG),
+    user(LONG),
+    assistant(LONG, ("a", ARGUMENTS)),
+    tool("a", LONG),
+    assistant(LONG),
+    user(LONG),
+    assistant(None, ("b", ARGUMENTS)),
+    tool("b", LONG),
+    assistant(LONG),
+    user(LONG),
 ]
 
 
-def test_each_phase_stops_as_soon_as_the_budget_holds() -> None:
+def test_pruning_stops_as_soon_as_the_budget_is_met() -> None:
     places = []
     budget = prune(CHAT, 1 << 30).tokens
     while (pruned := prune(CHAT, budget - 1)).fits:
@@ -87,7 +87,7 @@ def test_inputs_of_the_latest_assistant_message_are_never_pruned() -> None:
     assert [cut.message for cut in pruned.cuts if cut.phase == "tool inputs"] == [2]
 
 
-def test_of_the_responses_api_the_latest_assistant_message_is_all_that_the_model_made_at_once() -> None:
+def test_all_items_of_the_latest_model_turn_of_responses_are_kept() -> None:
     def call(identity: str) -> Message:
         return {"type": "function_call", "call_id": identity, "name": "look", "arguments": ARGUMENTS}
 
@@ -101,32 +101,32 @@ def test_of_the_responses_api_the_latest_assistant_message_is_all_that_the_model
         [call("b"), message, call("c")],
         [call("b"), call("c"), message],
     ):
-        pruned = prune([asked("x"), *early, *latest, *done], 0, "openai-responses")
+        pruned = prune([user("x"), *early, *latest, *done], 0, "openai-responses")
         assert [cut.message for cut in pruned.cuts] == [1]
     assert prune([call("a"), call("b")], 0, "openai-responses").cuts == ()
 
 
 def results(*texts: str) -> list[Message]:
-    """A result of each text, all of them read; the last is small."""
+    """A conversation with a result for each text, all read by the model, and a small last result."""
     names = [f"c{number}" for number in range(len(texts))]
-    calls = [said(None, (name, "{}")) for name in names]
-    pairs = zip(calls, map(found, names, texts), strict=True)
-    return [asked("x"), *(message for pair in pairs for message in pair), *CHAT_END]
+    calls = [assistant(None, (name, "{}")) for name in names]
+    pairs = zip(calls, map(tool, names, texts), strict=True)
+    return [user("x"), *(message for pair in pairs for message in pair), *CHAT_END]
 
 
-CHAT_END = [said(None, ("z", "{}")), found("z", "ok"), said("done")]
+CHAT_END = [assistant(None, ("z", "{}")), tool("z", "ok"), assistant("done")]
 
 
 @pytest.mark.parametrize(
     ("sizes", "order"),
     [
-        ((100, 100, 100), (0, 1, 2)),  # of one size, the oldest first
-        ((100, 120, 90), (0, 1, 2)),  # about one size is one size
-        ((100, 2000, 100), (1, 0, 2)),  # much larger ones go first
+        ((100, 100, 100), (0, 1, 2)),  # of one size class, the oldest first
+        ((100, 120, 90), (0, 1, 2)),  # similar sizes are one size class
+        ((100, 2000, 100), (1, 0, 2)),  # much larger ones first
         ((100, 30000, 2000), (1, 2, 0)),
     ],
 )
-def test_large_results_go_first_and_of_one_size_the_oldest(sizes: tuple[int, ...], order: tuple[int, ...]) -> None:
+def test_large_results_are_pruned_first_then_old_ones(sizes: tuple[int, ...], order: tuple[int, ...]) -> None:
     messages = results(*("word " * size for size in sizes))
     gone: list[int] = []
     budget = prune(messages, 1 << 30).tokens
@@ -136,11 +136,11 @@ def test_large_results_go_first_and_of_one_size_the_oldest(sizes: tuple[int, ...
     assert tuple(gone) == order
 
 
-def test_results_that_no_model_has_read_yet_go_last() -> None:
-    both = said(None, ("a", "{}"), ("b", "{}"))
-    messages = [asked("x"), said(None, ("o", "{}")), found("o", LONG), both, found("a", LONG * 9), found("b", LONG)]
+def test_results_that_the_model_has_not_read_are_pruned_last() -> None:
+    both = assistant(None, ("a", "{}"), ("b", "{}"))
+    messages = [user("x"), assistant(None, ("o", "{}")), tool("o", LONG), both, tool("a", LONG * 9), tool("b", LONG)]
     assert [cut.message for cut in prune(messages, count_all(messages) - 1).cuts] == [2]
-    read = [*messages, said("done")]
+    read = [*messages, assistant("done")]
     assert [cut.message for cut in prune(read, count_all(read) - 1).cuts] == [4]
 
 
@@ -148,21 +148,21 @@ def count_all(messages: list[Message]) -> int:
     return sum(map(count, messages))
 
 
-def test_what_fits_again_is_put_back() -> None:
+def test_parts_that_fit_again_are_restored() -> None:
     messages = results("word " * 40, "word " * 4000)
     large, small = prune(messages, 0).cuts[:2]
     assert (large.message, small.message) == (4, 2)
-    messages = results("word " * 30, "word " * 40)  # both are of one size: the older goes first
+    messages = results("word " * 30, "word " * 40)  # of one size class: the older is pruned first
     both = prune(messages, 0).cuts
     pruned = prune(messages, count_all(messages) - both[0].tokens - 1)
     assert [cut.message for cut in pruned.cuts] == [4]
 
 
-def test_an_estimate_that_is_not_additive_is_met_all_the_same() -> None:
+def test_a_budget_is_met_with_an_estimate_that_is_not_additive() -> None:
     blocks = [{"type": "tool_use", "id": f"c{n}", "name": "look", "input": {"n": n}} for n in range(9)]
     answers = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": LONG} for n in range(9)]
     messages: list[Message] = [
-        asked("x"),
+        user("x"),
         {"role": "assistant", "content": blocks},
         {"role": "user", "content": answers},
         {"role": "assistant", "content": "done"},
@@ -180,8 +180,8 @@ def test_an_estimate_that_is_not_additive_is_met_all_the_same() -> None:
         assert pruned.fits == (pruned.tokens <= budget)
 
 
-def test_a_part_alone_may_save_more_than_it_adds_to_its_message() -> None:
-    """A part is put back only if the whole message says that it fits."""
+def test_a_part_is_restored_only_if_its_whole_message_fits() -> None:
+    """The estimate of a part may exceed the part's share of its message."""
     answers = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": LONG} for n in range(3)]
     messages: list[Message] = [{"role": "user", "content": answers}, {"role": "assistant", "content": "done"}]
 
@@ -200,21 +200,21 @@ def test_no_messages_and_no_budget(budget: int) -> None:
     assert prune([], budget) == Pruned([], 0, 0, fits=budget >= 0, cuts=())
 
 
-def test_what_would_not_get_smaller_stays() -> None:
+def test_parts_smaller_than_their_stub_are_kept() -> None:
     messages = results("some words", "a little more than that")
     assert prune(messages, 0) == Pruned(messages, count_all(messages), count_all(messages), fits=False, cuts=())
 
 
 def test_a_part_has_the_same_stub_each_time() -> None:
     first, memory = kept(CHAT, "openai")
-    later, more = kept([*CHAT, said("more"), asked("and?"), said("yes")], "openai")
+    later, more = kept([*CHAT, assistant("more"), user("and?"), assistant("yes")], "openai")
     assert first.messages[:8] == later.messages[:8]
     assert memory.items() <= more.items()
-    twins = [asked("x"), said(None, ("a", "{}"), ("b", "{}")), found("a", LONG), found("b", LONG), said("done")]
+    twins = [user("x"), assistant(None, ("a", "{}"), ("b", "{}")), tool("a", LONG), tool("b", LONG), assistant("done")]
     assert len(kept(twins, "openai")[1]) == 2
 
 
-def test_stubs_say_what_they_stand_for_and_where_it_is() -> None:
+def test_stubs_name_the_pruned_part_and_its_path() -> None:
     pruned, memory = kept(CHAT, "openai")
     text = pruned.messages[3]["content"]
     path = pruned.cuts[0].path
@@ -250,8 +250,8 @@ def test_stubs_say_what_they_stand_for_and_where_it_is() -> None:
         ("[" * 3000, json.dumps("[" * 3000)),
     ],
 )
-def test_a_text_is_kept_as_the_json_that_it_is_else_as_a_string(text: str, blob: str | None) -> None:
-    messages = [asked("x"), said(None, ("a", "{}")), found("a", text), said("done")]
+def test_json_text_is_stored_as_json_and_other_text_as_a_string(text: str, blob: str | None) -> None:
+    messages = [user("x"), assistant(None, ("a", "{}")), tool("a", text), assistant("done")]
     _, memory = kept(messages, "openai")
     assert len(memory) == 1
     assert blob is None or [str(value, "utf-8") for value in memory.values()] == [blob]
@@ -267,15 +267,15 @@ NOTICE = (
 @pytest.mark.parametrize(
     "text",
     ["\ud800" * 300, NOTICE],
-    ids=["half a surrogate pair", "a notice of ours"],
+    ids=["a lone surrogate", "a notice"],
 )
-def test_texts_that_are_left(text: str) -> None:
-    messages = [asked("x"), said(None, ("a", text)), found("a", text), said(None, ("b", "{}")), found("b", "ok")]
+def test_notices_and_unencodable_texts_are_kept(text: str) -> None:
+    messages = [user("x"), assistant(None, ("a", text)), tool("a", text), assistant(None, ("b", "{}")), tool("b", "ok")]
     assert all(cut.message != 2 for cut in prune(messages, 0).cuts)
 
 
-def test_what_only_begins_and_ends_as_a_notice_is_pruned() -> None:
-    messages = [asked("x"), said(None, ("a", "{}")), found("a", NOTICE.replace("x", "x" * 9)), said("done")]
+def test_a_text_too_long_for_a_notice_is_pruned() -> None:
+    messages = [user("x"), assistant(None, ("a", "{}")), tool("a", NOTICE.replace("x", "x" * 9)), assistant("done")]
     assert len(kept(messages, "openai")[1]) == 1
 
 
@@ -297,15 +297,15 @@ SPOOFED_PATH = "pruned-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
         ("pruned", False),
     ],
 )
-def test_a_json_stub_is_recognized_to_the_letter(given: Any, is_stub: bool) -> None:  # noqa: FBT001  # a table
-    messages = [asked("x"), said(None, ("a", json.dumps(given))), found("a", "ok"), said("done")]
+def test_only_an_exact_json_stub_is_recognized(given: Any, is_stub: bool) -> None:  # noqa: FBT001  # a table
+    messages = [user("x"), assistant(None, ("a", json.dumps(given))), tool("a", "ok"), assistant("done")]
     has_path = is_stub and "memory_path" in given
     assert pruned_paths(messages, "openai") == ((SPOOFED_PATH,) if has_path else ())
-    padded = [asked("x"), said(None, ("a", json.dumps(given).ljust(190))), found("a", "ok"), said("done")]
+    padded = [user("x"), assistant(None, ("a", json.dumps(given).ljust(190))), tool("a", "ok"), assistant("done")]
     assert bool(prune(padded, 0).cuts) != is_stub
 
 
-def test_a_stub_whose_value_is_gone_or_anothers_stays() -> None:
+def test_a_stub_without_its_stored_part_is_not_restored() -> None:
     pruned, memory = kept(CHAT, "openai")
     assert restore_messages(pruned.messages, lambda _: None, "openai") is pruned.messages
     first = pruned.cuts[0].path
@@ -319,15 +319,15 @@ def test_a_stub_whose_value_is_gone_or_anothers_stays() -> None:
     assert restore_messages(pruned.messages, lambda path: views[path], "openai") == CHAT
 
 
-def test_what_was_added_since_stays() -> None:
+def test_messages_added_after_pruning_are_kept() -> None:
     pruned, memory = kept(CHAT, "openai")
-    more = [*pruned.messages, said("and now"), asked(pruned.messages[3]["content"])]
+    more = [*pruned.messages, assistant("and now"), user(pruned.messages[3]["content"])]
     assert restore_messages(more, memory.get, "openai") == [*CHAT, *more[len(CHAT) :]]
 
 
 def test_legacy_functions_and_custom_tools_of_chat_completions() -> None:
     messages: list[Message] = [
-        asked("x"),
+        user("x"),
         {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": ARGUMENTS}},
         {"role": "function", "name": "look", "content": LONG},
         {
@@ -335,8 +335,8 @@ def test_legacy_functions_and_custom_tools_of_chat_completions() -> None:
             "content": None,
             "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "run", "input": LONG}}],
         },
-        found("c", [{"type": "text", "text": LONG}, {"type": "text", "text": "more"}]),
-        said("done"),
+        tool("c", [{"type": "text", "text": LONG}, {"type": "text", "text": "more"}]),
+        assistant("done"),
     ]
     pruned, memory = kept(messages, "openai")
     assert [cut.message for cut in pruned.cuts] == [2, 1, 3, 4]
@@ -351,7 +351,7 @@ def answered(content: Any, **more: Any) -> list[Message]:
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": content, **more}
     return [
-        asked("x"),
+        user("x"),
         {"role": "assistant", "content": [call]},
         {"role": "user", "content": [result]},
         {"role": "assistant", "content": "done"},
@@ -377,7 +377,7 @@ CACHED = {"cache_control": {"type": "ephemeral"}}
         ),
     ],
 )
-def test_a_result_in_blocks_is_kept_as_its_text_or_the_array_of_its_texts(content: Any, blob: str) -> None:
+def test_blocks_are_stored_as_a_text_or_an_array_of_texts(content: Any, blob: str) -> None:
     messages = answered(content, is_error=True, **CACHED)
     pruned, memory = kept(messages, "anthropic")
     [value] = memory.values()
@@ -408,13 +408,13 @@ def test_a_result_in_blocks_is_kept_as_its_text_or_the_array_of_its_texts(conten
         [{"type": "text", "text": NOTICE}],
     ],
 )
-def test_results_that_could_not_be_rebuilt_or_are_not_known_are_left(content: Any) -> None:
+def test_unknown_and_unrestorable_results_are_kept(content: Any) -> None:
     messages = answered(content)
     pruned = prune_messages(messages, 0, "anthropic", {}, estimate=lambda message: len(str(message)))
     assert pruned.messages is messages
 
 
-def test_a_value_nested_too_deep_is_left() -> None:
+def test_a_value_nested_too_deep_is_kept() -> None:
     deep: Any = LONG
     for _ in range(100_000):
         deep = [deep]
@@ -462,14 +462,14 @@ SIGNED: dict[ChatFormat, Message] = {
 
 
 @pytest.mark.parametrize("provider", SIGNED)
-def test_what_is_signed_cited_or_the_providers_own_is_left(provider: ChatFormat) -> None:
-    messages = [asked("x"), SIGNED[provider], asked("y"), said("done")]
+def test_signed_cited_and_provider_executed_parts_are_kept(provider: ChatFormat) -> None:
+    messages = [user("x"), SIGNED[provider], user("y"), assistant("done")]
     assert prune(messages, 0, provider).messages is messages
 
 
 def test_text_with_unsigned_metadata_is_pruned() -> None:
     part = {"type": "text", "text": LONG, "providerOptions": {"google": {"thoughtSignature": ""}, "x": 1}}
-    messages = [asked("x"), {"role": "assistant", "content": [part]}, said("done")]
+    messages = [user("x"), {"role": "assistant", "content": [part]}, assistant("done")]
     pruned, _ = kept(messages, "vercel")
     assert pruned.messages[1]["content"][0]["providerOptions"] is part["providerOptions"]
 
@@ -520,7 +520,7 @@ def test_results_of_the_ai_sdk(result: Message, stub: Message | None) -> None:
     kept(messages, "vercel")
 
 
-def test_calls_of_the_ai_sdk_in_both_its_spellings() -> None:
+def test_calls_of_the_ai_sdk_in_both_spellings_are_pruned() -> None:
     for name in ("input", "args"):
         messages = [*vercel(result="ok"), *vercel(result="ok")[1:]]
         call = {"type": "tool-call", "toolCallId": "t", "toolName": "look", name: {"query": LONG}}
@@ -529,18 +529,18 @@ def test_calls_of_the_ai_sdk_in_both_its_spellings() -> None:
         assert pruned.messages[1]["content"][0][name]["pruned"] == "1,012 bytes of tool input"
 
 
-def test_arguments_that_are_no_json_are_no_stub() -> None:
-    messages = [asked("x"), said(None, ("a", "{" * 150)), found("a", "ok"), said("done")]
+def test_arguments_that_are_not_json_are_not_a_stub() -> None:
+    messages = [user("x"), assistant(None, ("a", "{" * 150)), tool("a", "ok"), assistant("done")]
     assert [cut.message for cut in prune(messages, 0).cuts] == [1]
 
 
 def test_an_empty_text_is_not_the_latest() -> None:
-    messages = [asked("x"), said(LONG), asked("y"), said("", ("a", "{}")), found("a", "ok")]
+    messages = [user("x"), assistant(LONG), user("y"), assistant("", ("a", "{}")), tool("a", "ok")]
     assert prune(messages, 0).cuts == ()
-    assert [cut.message for cut in prune([*messages, said("done")], 0).cuts] == [1]
+    assert [cut.message for cut in prune([*messages, assistant("done")], 0).cuts] == [1]
 
 
-def test_shapes_that_no_format_has_are_left() -> None:
+def test_unknown_message_shapes_are_kept() -> None:
     odd: list[Message] = [
         {"role": "assistant", "content": LONG, "tool_calls": [LONG, {"function": LONG}]},
         {"role": "tool", "content": 1},
@@ -553,19 +553,19 @@ def test_shapes_that_no_format_has_are_left() -> None:
         assert prune(odd, 0, provider).messages is odd
 
 
-def test_a_wrong_format_or_message_is_told() -> None:
-    with pytest.raises(ValueError, match=r"^There is no format 'gemini'\. Give one of openai, .*vercel\.$"):
+def test_an_unknown_format_and_a_wrong_message_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Unknown format 'gemini'\. Use one of openai, .*vercel\.$"):
         prune_messages([], 0, "gemini")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^Message 1 is of type str\. Give plain dicts"):
-        prune_messages([asked("x"), "y"], 0, "openai")
-    with pytest.raises(ValueError, match="no format"):
+    with pytest.raises(TypeError, match=r"^Message 1 is of type str\. Pass plain dicts"):
+        prune_messages([user("x"), "y"], 0, "openai")
+    with pytest.raises(ValueError, match="Unknown format"):
         restore_messages([], {}.get, "gemini")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Message 0"):
         pruned_paths(["y"], "openai")
 
 
-def test_the_usual_estimate_takes_what_is_no_json() -> None:
-    messages = [asked("x"), {"role": "user", "content": [{"type": "image", "image": object()}]}]
+def test_the_default_estimate_accepts_values_that_are_not_json() -> None:
+    messages = [user("x"), {"role": "user", "content": [{"type": "image", "image": object()}]}]
     assert prune_messages(messages, 1 << 20, "vercel").fits
 
 

@@ -1,4 +1,4 @@
-"""What holds of pruning whatever the conversation: valid, small enough, no smaller than need be, and reversible."""
+"""Properties of pruning for any conversation: valid, within the budget, not smaller than necessary, reversible."""
 
 import json
 from copy import deepcopy
@@ -18,7 +18,7 @@ conversations = st.sampled_from(sorted(CONVERSATIONS)).flatmap(
     lambda provider: st.tuples(st.just(provider), CONVERSATIONS[provider])
 )
 shares = st.integers(0, 110)
-"""Budgets, in percent of what a conversation has."""
+"""Budgets in percent of the conversation's tokens."""
 some = settings(max_examples=30)
 memories = st.sampled_from((None, "a dict"))
 
@@ -54,14 +54,14 @@ def get(message: Any, where: tuple[Any, ...]) -> Any:
 
 @some
 @given(conversations)
-def test_the_conversations_made_here_are_valid(drawn: tuple[ChatFormat, list[Message]]) -> None:
+def test_the_generated_conversations_are_valid(drawn: tuple[ChatFormat, list[Message]]) -> None:
     provider, messages = drawn
     RULES[provider](messages)
 
 
 @some
 @given(conversations, shares, memories)
-def test_what_is_pruned_is_valid_and_differs_in_the_pruned_places_alone(
+def test_only_pruned_parts_change_and_the_result_is_valid(
     drawn: tuple[ChatFormat, list[Message]], share: int, kept: str | None
 ) -> None:
     provider, messages = drawn
@@ -82,7 +82,7 @@ def test_what_is_pruned_is_valid_and_differs_in_the_pruned_places_alone(
 
 @some
 @given(conversations, shares)
-def test_the_budget_is_met_whenever_it_can_be_and_nothing_is_pruned_that_need_not_be(
+def test_the_budget_is_met_if_possible_without_unnecessary_cuts(
     drawn: tuple[ChatFormat, list[Message]], share: int
 ) -> None:
     provider, messages = drawn
@@ -121,7 +121,7 @@ def test_a_larger_budget_never_prunes_more(drawn: tuple[ChatFormat, list[Message
 
 @some
 @given(conversations, shares, shares)
-def test_with_a_memory_everything_can_be_rebuilt(
+def test_a_conversation_pruned_into_a_memory_can_be_restored(
     drawn: tuple[ChatFormat, list[Message]], share: int, later: int
 ) -> None:
     provider, messages = drawn
@@ -138,7 +138,7 @@ def test_with_a_memory_everything_can_be_rebuilt(
 
 @some
 @given(conversations)
-def test_stubs_that_are_repeated_elsewhere_are_text(drawn: tuple[ChatFormat, list[Message]]) -> None:
+def test_repeated_stubs_are_treated_as_text(drawn: tuple[ChatFormat, list[Message]]) -> None:
     provider, messages = drawn
     memory: dict[str, bytes] = {}
     pruned = prune(messages, 0, provider, memory)
@@ -149,7 +149,7 @@ def test_stubs_that_are_repeated_elsewhere_are_text(drawn: tuple[ChatFormat, lis
 
 @some
 @given(conversations, shares)
-def test_with_the_usual_estimate_too(drawn: tuple[ChatFormat, list[Message]], share: int) -> None:
+def test_the_properties_apply_to_the_default_estimate(drawn: tuple[ChatFormat, list[Message]], share: int) -> None:
     provider, messages = drawn
     memory: dict[str, bytes] = {}
     before = prune_messages(messages, 1 << 40, provider)
@@ -221,14 +221,14 @@ odd = st.lists(st.dictionaries(names, words | shapes, max_size=5), max_size=5)
 
 @some
 @given(st.sampled_from(sorted(CONVERSATIONS)), odd)
-def test_messages_of_no_known_shape_are_no_error_and_come_back(provider: ChatFormat, messages: list[Message]) -> None:
+def test_messages_of_unknown_shape_are_pruned_and_restored(provider: ChatFormat, messages: list[Message]) -> None:
     memory: dict[str, bytes] = {}
     pruned = prune(messages, 0, provider, memory)
     assert json.dumps(restore_messages(pruned.messages, memory.get, provider)) == json.dumps(messages)
 
 
 @pytest.mark.parametrize("provider", CONVERSATIONS)
-def test_the_conversations_made_here_hold_what_can_be_pruned(provider: ChatFormat) -> None:
+def test_the_generated_conversations_contain_every_phase(provider: ChatFormat) -> None:
     seen: set[str] = set()
 
     @given(CONVERSATIONS[provider])
