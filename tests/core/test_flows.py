@@ -243,6 +243,7 @@ def test_labels_of_arguments_are_lowered_only_with_may_lower_all() -> None:
 def test_a_chain_of_allowed_flows_is_refused_at_its_end() -> None:
     policy = flows(isolated=True, policy={"allow": (FlowRule("a", "b"), FlowRule("b", "c"))})
     first = policy.labels_of_result("a", policy.lowest)
+    assert policy.labels_of_result("a", policy.lowest) == first
     assert policy.refusal(first, "b") is None
     second = policy.labels_of_result("b", first)
     refusal = policy.refusal(second, "c")

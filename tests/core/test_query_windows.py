@@ -117,11 +117,11 @@ def test_consecutive_windows_show_the_whole_text(text: str, limit: int, tokens: 
     blob, shown, offset = json.dumps(text).encode(), "", 0
     budget = Budget(tokens + 70, 10_000, estimate_tokens)
     while True:
-        shown = read(blob, offset=offset, limit=limit, by="chars", budget=budget)
-        if shown == "(nothing more)":
+        window = read(blob, offset=offset, limit=limit, by="chars", budget=budget)
+        if window == "(nothing more)":
             break
-        part, more, following = shown.rpartition("\n... next: by=chars, offset=")
-        shown += part if more else shown
+        part, more, following = window.rpartition("\n... next: by=chars, offset=")
+        shown += part if more else window
         if not more:
             break
         following = following.removesuffix("; last: offset=-1000")
