@@ -95,7 +95,6 @@ EXEMPTIONS: Final = (
     Exemption("*", r"`[^`\n]*::test_\w+`", "names of tests"),
     Exemption("*.py", r"\bis None\b", "Python"),
     Exemption("*", r"\b(?:is|are) no longer\b", "means `not any more`"),
-    Exemption("*.py", r"\bis None\b", "code: a comparison"),
     Exemption(
         "docs/operations/upstream-fields.md", r"an opaque value of ours", "the table is written by upstreams/fields.py"
     ),
