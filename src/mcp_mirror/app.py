@@ -299,7 +299,7 @@ async def open_application(
                 clock=time.monotonic,
                 path_hasher=services.path_hasher,
                 usage_counter=usage_counter,
-                limiter=_limiter(config.limits.traffic, shows_tokens=config.auth.is_required),
+                limiter=_limiter(config.limits.traffic, has_auth=config.auth.is_required),
                 budgets=ContextBudgets(config.context, time.monotonic),
                 used_consents=UsedConsents(),
             )
@@ -388,9 +388,9 @@ def _handlers_of(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, t
     )
 
 
-def _limiter(traffic: TrafficPolicy, *, shows_tokens: bool) -> PerKeyLimiter:
+def _limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
     """Return the rate and concurrency limits of principals."""
-    most = traffic.rate(shows_tokens=shows_tokens)
+    most = traffic.rate(has_auth=has_auth)
     rate = Limit("calls_per_minute", most) if most else None
     queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
     return PerKeyLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)

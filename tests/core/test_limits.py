@@ -120,4 +120,4 @@ def test_a_busy_error_tells_when_to_try_again() -> None:
 @pytest.mark.parametrize(("said", "rates"), [(None, (0, 6000)), (0, (0, 0)), (5, (5, 5))])
 def test_who_shows_a_token_has_a_rate_unless_another_is_said(said: int | None, rates: tuple[int, int]) -> None:
     traffic = TrafficPolicy(calls_per_minute=said)
-    assert (traffic.rate(shows_tokens=False), traffic.rate(shows_tokens=True)) == rates
+    assert (traffic.rate(has_auth=False), traffic.rate(has_auth=True)) == rates

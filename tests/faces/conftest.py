@@ -1,4 +1,4 @@
-"""What the tests of the configuration share."""
+"""Fixtures of the configuration tests."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A configuration file: what it gives, what the examples hold, and what editors are told."""
+"""A configuration file becomes settings; the examples load; the JSON Schema describes the file."""
 
 import json
 import re
@@ -38,7 +38,7 @@ Load = Callable[..., Config]
 
 
 def default(folder: Path) -> Config:
-    """What an empty file in a folder means: its lock file is beside it."""
+    """The configuration of an empty file in a folder: the lock file is beside it."""
     return Config(lock=LockPolicy(file=str(folder / "mirror.lock.json")))
 
 
@@ -134,13 +134,13 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
         ("{window: 1, reserve: '0 %'}", ContextPolicy(1, 0.0)),
     ],
 )
-def test_a_context_window_and_what_is_kept_of_it_are_read(load: Load, section: str, policy: ContextPolicy) -> None:
+def test_a_context_window_and_its_reserve_are_read(load: Load, section: str, policy: ContextPolicy) -> None:
     assert load(f"upstreams: {{}}\ncontext: {section}", {"W": "8192"}).context == policy
     assert in_schema(f"upstreams: {{}}\ncontext: {section}")
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         ("{window: 0}", "context.window: wanted a number of tokens above 0"),
         ("{window: 1.5}", "context.window: wanted a number of tokens above 0"),
@@ -149,14 +149,14 @@ def test_a_context_window_and_what_is_kept_of_it_are_read(load: Load, section: s
         ("{windows: 5}", "context.windows: unknown key; did you mean 'window'?"),
     ],
 )
-def test_what_a_context_window_cannot_be_is_refused(load: Load, section: str, said: str) -> None:
+def test_a_wrong_context_window_is_an_error(load: Load, section: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(f"upstreams: {{}}\ncontext: {section}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not in_schema(f"upstreams: {{}}\ncontext: {section}")
 
 
-def test_memory_tools_are_chosen_and_their_folders_start_at_the_file(load: Load, tmp_path: Path) -> None:
+def test_memory_tool_folders_are_relative_to_the_file(load: Load, tmp_path: Path) -> None:
     section = (
         "{allow: ['memory_*'], deny: [memory_forget], roots: [in, /out, '${R}'], timeout: 5, read_characters: 900, "
         "query_bytes: 1MiB}"
@@ -170,7 +170,7 @@ def test_memory_tools_are_chosen_and_their_folders_start_at_the_file(load: Load,
 @pytest.mark.parametrize(
     "section", ["{timeout: 0}", "{roots: x}", "{allow: 1}", "{query_bytes: none}", "{root: [x]}", "{roots: [[x]]}"]
 )
-def test_what_memory_tools_cannot_be_is_refused(load: Load, section: str) -> None:
+def test_wrong_settings_of_memory_tools_are_errors(load: Load, section: str) -> None:
     with pytest.raises(ConfigError, match="memory_tools"):
         load(f"upstreams: {{}}\nmemory_tools: {section}")
 
@@ -189,7 +189,7 @@ def test_a_suffix_may_be_empty(load: Load, mirror: str, suffix: str, transparent
     assert (config.mirror.suffix, config.is_transparent) == (suffix, transparent)
 
 
-def test_originals_may_be_listed_where_twins_have_a_suffix(load: Load) -> None:
+def test_originals_can_be_listed_if_twins_have_a_suffix(load: Load) -> None:
     text = "upstreams:\nmirror: {suffix: '${SUFFIX}', expose_originals: true}"
     assert load(text, {"SUFFIX": "_twin"}).mirror.expose_originals
     with pytest.raises(ConfigError, match=r"mirror\.expose_originals: without a suffix"):
@@ -212,20 +212,20 @@ def test_a_file_without_upstreams_has_the_defaults(load: Load, text: str, tmp_pa
     assert load(text) == default(tmp_path)
 
 
-def test_the_lock_file_is_beside_the_configuration_or_where_it_says(load: Load, tmp_path: Path) -> None:
+def test_the_default_lock_file_is_beside_the_configuration(load: Load, tmp_path: Path) -> None:
     config = load("lock: {mode: off, file: ../pins.json}\nupstreams: {a: {command: x, lock: warn}}")
     assert (config.lock, only(config).lock) == (LockPolicy("off", str(tmp_path.parent / "pins.json")), "warn")
     assert load("upstreams: {}", name="my.mirror.yml").lock.file == str(tmp_path / "my.mirror.lock.json")
 
 
-def test_the_keys_of_the_store_are_read_and_never_shown(load: Load) -> None:
+def test_encryption_keys_are_read_and_not_shown(load: Load) -> None:
     given = {"NEW": "n" * 32, "OLD": "o" * 44}
     config = load("store: {encryption: {keys: ['${NEW}', '${OLD}'], enabled: no, clear: refuse}}", given)
     assert config.store.encryption == EncryptionPolicy(("n" * 32, "o" * 44), enabled=False, clear="refuse")
     assert "nnn" not in repr(config)
     assert load("store: {encryption: {keys: ['${NEW}']}}", given).store.encryption == EncryptionPolicy(("n" * 32,))
-    (told,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", given).warnings
-    assert told.endswith("encryption: values in memory are not encrypted; this applies to the kinds disk and redis")
+    (message,) = load("store: {kind: memory, encryption: {keys: ['${NEW}']}}", given).warnings
+    assert message.endswith("encryption: values in memory are not encrypted; this applies to the kinds disk and redis")
 
 
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:
@@ -263,7 +263,7 @@ def test_scalars_of_args_env_and_headers_stay_as_written(load: Load) -> None:
         ("${A}", {"A": "[1, {a: *b}]\n# no"}, "[1, {a: *b}]\n# no"),
     ],
 )
-def test_variables_are_put_into_text_and_never_read_again(
+def test_variables_are_replaced_once_and_not_parsed(
     load: Load, written: str, environ: dict[str, str], text: str
 ) -> None:
     assert stdio(load(f"upstreams: {{a: {{command: x, args: ['{written}']}}}}", environ)).args == (text,)
@@ -284,18 +284,20 @@ def test_a_variable_may_give_a_number_or_a_boolean(load: Load) -> None:
     assert config.store == StorePolicy(max_bytes=2048, ttl=90)
 
 
-def test_python_is_the_running_one_unless_the_environment_says(load: Load) -> None:
+def test_python_is_the_running_interpreter_by_default(load: Load) -> None:
     text = 'upstreams: {a: {command: "${PYTHON}"}}'
     assert stdio(load(text)).command == sys.executable
     assert stdio(load(text, {"PYTHON": "pypy"})).command == "pypy"
 
 
-def test_a_disabled_upstream_needs_no_variables_nor_usable_values(load: Load, tmp_path: Path) -> None:
+def test_values_of_a_disabled_upstream_are_not_checked(load: Load, tmp_path: Path) -> None:
     assert load("upstreams: {a: {command: '${NONE}', timeout: '${NONE}', enabled: false}}") == default(tmp_path)
     assert load("mcpServers: {a: {command: '${NONE}', disabled: true}}") == default(tmp_path)
 
 
-def test_folders_start_at_home_or_at_the_file(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_start_at_the_file_and_tilde_is_home(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.setenv("USERPROFILE", "/home/ann")
     monkeypatch.chdir("/")
@@ -357,7 +359,7 @@ def in_schema(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["demo.yaml", "example.yaml", "pasted.json"])
-def test_the_schema_admits_the_examples(name: str) -> None:
+def test_the_schema_accepts_the_examples(name: str) -> None:
     assert in_schema((CONFIGS / name).read_text(encoding="utf-8"))
 
 
@@ -382,7 +384,7 @@ def test_the_schema_admits_the_examples(name: str) -> None:
         ("upstream: {}", False),
     ],
 )
-def test_the_schema_says_what_the_file_may_hold(text: str, *, admitted: bool) -> None:
+def test_the_schema_accepts_and_rejects_files(text: str, *, admitted: bool) -> None:
     assert in_schema(text) is admitted
 
 
@@ -413,7 +415,7 @@ def test_a_named_configuration_wins_over_the_default_ones(user_folder: Path) -> 
     assert find_config(None, environ).notice is None
 
 
-def test_where_no_configuration_is_found_the_error_lists_the_places(user_folder: Path) -> None:
+def test_the_error_without_a_configuration_lists_the_paths(user_folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         find_config(None, {"MCP_MIRROR_CONFIG": ""})
     for place in ("--config", "$MCP_MIRROR_CONFIG", "./mcp-mirror.yaml", str(user_folder / "mcp-mirror.yaml")):
@@ -455,7 +457,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
-def test_a_variables_text_arrives_as_it_is(scratch: Path, value: str) -> None:
+def test_the_text_of_a_variable_is_unchanged(scratch: Path, value: str) -> None:
     scratch.write_text("upstreams: {a: {command: x, env: {V: '<${V}>'}}}", encoding="utf-8")
     assert stdio(load_config(scratch, {"V": value})).env == {"V": f"<{value}>"}
 

@@ -1,4 +1,4 @@
-"""The configuration of who is let in, and of how tokens for upstreams are had."""
+"""The configuration of authentication, and of OAuth for upstreams."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -132,18 +132,21 @@ WRONG: list[tuple[str, str]] = [
         "upstreams.a.overrides.w*.required_scopes: wanted 'auth' with tokens or issuers",
     ),
     ("upstreams: {a: {command: x, required_scopes: [a b]}}", "upstreams.a.required_scopes.0: wanted a scope"),
-    ("upstreams: {a: {command: x, auth: {oauth: {}}}}", "upstreams.a.auth: this goes with 'url', not with 'command'"),
+    (
+        "upstreams: {a: {command: x, auth: {oauth: {}}}}",
+        "upstreams.a.auth: this key belongs to 'url', not to 'command'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), WRONG, ids=[told for _, told in WRONG])
-def test_what_does_not_go_together_is_told(load: Callable[..., object], text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_contradictory_keys_are_errors(load: Callable[..., object], text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(text)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
 def test_secrets_are_not_shown(load: Load) -> None:
-    told = "client_id: x, client_secret: c4nary, issuer: 'https://b.example.com'"
-    assert "c4nary" not in repr(load(UPSTREAM.format(told)))
+    message = "client_id: x, client_secret: c4nary, issuer: 'https://b.example.com'"
+    assert "c4nary" not in repr(load(UPSTREAM.format(message)))

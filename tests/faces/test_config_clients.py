@@ -1,4 +1,4 @@
-"""The blocks of clients: each known key means something here, or is warned of."""
+"""Clients' blocks of servers: each known key has a meaning here, or gives a warning."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -91,7 +91,7 @@ def test_a_clients_server_is_an_upstream(
 @pytest.mark.parametrize(
     "key", ["autoApprove", "alwaysAllow", "trust", "description", "icon", "envFile", "oauth", "auth", "dev", "gallery"]
 )
-def test_a_clients_key_without_effect_is_warned_of(load: Load, tmp_path: Path, key: str) -> None:
+def test_a_clients_key_without_effect_gives_a_warning(load: Load, tmp_path: Path, key: str) -> None:
     config = load(f"mcpServers:\n  a:\n    command: x\n    {key}: [1]\n")
     (warning,) = config.warnings
     assert warning.startswith(f"{tmp_path / 'mirror.yaml'}:4: mcpServers.a.{key}: ")
@@ -99,7 +99,7 @@ def test_a_clients_key_without_effect_is_warned_of(load: Load, tmp_path: Path, k
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         ("inputs: []\nmcpServers:\n", 1, "inputs: the gateway cannot ask a person"),
         ("mcpServers:\n  a b: {command: x}", 2, "mcpServers.a b: the name of the upstream becomes 'a_b'"),
@@ -107,11 +107,11 @@ def test_a_clients_key_without_effect_is_warned_of(load: Load, tmp_path: Path, k
         ("mcpServers:\n  a: {command: x,\n    timeout: 60000}", 3, "mcpServers.a.timeout: over 3600, so it is read as"),
     ],
 )
-def test_what_is_read_otherwise_is_warned_of(load: Load, text: str, line: int, told: str) -> None:
+def test_a_value_with_another_meaning_gives_a_warning(load: Load, text: str, line: int, message: str) -> None:
     (warning,) = load(text).warnings
-    assert f"mirror.yaml:{line}: {told}" in warning
+    assert f"mirror.yaml:{line}: {message}" in warning
 
 
-def test_a_clients_large_timeout_is_in_milliseconds_and_ours_is_not(load: Load) -> None:
+def test_a_large_timeout_is_in_milliseconds_only_in_client_blocks(load: Load) -> None:
     config = load("upstreams: {a: {command: x, timeout: 5000}}\nmcpServers: {b: {command: x, timeout: 5000}}")
     assert [upstream.timeout for upstream in config.upstreams] == [5000, 5]

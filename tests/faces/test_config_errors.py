@@ -1,4 +1,4 @@
-"""What each mistake in a configuration file is told, and that nothing told holds a secret."""
+"""The errors of configuration files: their texts, and that no text contains a secret."""
 
 import logging
 import os
@@ -81,7 +81,7 @@ BAD_KEYS = [
     ("cwd: 5", "upstreams.a.cwd: wanted text that is not empty, got a whole number; put it in quotes"),
     ("transport: sse", "upstreams.a.transport: with 'command' wanted stdio; or leave it out"),
     ("transport: tcp", "upstreams.a.transport: wanted one of stdio, streamable-http, sse, got text"),
-    ("headers: {A: b}", "upstreams.a.headers: this goes with 'url', not with 'command'; remove it"),
+    ("headers: {A: b}", "upstreams.a.headers: this key belongs to 'url', not to 'command'; remove it"),
     ("tools: {allow: '*'}", "upstreams.a.tools.allow: wanted a list, got text"),
     ("tools: []", "upstreams.a.tools: wanted a mapping, got an empty list"),
     ("overrides: {r: 5}", "upstreams.a.overrides.r: wanted a mapping, got a whole number"),
@@ -105,11 +105,11 @@ BAD_KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), BAD_KEYS, ids=[line for line, _ in BAD_KEYS])
-def test_a_mistake_names_file_line_key_and_what_was_wanted(
-    problems: Callable[..., list[str]], line: str, told: str
+@pytest.mark.parametrize(("line", "message"), BAD_KEYS, ids=[line for line, _ in BAD_KEYS])
+def test_an_error_names_file_line_key_and_expected_value(
+    problems: Callable[..., list[str]], line: str, message: str
 ) -> None:
-    assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {told}"]
+    assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {message}"]
 
 
 SUFFIX = 'mirror.suffix: wanted up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
@@ -159,7 +159,7 @@ BAD_SECTIONS = [
     ("upstreams: {a: {command: [x]}}", "upstreams.a.command: wanted the name or path of a program, got a list"),
     (
         "upstreams: {a: {url: 'http://x', env: {A: b}}}",
-        "upstreams.a.env: this goes with 'command', not with 'url'; remove it",
+        "upstreams.a.env: this key belongs to 'command', not to 'url'; remove it",
     ),
     (
         "upstreams: {a: {url: 'http://x', transport: stdio}}",
@@ -212,9 +212,11 @@ BAD_SECTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), BAD_SECTIONS, ids=[text for text, _ in BAD_SECTIONS])
-def test_a_mistake_in_a_section_is_told(problems: Callable[..., list[str]], text: str, told: str) -> None:
-    assert problems(text) == [f"mirror.yaml:1: {told}"]
+@pytest.mark.parametrize(("text", "message"), BAD_SECTIONS, ids=[text for text, _ in BAD_SECTIONS])
+def test_an_error_in_a_section_names_file_line_key_and_expected_value(
+    problems: Callable[..., list[str]], text: str, message: str
+) -> None:
+    assert problems(text) == [f"mirror.yaml:1: {message}"]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +234,8 @@ def test_a_mistake_in_a_section_is_told(problems: Callable[..., list[str]], text
     ],
 )
 def test_an_address_is_http_with_a_host(problems: Callable[..., list[str]], url: str) -> None:
-    (told,) = problems(f"upstreams:\n  a:\n    url: {url}\n")
-    assert told.startswith("mirror.yaml:3: upstreams.a.url: wanted an address such as https://example.com/mcp, got")
+    (message,) = problems(f"upstreams:\n  a:\n    url: {url}\n")
+    assert message.startswith("mirror.yaml:3: upstreams.a.url: wanted an address such as https://example.com/mcp, got")
 
 
 UNREADABLE = [
@@ -259,20 +261,20 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "told"), UNREADABLE, ids=[str(row[0])[:20] for row in UNREADABLE])
-def test_what_is_no_yaml_is_told_in_plain_words(
-    problems: Callable[..., list[str]], text: str | bytes, line: int, told: str
+@pytest.mark.parametrize(("text", "line", "message"), UNREADABLE, ids=[str(row[0])[:20] for row in UNREADABLE])
+def test_a_syntax_error_names_line_and_advice(
+    problems: Callable[..., list[str]], text: str | bytes, line: int, message: str
 ) -> None:
     (only_problem,) = problems(text)
     assert only_problem.startswith(f"mirror.yaml:{line}: ")
-    assert told in only_problem
+    assert message in only_problem
 
 
 def test_an_alias_bomb_is_refused(problems: Callable[..., list[str]]) -> None:
     rows = ["x-0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
-    (told,) = problems("\n".join(rows))
-    assert "aliases repeat this file into more than 20000 values" in told
+    (message,) = problems("\n".join(rows))
+    assert "aliases repeat this file into more than 20000 values" in message
 
 
 @pytest.mark.parametrize("text", ["x-a: &a [*a]", "x-a: &a {b: *a}", "x-a: &a {<<: *a}"])
@@ -280,7 +282,7 @@ def test_an_alias_of_itself_is_refused(problems: Callable[..., list[str]], text:
     assert problems(text)
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(problems: Callable[..., list[str]]) -> None:
+def test_one_error_reports_all_problems_in_the_order_of_the_file(problems: Callable[..., list[str]]) -> None:
     text = """\
 upstreams:
   web:
@@ -306,21 +308,21 @@ store: {ttl: x, kind: y}
     ]
 
 
-def test_very_many_problems_are_cut(problems: Callable[..., list[str]]) -> None:
-    told = problems("\n".join(f"key{n}: 1" for n in range(80)))
-    assert len(told) == 51
-    assert told[-1] == "mirror.yaml: and 30 more problems"
+def test_an_error_has_at_most_fifty_problems(problems: Callable[..., list[str]]) -> None:
+    message = problems("\n".join(f"key{n}: 1" for n in range(80)))
+    assert len(message) == 51
+    assert message[-1] == "mirror.yaml: and 30 more problems"
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", ".", "a\0b"])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"the configuration cannot be read: .+; check the path"):
         load_config(tmp_path / name, {})
 
 
-def test_a_huge_file_is_no_configuration(problems: Callable[..., list[str]]) -> None:
-    (told,) = problems(b"#" * ((1 << 20) + 1))
-    assert told == "mirror.yaml: larger than 1048576 bytes; this is not a configuration"
+def test_a_huge_file_is_rejected(problems: Callable[..., list[str]]) -> None:
+    (message,) = problems(b"#" * ((1 << 20) + 1))
+    assert message == "mirror.yaml: larger than 1048576 bytes; this is not a configuration"
 
 
 SECRET_FILES = [
@@ -364,7 +366,7 @@ SECRET_FILES = [
 
 
 @pytest.mark.parametrize("text", SECRET_FILES, ids=str)
-def test_no_secret_is_ever_shown(
+def test_errors_warnings_and_reprs_contain_no_secret(
     load: Load, text: str | bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)

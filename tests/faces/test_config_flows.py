@@ -1,4 +1,4 @@
-"""The configuration of labels and flows: every key reaches its policy, and no rule that binds nobody is taken."""
+"""The configuration of labels and flows: keys become settings, and rules without effect are errors."""
 
 import re
 
@@ -54,12 +54,12 @@ def test_a_whole_configuration_is_read(load: Load) -> None:
     assert config.warnings == ()
 
 
-@pytest.mark.parametrize("said", ["", "flows:", "flows: {}", "flows: {model: {accepts: {}, labels: }, files: }"])
-def test_what_is_left_out_is_the_default(load: Load, said: str) -> None:
-    assert load(f"upstreams: {{a: {{command: x}}}}\n{said}").flows == FlowsPolicy()
+@pytest.mark.parametrize("section", ["", "flows:", "flows: {}", "flows: {model: {accepts: {}, labels: }, files: }"])
+def test_absent_keys_have_their_defaults(load: Load, section: str) -> None:
+    assert load(f"upstreams: {{a: {{command: x}}}}\n{section}").flows == FlowsPolicy()
 
 
-def test_a_list_stands_for_the_flows_that_are_allowed(load: Load) -> None:
+def test_a_list_of_flows_is_a_list_of_allowed_flows(load: Load) -> None:
     flows = load("upstreams: {a: {command: x}, b: {command: x}}\nflows: [a -> b, b -> files]").flows
     assert flows == FlowsPolicy(allow=(FlowRule("a", "b"), FlowRule("b", "files")))
 
@@ -90,7 +90,7 @@ def test_a_list_stands_for_the_flows_that_are_allowed(load: Load) -> None:
         ("upstreams: {crm: {command: x, accepts: {from: crm}}}", "unknown key"),
     ],
 )
-def test_what_is_wrong_is_told_where_it_is(load: Load, keys: str, wrong: str) -> None:
+def test_an_error_names_the_key_of_the_flow_setting(load: Load, keys: str, wrong: str) -> None:
     text = keys if keys.startswith("upstreams") else f"upstreams: {{crm: {{command: x}}}}\n{keys}"
     with pytest.raises(ConfigError) as caught:
         load(text)
@@ -98,8 +98,8 @@ def test_what_is_wrong_is_told_where_it_is(load: Load, keys: str, wrong: str) ->
 
 
 @pytest.mark.parametrize("word", ["model", "files", "functions"])
-def test_a_word_of_rules_that_is_an_upstreams_name_too_must_say_which_it_means(load: Load, word: str) -> None:
-    """A rule for one place that is taken for a rule for another would let pass what it is there to refuse."""
+def test_a_reserved_word_that_is_an_upstream_is_ambiguous(load: Load, word: str) -> None:
+    """If the rule applied to another place than its author meant, it would not refuse the flow."""
     upstreams = f"upstreams: {{a: {{command: x}}, {word}: {{command: x}}}}\n"
     assert load(upstreams).warnings == ()
     ours, theirs = WORDS[word], f"[{word[0]}]{word[1:]}"

@@ -1,4 +1,4 @@
-"""The bounds: each key reaches its policy, and the documentation has each with its default."""
+"""Limits: each key changes one setting, and the documentation has each key with its default."""
 
 import re
 from collections.abc import Callable
@@ -18,19 +18,19 @@ FIVE = "{calls_per_minute: 5}"
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_changes_one_thing(load: Callable[..., Config], key: str) -> None:
+def test_every_key_changes_one_setting(load: Callable[..., Config], key: str) -> None:
     before, after = (
         load("upstreams: {a: {command: x}}"),
         load(f"upstreams: {{a: {{command: x}}}}\nlimits: {{{key}: 7}}"),
     )
-    told = [
+    changed = [
         (owner, name)
         for owner in (WirePolicy, TrafficPolicy, UpstreamBounds)
         for name in owner.__dataclass_fields__
         if name not in ("traffic", "bounds") and _of(owner, before, name) != _of(owner, after, name)
     ]
-    assert {name for _, name in told} == {key}
-    assert all(_of(owner, after, name) == 7 for owner, name in told)
+    assert {name for _, name in changed} == {key}
+    assert all(_of(owner, after, name) == 7 for owner, name in changed)
 
 
 def _of(owner: type, config: Config, name: str) -> object:
@@ -42,16 +42,16 @@ def _of(owner: type, config: Config, name: str) -> object:
     return getattr(policy[owner], name)
 
 
-def test_a_rate_is_the_stricter_one_where_people_show_tokens_unless_the_file_says_none(
+def test_the_default_rate_is_stricter_with_authentication(
     load: Callable[..., Config],
 ) -> None:
-    unsaid, said, none = (load(f"limits: {one}").limits.traffic for one in ("{}", FIVE, "{calls_per_minute: none}"))
-    assert [one.rate(shows_tokens=False) for one in (unsaid, said, none)] == [0, 5, 0]
-    assert [one.rate(shows_tokens=True) for one in (unsaid, said, none)] == [6000, 5, 0]
+    default, five, none = (load(f"limits: {one}").limits.traffic for one in ("{}", FIVE, "{calls_per_minute: none}"))
+    assert [one.rate(has_auth=False) for one in (default, five, none)] == [0, 5, 0]
+    assert [one.rate(has_auth=True) for one in (default, five, none)] == [6000, 5, 0]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("max_depth: 701", "limits.max_depth: wanted a number of levels from 1 to 700"),
         ("calls_per_principal: 0", "limits.calls_per_principal: wanted a whole number above 0"),
@@ -59,16 +59,16 @@ def test_a_rate_is_the_stricter_one_where_people_show_tokens_unless_the_file_say
         ("queue_timeout: 0", "limits.queue_timeout: wanted a number of seconds above 0"),
     ],
 )
-def test_a_bound_that_is_none_is_told(load: Callable[..., Config], text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_limit_is_an_error(load: Callable[..., Config], text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         load(f"limits: {{{text}}}")
 
 
 def test_the_documentation_has_each_key_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(key for key, _ in rows) == sorted(KEYS)
-    for key, said in rows:
+    for key, text in rows:
         default = KEYS[key]
-        amount, _, unit = said.partition(" ")
+        amount, _, unit = text.partition(" ")
         number = None if amount.startswith("none") else int(amount.replace(",", "")) * UNITS.get(unit, 1)
         assert number == default, key

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it gives a configuration or the one error."""
+"""Every file becomes a configuration, or raises one ConfigError."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 
 
-def loads_or_tells(path: Path, text: str) -> None:
-    """A file gives a configuration or the one error, and then a message of lines that start with the file."""
+def check_loading(path: Path, text: str) -> None:
+    """Load a text, or check that each line of the error starts with the file."""
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
         assert isinstance(load_config(path, {"A": "1"}), Config)
@@ -41,7 +41,7 @@ YAML_LIKE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 @settings(max_examples=400, deadline=None)
 @given(text=st.text() | YAML_LIKE)
 def test_any_text_gives_a_configuration_or_its_problems(scratch: Path, text: str) -> None:
-    loads_or_tells(scratch, text)
+    check_loading(scratch, text)
 
 
 LEAVES = (
@@ -108,4 +108,4 @@ FILES = st.dictionaries(
 @settings(max_examples=400, deadline=None)
 @given(data=mappings_of(["upstreams", "mcpServers"]) | FILES, as_json=st.booleans())
 def test_any_mapping_gives_a_configuration_or_its_problems(scratch: Path, data: Any, *, as_json: bool) -> None:
-    loads_or_tells(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))
+    check_loading(scratch, json.dumps(data) if as_json else yaml.safe_dump(data, allow_unicode=True))

@@ -119,7 +119,7 @@ def is_read(file: Any) -> bool:
 PLACES = tuple(places(SCHEMA))
 
 
-def test_the_walk_meets_every_kind_of_place() -> None:
+def test_the_walk_reaches_every_kind_of_key() -> None:
     names = {str(one) for one in PLACES}
     assert len(names) > 190
     assert {"mirror.suffix", "upstreams.NAME.tools.allow.0", "auth.tokens.NAME.scopes", "flows.model.accepts"} <= names

@@ -32,7 +32,7 @@ def check_upstream(name: str, table: Table, findings: Findings) -> None:
     kind, other = ("command", "url") if "command" in keys else ("url", "command")
     for key in HTTP_KEYS if kind == "command" else STDIO_KEYS:
         if key in keys:
-            findings.report(table.members[key].location, f"this goes with '{other}', not with '{kind}'; remove it")
+            findings.report(table.members[key].location, f"this key belongs to '{other}', not to '{kind}'; remove it")
     transport = table.members.get("transport")
     if isinstance(transport, Scalar) and transport.text in _TRANSPORTS[other]:
         fitting = " or ".join(_TRANSPORTS[kind])
@@ -85,7 +85,7 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
     """Report required scopes that nothing enforces, and warn of those that no token has."""
     required: dict[Path, tuple[str, ...] | None] = {}
     for upstream in config.upstreams:
-        required[upstream.name,] = upstream.required_scopes
+        required[(upstream.name,)] = upstream.required_scopes
         required |= {(upstream.name, "overrides", glob): each.required_scopes for glob, each in upstream.overrides}
     auth = config.auth
     granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}

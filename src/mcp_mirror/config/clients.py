@@ -49,7 +49,7 @@ RENAMED: Final[Mapping[str, str]] = {
 """A client's key, and the key here; a dot separates the section."""
 
 _APPROVAL: Final = "it has no effect here; approval stays with the client"
-_LABEL: Final = "it has no effect here; it is a label for the client's window"
+_LABEL: Final = "it has no effect here; it is a label in the client's window"
 _SIGN_IN: Final = "it has no effect here; write 'headers' with an Authorization from ${VAR}"
 _PROCESS: Final = "it has no effect here; the gateway starts and restarts upstreams itself"
 
@@ -165,7 +165,7 @@ def _convert(key: str, node: Node) -> Node:
     if not isinstance(node, Scalar):
         return node
     if key == "disabled":
-        return replace(node, flipped=True)
+        return replace(node, is_inverted=True)
     if RENAMED.get(key, key) == "transport":
         return replace(node, text=TRANSPORTS.get(node.text, node.text))
     return node

@@ -1,4 +1,4 @@
-"""The JSON Schema of a configuration file, by which editors check and complete."""
+"""The JSON Schema of a configuration file, with which editors check and complete it."""
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass

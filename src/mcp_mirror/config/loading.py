@@ -138,7 +138,7 @@ def _read_config(
     check_store(live.members.get("store"), findings)
     config = Reader(findings, folder).read_config(live)
     # The values of a disabled upstream need not be usable, but its keys must be known.
-    Reader(findings, folder, checks_values=False).read_config(disabled)
+    Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
         check_access(config, live, findings)
         check_flows(config, live, {*upstreams, *_upstream_nodes(disabled)}, findings)

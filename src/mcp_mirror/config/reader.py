@@ -29,20 +29,20 @@ from mcp_mirror.settings.declarations import (
 )
 from mcp_mirror.settings.policies import Config
 
-LONGEST_KEY: Final = 32
+_LONGEST_KEY: Final = 32
 _BAD: Final = object()
 """Instead of a value that cannot be read; its problem is already reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads sections."""
+    """Reads the sections of a file."""
 
     findings: Findings
     folder: Path
     """Relative paths start here."""
-    checks_values: bool = True
-    """Whether wrong values are problems, not only unknown keys."""
+    is_strict: bool = True
+    """Whether wrong values are problems, and not only unknown keys."""
 
     def read_config(self, root: Table) -> Config | None:
         """Return the configuration; None if it has problems."""
@@ -139,12 +139,12 @@ class Reader:
         return _BAD if _BAD in values.values() or _BAD in found.values() else section(**values)
 
     def _report_missing(self, node: Node, key: str) -> None:
-        if self.checks_values:
+        if self.is_strict:
             self.findings.report(_safe_location(node), f"wanted {key!r}, which is missing")
 
     def _reject(self, node: Node, wanted: str) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
-        if self.checks_values and not is_reported:
+        if self.is_strict and not is_reported:
             message = f"wanted {wanted}, got {kind_name(node)}{_hint(node, wanted)}"
             self.findings.report(_safe_location(node), message)
         return _BAD
@@ -192,7 +192,7 @@ def _hint(node: Node, wanted: str) -> str:
 def _key_location(location: YamlLocation) -> YamlLocation:
     """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
     name = location.path[-1]
-    return location if name.replace("-", "_").isidentifier() and len(name) <= LONGEST_KEY else _parent(location)
+    return location if name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY else _parent(location)
 
 
 def _safe_location(node: Node) -> YamlLocation:

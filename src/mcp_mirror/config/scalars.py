@@ -1,7 +1,6 @@
 """How each kind of value is read from a scalar of the file, and written.
 
-A reader sees the text that the user wrote and decides what it means: `8080` is text for `env` and a number for a
-budget. A reader returns None for what it rejects.
+The kind decides what the text of a scalar means: `8080` is text for `env` and a number for a budget.
 """
 
 import math
@@ -90,11 +89,11 @@ def read_scalar(value: Value, scalar: Scalar, folder: Path) -> Any:
 def read_boolean(scalar: Scalar) -> bool | None:
     """Return a boolean as YAML writes it; None if it is not one."""
     value = _BOOLEANS.get(scalar.text.lower()) if scalar.kind in ("boolean", "expanded") else None
-    return value if value is None else value is not scalar.flipped
+    return value if value is None else value is not scalar.is_inverted
 
 
 def expand_home(path: str) -> str:
-    """Replace a leading `~`; an unknown user's stays."""
+    """Replace a leading `~`, except `~name` of an unknown user."""
     return os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises for an unknown user
 
 
@@ -162,4 +161,4 @@ def write_value(value: Value, content: Any) -> str:
     for unit, size in reversed(kind.units) if isinstance(kind, Measure) else ():
         if (content / size).is_integer():
             return f"{content / size:.0f}{unit}"
-    return f"{content:g}" if isinstance(content, float) else str(content)
+    return str(content).removesuffix(".0")

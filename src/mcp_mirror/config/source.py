@@ -79,7 +79,7 @@ class Scalar:
     location: YamlLocation
     text: str = field(repr=False)
     kind: Kind = "text"
-    flipped: bool = False
+    is_inverted: bool = False
     """Whether the boolean means its opposite: a client's `disabled` is `enabled` here."""
 
 
@@ -176,7 +176,7 @@ def read_yaml(text: str, findings: Findings) -> Node:
         root, message = None, f"nested deeper than {MAX_DEPTH} levels; a configuration needs fewer"
     if root is None:
         findings.fail(location, message)
-    return _Reader(findings).read(root, YamlLocation(_line_of(root)), MAX_DEPTH)
+    return _NodeReader(findings).read(root, YamlLocation(_line_of(root)), MAX_DEPTH)
 
 
 def _without_json_tabs(text: str) -> str:
@@ -208,7 +208,7 @@ def _line_of(node: yaml.Node) -> int:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _NodeReader:
     """One walk over PyYAML's graph, which may share nodes and contain itself."""
 
     findings: Findings
@@ -234,7 +234,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, location: YamlLocation) -> Scalar:
         kind = _KINDS.get(node.tag)
-        text = _joined_surrogates(node.value)
+        text = _join_surrogates(node.value)
         if kind is None:
             return self._unusable(location, "YAML tags (such as !name) are not used here; remove it")
         if "\0" in text or _SURROGATE.search(text):
@@ -282,7 +282,7 @@ class _Reader:
         return {}
 
 
-def _joined_surrogates(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """Join surrogates: JSON escapes a character above U+FFFF as two, which PyYAML does not join."""
     if not _SURROGATE.search(text):
         return text

@@ -58,9 +58,9 @@ class TrafficPolicy(QueuePolicy):
     body_timeout: Seconds = 30.0
     """Seconds that a request's body may pause."""
 
-    def rate(self, *, shows_tokens: bool) -> int:
+    def rate(self, *, has_auth: bool) -> int:
         """Return the requests of one principal a minute; 0: no limit."""
-        default = DEFAULT_RATE if shows_tokens else 0
+        default = DEFAULT_RATE if has_auth else 0
         return default if self.calls_per_minute is None else self.calls_per_minute
 
 

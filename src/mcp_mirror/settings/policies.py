@@ -65,6 +65,12 @@ ClearMode = Literal["read", "refuse"]
 LogFormat = Literal["text", "json"]
 LockMode = Literal["off", "warn", "block"]
 
+_SHARES = 4
+"""By default, one principal of several stores at most one of these shares."""
+_LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
+_HTTP_LIMIT = 4 << 20
+_NODE_LIMIT = 10 << 20
+_NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
 _NONE: Mapping[str, str] = MappingProxyType({})
 _TOOLS = Group("tools", "The tools of this upstream that the gateway serves.")
 _AUTH = Group(
@@ -127,6 +133,9 @@ class ToolPolicy:
     required_scopes: Annotated[Scopes | None, Example(("files.write",))] = None
     """Scopes that a principal's token needs to see and call these tools, in addition to the upstream's. Needs
     `auth`."""
+
+
+_TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +223,6 @@ class UpstreamPolicy:
             if fnmatchcase(tool, glob):
                 joined |= {name: value for name in _TOOL_FIELDS if (value := getattr(policy, name)) is not None}
         return ToolPolicy(**joined)  # type: ignore[arg-type]  # names and values are ToolPolicy's own
-
-
-def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(tool, glob) for glob in allow) and not any(fnmatchcase(tool, glob) for glob in deny)
-
-
-_SHARES = 4
-"""One principal of several stores at most this fraction by default: one of these shares."""
-_LIFETIMES: Mapping[str, float] = MappingProxyType({"disk": 7 * 86_400.0})
-_HTTP_LIMIT = 4 << 20
-_NODE_LIMIT = 10 << 20
-_NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
-_TOOL_FIELDS = tuple(ToolPolicy.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,3 +484,7 @@ class Config:
             and self.mirror.capture == "never"
             and not any(upstream.may_capture for upstream in self.upstreams)
         )
+
+
+def _is_admitted(tool: str, allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(tool, glob) for glob in allow) and not any(fnmatchcase(tool, glob) for glob in deny)
