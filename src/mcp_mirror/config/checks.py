@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mcp_mirror.config.scalars import read_boolean
+from mcp_mirror.config.shape import keys_of
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table
 from mcp_mirror.security.flows import DEFAULT_ZONE
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
-from mcp_mirror.settings.policies import Config, HttpEndpoint
+from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint
 
-STDIO_KEYS: Final = ("args", "env", "cwd")
-HTTP_KEYS: Final = ("headers", "auth", "allow_private")
+STDIO_KEYS, HTTP_KEYS = (
+    tuple(one.path[0] for one in keys_of(endpoint) if not one.is_required) for endpoint in (StdioEndpoint, HttpEndpoint)
+)
+"""The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
 _GLOB: Final = frozenset("*?[")
 

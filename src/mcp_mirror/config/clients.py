@@ -173,7 +173,9 @@ def _convert(key: str, node: Node) -> Node:
 
 def _without_unused(members: dict[str, Node], findings: Findings) -> dict[str, Node]:
     """Remove keys that the transport does not use: clients write an empty `env` for remote servers."""
-    other = HTTP_KEYS if "command" in members else STDIO_KEYS if "url" in members else ()
+    if "command" not in members and "url" not in members:
+        return members
+    other = HTTP_KEYS if "command" in members else STDIO_KEYS
     for key in other:
         node = members.get(key)
         if node and not _is_empty(node):
