@@ -44,7 +44,7 @@ LITERAL_PREFIX = "literal:"
 
 _INPUT_LINE = "The function "
 
-PATH_LINE_PREFIX = "memory_path: "
+PATH_LINE_PREFIX = "Result ends. Path: "
 """The beginning of the line with the path, below a value that is shown."""
 TEXT_PATH_LINE_PREFIX = "text_path: "
 """The same for the path of a text that contains more than the value."""

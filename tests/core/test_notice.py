@@ -122,9 +122,9 @@ def test_an_array_past_the_bound_is_not_counted() -> None:
 def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
     assert f"\n{shown}\n" in told({"a": 1, "b": 1}, "paper", shown=shown)
-    assert told({"a": 1, "b": 1}, shown=shown) == f'{shown}\nmemory_path: "{BASE}"'
-    assert told("a\n", shown="a\n") == f'a\nmemory_path: "{BASE}"'
-    assert told([], shown="") == f'memory_path: "{BASE}"'
+    assert told({"a": 1, "b": 1}, shown=shown) == f'{shown}\nResult ends. Path: "{BASE}"'
+    assert told("a\n", shown="a\n") == f'a\nResult ends. Path: "{BASE}"'
+    assert told([], shown="") == f'Result ends. Path: "{BASE}"'
     notice = told({"a": 1}, "json", shown=shown)
     assert '"content": {"a":"\\u200b","b":1}, ' in notice
     assert "keys" not in json.loads(notice)

@@ -160,12 +160,15 @@ OTHER = f"other-{ID}"
         (f'See "{BASE}"\nThis path stands for 5 B.\nUse it as the argument of the next tool.', set()),
         (f'"{BASE}"\nThis path stands for 5 B.\nUse it', set()),
         (f'"{BASE}" is what I give as the argument of the next tool.', set()),
-        (f'a value\nwith {OTHER}\nmemory_path: "{BASE}"', {BASE}),
-        (f'memory_path: "{BASE}"', {BASE}),
-        (f'a value\nmemory_path: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more', {BASE}),
-        (f'a value, memory_path: "{BASE}"', set()),
-        (f'memory_path: "{BASE}"\nmore', set()),
-        (f'memory_path: "{BASE}"\nmemory_path: "{OTHER}"\n', set()),
+        (f'a value\nwith {OTHER}\nResult ends. Path: "{BASE}"', {BASE}),
+        (f'Result ends. Path: "{BASE}"', {BASE}),
+        (
+            f'a value\nResult ends. Path: "{BASE}"\ntext_path: "{OTHER}"\n"{BASE}/0" image/png, 5 B\nand 2 more',
+            {BASE},
+        ),
+        (f'a value, Result ends. Path: "{BASE}"', set()),
+        (f'Result ends. Path: "{BASE}"\nmore', set()),
+        (f'Result ends. Path: "{BASE}"\nResult ends. Path: "{OTHER}"\n', set()),
     ],
 )
 def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:

@@ -459,7 +459,7 @@ async def test_use_outside_of_its_time_says_what_to_do() -> None:
             await mirror.serve_stdio()
         with pytest.raises(MirrorError, match=r"Unknown tool format 'gpt'\."):
             mirror.tools("gpt")  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(MirrorError, match="This Mirror is closed: use it within `async with mirror:`"):
+    with pytest.raises(MirrorError, match=r"This Mirror is closed: use it within `async with mirror:`"):
         await mirror.put(1)
     with pytest.raises(MirrorError, match="A tool with the name 'average' exists already"):
         mirror.tool(name="average")(path_in)

@@ -109,7 +109,7 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     assert (ended.code, ended.out, ended.err) == (0, "QUIET\n", "")
     ended = await run("call", "--config", config, "make_grid_mirrored", "--arg", "size=3", "--arg", 'name="7"')
     assert ended.code == 0
-    assert 'memory_path: "make_grid-' in ended.out
+    assert 'Result ends. Path: "make_grid-' in ended.out
     assert "the path above ended with this command" in ended.err
     kept = str(configured({"lab": chemist}, store={"kind": "disk", "path": "kept"}))
     ended = await run("call", "--config", kept, "make_grid_mirrored", "--arg", "size=3", "--arg", "name=x")
