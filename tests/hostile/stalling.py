@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from mcp_mirror import Mirror
-from mcp_mirror.system.event_loop import new_event_loop
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
 
 mirror = Mirror()
 
@@ -16,6 +16,12 @@ async def block(seconds: float) -> str:
     return "done"
 
 
+async def serve() -> None:
+    """Serve the tool with a measured event loop, as `mcp-mirror serve` does."""
+    measure_stalls()
+    await mirror.serve_stdio()
+
+
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(mirror.serve_stdio())
+        runner.run(serve())

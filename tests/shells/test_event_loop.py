@@ -1,4 +1,4 @@
-"""The measured event loop: stalls are counted with their length and place, other programs' time is not."""
+"""The measured event loop: it counts stalls with their length and place, but not the time of other programs."""
 
 import asyncio
 import logging
@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_mirror.system.event_loop import MeasuredLoop, new_event_loop, read_stalls
+from mcp_mirror.cli.run import run_until_signal
+from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls, new_event_loop, read_stalls
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
 
@@ -18,6 +19,7 @@ def run(work: Callable[[], None]) -> MeasuredLoop:
     """Run a function within a measured loop that has other events too."""
 
     async def run_beside_others() -> None:
+        measure_stalls()
         for _ in range(5):
             await asyncio.sleep(0.001)
         asyncio.get_running_loop().call_soon(work)
@@ -70,10 +72,14 @@ def test_the_time_of_other_programs_is_not_counted() -> None:
 
 
 def test_the_time_between_two_runs_is_not_a_stall() -> None:
+    async def pause() -> None:
+        measure_stalls()
+        await asyncio.sleep(0.001)
+
     loop = MeasuredLoop()
     try:
         for _ in range(2):
-            loop.run_until_complete(asyncio.sleep(0.001))
+            loop.run_until_complete(pause())
             time.sleep(0.15)
     finally:
         loop.close()
@@ -93,5 +99,24 @@ def test_the_log_names_the_functions_of_a_stall_and_no_value(caplog: pytest.LogC
     assert "c4nary" not in caplog.text
 
 
+def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
+    found = []
+
+    async def start() -> None:
+        time.sleep(1.2)  # noqa: ASYNC251  # as an import of many modules does
+        found.append(read_stalls())
+        measure_stalls()
+        await asyncio.sleep(0.001)
+        found.append(read_stalls())
+
+    with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"):
+        run_until_signal(start())
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1]["longest_stall_ms"] < 1_000
+    assert not [record for record in caplog.records if "stalled" in record.getMessage()]
+
+
 async def test_other_loops_are_not_measured() -> None:
+    measure_stalls()
     assert read_stalls() is None

@@ -15,7 +15,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.event_loop import MeasuredLoop
+from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.queries import QueryRunner
@@ -93,6 +93,7 @@ def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
     loop = MeasuredLoop()
 
     async def ask() -> None:
+        measure_stalls()
         with ChildWatchdog() as child_watchdog:
             async with aclosing(QueryRunner(child_watchdog)) as queries:
                 for file in (None, filed(tmp_path, LARGE)):

@@ -13,6 +13,7 @@ from mcp_mirror.cli.reload import Reloading
 from mcp_mirror.cli.run import exit_with_error, find_file, load_file, print_warnings, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging, print_status
+from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.file_handles import raise_handle_limit
 
 _MAX_PORT = 65535
@@ -48,6 +49,7 @@ def serve(
             open_application(loaded, awaits_client=not address) as application,
             anyio.create_task_group() as tasks,
         ):
+            measure_stalls()
             reloading = Reloading(application, path, os.environ, print_line, partial(configure_logging, verbose))
             tasks.start_soon(reloading.follow_signal)
             if watch:

@@ -1,8 +1,9 @@
-"""An asyncio event loop that measures its own stalls.
+"""An asyncio event loop that measures its own stalls while the gateway serves clients.
 
 A stall is a time in which the loop handles no new event, so no client gets an answer: the work of one pass of the loop,
 plus the time by which the loop wakes too late. Time in which the operating system ran other programs is subtracted
-where Linux reports it, so a busy machine is not mistaken for a slow gateway. An idle loop is never woken.
+where Linux reports it, so a busy machine is not mistaken for a slow gateway. An idle loop is never woken. The start of
+the gateway, and commands that serve no client, are not measured: they import modules in the event loop.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ _FRAMES: Final = 8
 
 
 class Stalls:
-    """What a loop has measured since its start. Only the loop's thread writes it; any thread may read it."""
+    """The measurements of a loop. Only the loop's thread writes them; any thread may read them."""
 
     def __init__(self) -> None:
         self.since = monotonic()
@@ -70,28 +71,48 @@ class Stalls:
 
 
 class MeasuredLoop(asyncio.SelectorEventLoop):
-    """A selector event loop that measures its stalls."""
+    """A selector event loop that can measure its stalls; see `measure_stalls`."""
 
     def __init__(self) -> None:
         self.stalls = Stalls()
         self._watch = _Watch(self.stalls)
         super().__init__(_MeasuredSelector(self._watch))
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the loop measures its stalls now."""
+        return self._watch.is_running
+
+    def measure(self) -> None:
+        """Measure stalls from now on, until the loop stops; it must be running."""
+        if not self._watch.is_running:
+            self._watch.start()
+
     def run_forever(self) -> None:
-        """Run until stopped. The time between two runs is not a stall."""
-        with self._watch:
+        """Run until stopped."""
+        try:
             super().run_forever()
+        finally:
+            if self._watch.is_running:
+                self._watch.stop()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop: a measured one, except on Windows, where a selector loop cannot start processes."""
+    """Return a new loop: one that can measure, except on Windows, where a selector loop cannot start processes."""
     return asyncio.new_event_loop() if sys.platform == "win32" else MeasuredLoop()
 
 
-def read_stalls() -> Mapping[str, Any] | None:
-    """The measurements of the running loop; None if it does not measure."""
+def measure_stalls() -> None:
+    """Measure the stalls of the running loop from now on, if it can. The gateway calls this when it begins to serve."""
     loop = asyncio.get_running_loop()
-    return loop.stalls.as_json() if isinstance(loop, MeasuredLoop) else None
+    if isinstance(loop, MeasuredLoop):
+        loop.measure()
+
+
+def read_stalls() -> Mapping[str, Any] | None:
+    """Return the measurements of the running loop; None if it does not measure."""
+    loop = asyncio.get_running_loop()
+    return loop.stalls.as_json() if isinstance(loop, MeasuredLoop) and loop.is_measured else None
 
 
 class _MeasuredSelector(selectors.DefaultSelector):
@@ -102,6 +123,8 @@ class _MeasuredSelector(selectors.DefaultSelector):
         self._watch = watch
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not self._watch.is_running:
+            return super().select(timeout)
         entered = monotonic()
         self._watch.end_pass(entered)
         if self._watch.is_active(entered):
@@ -130,16 +153,23 @@ class _Watch:
         self._sample = (0.0, "")
         """The beginning of the last pass that was looked into, and its functions."""
         self._is_wanted, self._is_over = threading.Event(), threading.Event()
+        self.is_running = False
 
-    def __enter__(self) -> None:
-        self._thread_id, self._began = threading.get_ident(), None
+    def start(self) -> None:
+        """Start to measure in the running pass of this thread's loop."""
+        self._thread_id, self._began = threading.get_ident(), monotonic()
         with suppress(OSError):
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self._wait_for_processor(self._began)  # what came before does not count
         self._is_over.clear()
+        self._is_wanted.set()
         self._thread = threading.Thread(target=self._look, name="event-loop-watch", daemon=True)
         self._thread.start()
+        self.is_running = True
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Stop to measure, and log the last stalls."""
+        self.is_running = False
         self._is_over.set()
         self._is_wanted.set()
         self._thread.join()
@@ -200,7 +230,7 @@ class _Watch:
 
 
 def _functions_of(thread_id: int) -> str:
-    """The unwrap_error_group functions that a thread runs, without asyncio's own."""
+    """Return the innermost functions that a thread runs, without those of asyncio."""
     frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # there is no other way
     while frame is not None and len(found) < _FRAMES:
         code = frame.f_code
