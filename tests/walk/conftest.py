@@ -167,9 +167,10 @@ class Lines:
             if json.loads(line).get("id") == self.next_id:
                 return line
 
-    async def greet(self) -> dict[str, Any]:
-        told = '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"hand","version":"0"}}'
-        greeting: dict[str, Any] = json.loads(await self.request("initialize", told))["result"]
+    async def greet(self, **capabilities: Any) -> dict[str, Any]:
+        client = {"name": "hand", "version": "0"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client}
+        greeting: dict[str, Any] = json.loads(await self.request("initialize", json.dumps(params)))["result"]
         await self.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
         return greeting
 

@@ -1,16 +1,19 @@
-"""The gateway installed in a client: the command in its file serves the servers that stood there."""
+"""The gateway installed in a client: the command in the client's file serves the servers that were there."""
 
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp_types import ListRootsResult
 from notices import path_in
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from tests.walk.conftest import Run
@@ -18,15 +21,28 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
 
 
-async def test_what_is_installed_serves_the_clients_servers(chemist: dict[str, Any], run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "Claude" / "claude_desktop_config.json"
-    before = {"scale": 2, "mcpServers": {"chemist": chemist}}
-    file.parent.mkdir()
-    file.write_text(json.dumps(before))
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the client's file."""
+
+    def write(**servers: Any) -> Path:
+        file = tmp_path / "Claude" / "claude_desktop_config.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps({"scale": 2, "mcpServers": servers}))
+        return file
+
+    return write
+
+
+async def test_what_is_installed_serves_the_clients_servers(
+    chemist: dict[str, Any], write: Callable[..., Path], run: Run
+) -> None:
+    file = write(chemist=chemist)
+    before = json.loads(file.read_text())
     ended = await run("install", "claude-desktop")
     assert ended.code == 0, ended.err
     path = path_in(await call(file, "make_grid_mirrored", size=30))
@@ -35,11 +51,58 @@ async def test_what_is_installed_serves_the_clients_servers(chemist: dict[str, A
     assert json.loads(file.read_text()) == before
 
 
+async def test_after_install_the_first_list_of_a_client_is_complete(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    file = write(slow=raw("ok", "--gate", str(gate)))
+    ended = await run("install", "claude-desktop")
+    assert ended.code == 0, ended.err
+    assert "slow: ready, raw 7, protocol 2025-11-25, 8 tools" in ended.out
+    assert ended.err.splitlines()[-1] == "Restart Claude Desktop."
+    gate.unlink()  # from now on the server answers nothing
+    async with started(file, list_roots_callback=no_roots) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+    assert "say_mirrored" in names
+
+
+async def test_a_server_that_does_not_connect_is_reported_and_stays_installed(
+    raw: Any, write: Callable[..., Path], run: Run
+) -> None:
+    file = write(good=raw(), bad=raw("exits"))
+    ended = await run("install", "claude-desktop")
+    assert ended.code == 0, ended.err
+    assert "good: ready" in ended.out
+    assert "bad: down" in ended.out
+    assert "RuntimeError: no licence found" in ended.err
+    assert "mcp-mirror check --config" in ended.err.splitlines()[-1]
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["mirror"]
+
+
+async def test_install_with_no_connect_starts_no_server(raw: Any, write: Callable[..., Path], run: Run) -> None:
+    write(bad=raw("silent"))
+    ended = await run("install", "claude-desktop", "--no-connect")
+    assert (ended.code, ended.out) == (0, "")
+    assert "mcp-mirror check --config" in ended.err.splitlines()[-1]
+
+
+async def no_roots(_context: Any) -> ListRootsResult:
+    return ListRootsResult(roots=[])
+
+
 async def call(file: Path, tool: str, **arguments: Any) -> str:
     """What a client that starts the only server in this file reads of a call; the client ends then."""
-    [entry] = json.loads(file.read_text())["mcpServers"].values()
-    home = {"HOME": str(file.parents[1]), "XDG_DATA_HOME": str(file.parents[1])}
-    async with Client(stdio_client(StdioServerParameters(**entry, env=home))) as client:
+    async with started(file) as client:
         [block] = (await client.call_tool(tool, arguments)).content
         assert block.type == "text"
         return block.text
+
+
+@asynccontextmanager
+async def started(file: Path, **keys: Any) -> AsyncIterator[Client]:
+    """A client that starts the only server in this file."""
+    [entry] = json.loads(file.read_text())["mcpServers"].values()
+    home = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"), str(file.parents[1]))
+    async with Client(stdio_client(StdioServerParameters(**entry, env=home)), **keys) as client:
+        yield client

@@ -54,6 +54,48 @@ async def test_check_fills_the_cache_from_which_the_first_list_comes(
         assert await names(client) == ["second_mirrored", "third_mirrored"]
 
 
+async def test_after_check_the_first_list_is_complete_for_every_client(
+    slow: Any, configured: Configured, run: Run, speak: Speak
+) -> None:
+    upstream, gate, _ = slow
+    config = configured({"slow": upstream})
+    gate.touch()
+    assert (await run("check", "--config", str(config))).code == 0
+    gate.unlink()
+    async with speak(config) as client:
+        await client.greet(roots={}, sampling={}, elicitation={})
+        assert await names(client) == ["first_mirrored", "second_mirrored"]
+
+
+async def test_clients_with_other_capabilities_have_listings_of_their_own(
+    slow: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
+) -> None:
+    upstream, gate, _ = slow
+    upstream["args"].append("--rooted")
+    config, without = configured({"slow": upstream}), ["first_mirrored", "second_mirrored"]
+    gate.touch()
+    assert (await run("check", "--config", str(config))).code == 0
+    async with speak(config) as client:
+        await client.greet(roots={})
+        while await names(client) != [*without, "root_mirrored"]:
+            assert await client.receive()
+    assert len(list((tmp_path / "store" / "listings").iterdir())) == 2
+    gate.unlink()
+    cases: tuple[tuple[dict[str, Any], list[str]], ...] = (({"roots": {}}, [*without, "root_mirrored"]), ({}, without))
+    for capabilities, listed in cases:
+        async with speak(config) as client:
+            await client.greet(**capabilities)
+            assert await names(client) == listed
+
+
+async def test_check_keeps_the_listing_of_an_upstream_with_resources(
+    raw: Any, configured: Configured, run: Run, tmp_path: Path
+) -> None:
+    config = configured({"raw": raw("ok", "--shelf")})
+    assert (await run("check", "--config", str(config))).code == 0
+    assert len(list((tmp_path / "store" / "listings").iterdir())) == 1
+
+
 async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
     slow: Any, configured: Configured, run: Run, speak: Speak
 ) -> None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -34,9 +35,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     Example: mcp-mirror check
     """
     loaded = load_quietly(config, verbose)
-    if not verbose:  # the problems below repeat these warnings
-        for name in ("upstreams", "server.change_notifier"):
-            logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
+    if not verbose:
+        _mute_upstream_warnings()
     problems: list[str] = list(loaded.warnings)
 
     async def run() -> None:
@@ -47,6 +47,36 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     run_until_signal(run())
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def connect_once(config: Path) -> list[str]:
+    """Connect to every upstream of a configuration, as `check` does, and print each when it has connected or failed.
+
+    This fills the cache of listings.
+
+    Returns:
+        Why upstreams are down, an item for each of them.
+
+    Raises:
+        typer.Exit: The configuration cannot be used, or the user pressed Ctrl-C.
+    """
+    loaded = load_quietly(config)
+    _mute_upstream_warnings()
+    down: list[str] = []
+
+    async def run() -> None:
+        async with open_application(loaded) as application:
+            await follow_start(application)
+            down.extend(_explain_all_down(application))
+
+    run_until_signal(run())
+    return down
+
+
+def _mute_upstream_warnings() -> None:
+    """Log only errors of upstreams: the printed problems repeat their warnings."""
+    for name in ("upstreams", "server.change_notifier"):
+        logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
 def _printable(name: str) -> Text:
@@ -128,7 +158,7 @@ def report(application: Application) -> list[str]:
     console.print(table)
     console.print(f"twins cost {twins:,} tokens, the servers alone {sum(alone.values()):,}", highlight=False)
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
-    down = [_explain_down(one) for one in application.upstreams if one.status.state != "ready"]
+    down = _explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
     unused = [problem for one in application.upstreams for problem in _unused_names(one)]
     return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
@@ -146,9 +176,13 @@ def _direct_costs(application: Application, expect: Callable[[Buffer], int]) -> 
     }
 
 
-def _explain_down(upstream: Upstream) -> str:
-    """The reason why an upstream is down, with what it printed before it failed."""
-    return "\n    ".join((f"{upstream.policy.name}: {upstream.status.detail}", *upstream.status.output))
+def _explain_all_down(application: Application) -> list[str]:
+    """Return why upstreams are down, each with the lines that it printed before it failed."""
+    return [
+        "\n    ".join((f"{upstream.policy.name}: {upstream.status.detail}", *upstream.status.output))
+        for upstream in application.upstreams
+        if upstream.status.state != "ready"
+    ]
 
 
 def _unused_names(upstream: Upstream) -> Iterator[str]:

@@ -248,9 +248,12 @@ class ReconnectingConnection:
             self.last_used = anyio.current_time()
 
     async def _save_listing(self) -> None:
+        """Write the listing to the cache, even if the gateway stops now, as `mcp-mirror check` does."""
         settings = self.settings
         if self._is_cached and self.listing and settings.listing_cache:
-            await settings.listing_cache.save(settings.policy, settings.redactor, self.owner.capabilities, self.listing)
+            cache, capabilities = settings.listing_cache, self.owner.capabilities
+            with anyio.CancelScope(shield=True):
+                await cache.save(settings.policy, settings.redactor, capabilities, self.listing)
 
     def _switch_mode(self, error: UpstreamError) -> bool:
         """Switch to the next mode after a failed attempt; return whether to try it at once.
@@ -273,20 +276,22 @@ class ReconnectingConnection:
         settings = self.settings
         output = ServerOutput(settings.redactor)
         try:
-            async with self._connected(settings.transport(output, self._accepts_cookies)) as session:
+            async with (
+                self._connected(settings.transport(output, self._accepts_cookies)) as session,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._save_listing)
                 await self._announce_change("tools")
                 self._set_session(session)
                 for kind in (kind for kind in ("resources", "prompts") if session.offers(kind)):
                     await self._announce_change(kind)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._subscribe_to_changes, session)
-                    tasks.start_soon(self._relist, session)
-                    tasks.start_soon(self._save_listing)
-                    await session.ended.wait()
-                    self._set_session(None)
-                    if reason := session.flood_reason:
-                        raise FloodError(reason)  # noqa: TRY301  # one exit for every end
-                    raise UpstreamError("It ended the connection.")  # noqa: TRY301
+                tasks.start_soon(self._subscribe_to_changes, session)
+                tasks.start_soon(self._relist, session)
+                await session.ended.wait()
+                self._set_session(None)
+                if reason := session.flood_reason:
+                    raise FloodError(reason)  # noqa: TRY301  # one exit for every end
+                raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
             raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560 cancels without a request

@@ -23,6 +23,7 @@ parser.add_argument("--tools", help="a file with the tools, a JSON array; each t
 parser.add_argument("--gate", help="a file that must be there before an answer is given")
 parser.add_argument("--opens", help="a file that is made at the start")
 parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
+parser.add_argument("--rooted", action="store_true", help="it has one more tool for a client with roots")
 parser.add_argument("--uri", action="append", help="of its resources")
 parser.add_argument("--name", default="raw")
 parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
@@ -166,6 +167,12 @@ INITIALIZED = {
 }
 
 
+def initialize(params: dict[str, Any]) -> dict[str, Any]:
+    if options.rooted and "roots" in params["capabilities"]:
+        tools.append({"name": "root", "inputSchema": {"type": "object"}})
+    return INITIALIZED
+
+
 def answer(message: dict[str, Any], line: str) -> None:
     method, identity, params = message.get("method", ""), message.get("id"), message.get("params") or {}
     log(f"{method} {params.get('requestId', '')}".strip())
@@ -175,7 +182,7 @@ def answer(message: dict[str, Any], line: str) -> None:
         await_file(options.gate)
     match method:
         case "initialize":
-            result(identity, json.dumps(INITIALIZED))
+            result(identity, json.dumps(initialize(params)))
         case "tools/list":
             result(identity, page(params.get("cursor")))
         case "tools/call":

@@ -45,10 +45,15 @@ def install(
         ),
     ] = None,
     dry_run: _DryRunOption = False,
+    no_connect: Annotated[
+        bool, typer.Option("--no-connect", help="Do not connect to the servers after the files are written.")
+    ] = False,
 ) -> None:
     """Put the gateway between a client and its MCP servers.
 
-    The servers move from the client's file to a configuration of the gateway. `uninstall` moves them back.
+    The servers move from the client's file to a configuration of the gateway. `uninstall` moves them back. After
+    the move, `install` connects to every server once, as `check` does, so that the client's first list of tools is
+    complete. It reports servers that do not connect, and keeps them.
 
     Example: mcp-mirror install claude-desktop
     """
@@ -61,23 +66,38 @@ def install(
             _show(plan.client.file, plan.after)
             return
         apply_install(plan)
-        _print_next_steps(plan, client)
     except MirrorError as error:
         exit_with_error(error)
+    _print_result(plan, client)
+    if not no_connect and _connect_once(plan.config):
+        print_note(f"Restart {plan.client.title}.")
+        return
+    check = shlex.join(["mcp-mirror", "check", "--config", str(plan.config)])
+    print_note(f"Check that all servers connect, then restart {plan.client.title}: {check}")
 
 
-def _print_next_steps(plan: InstallPlan, named: str) -> None:
+def _connect_once(config: Path) -> bool:
+    """Connect to every server, which fills the cache of listings; print failures, and return whether there are none."""
+    from mcp_mirror.cli.check import connect_once  # noqa: PLC0415  # it imports the gateway
+    from mcp_mirror.cli.console import print_problems  # noqa: PLC0415  # it imports rich
+
+    print_note("The servers start now, so that the first list of their tools is complete (Ctrl-C skips this).")
+    try:
+        down = connect_once(config)
+    except typer.Exit:  # the reason is printed
+        return False
+    print_problems(down)
+    return not down
+
+
+def _print_result(plan: InstallPlan, named: str) -> None:
     title, names = plan.client.title, ", ".join(plan.servers)
     print_note(f"{capital(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}.")
     print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
     if named not in known_clients():
         print_note("Both files contain the servers' secrets: keep them out of version control.")
     print_note("A server gets PATH, HOME, a few other variables of the environment, and its own `env`.")
-    check, back = (
-        shlex.join(["mcp-mirror", *words]) for words in (["check", "--config", str(plan.config)], ["uninstall", named])
-    )
-    print_note(f"Check that all servers connect, then restart {title}: {check}")
-    print_note(f"To put the servers back: {back}")
+    print_note(f"To put the servers back: {shlex.join(['mcp-mirror', 'uninstall', named])}")
 
 
 def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:
