@@ -18,7 +18,7 @@ from mcp_mirror.callers import CAPABILITY_OF
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.security.sanitize import sanitize_lines
 
-MOST_BYTES: Final = 1 << 16
+MAX_BOUNDED: Final = 1 << 16
 """Bytes of a notification, of an error's data and of a form."""
 _MAX_MESSAGE: Final = 8_000
 """Bytes of a message text."""
@@ -199,12 +199,12 @@ def rebuild_notification(
         hidden: The upstream's content is hidden.
         size: Bytes of the message.
     """
-    rest = {} if hidden or size > MOST_BYTES else dict(params)
+    rest = {} if hidden or size > MAX_BOUNDED else dict(params)
     if method == "notifications/progress":
         return _progress(params, rest)
     if hidden and method == "notifications/elicitation/complete":
         return {"elicitationId": opaque(params.get("elicitationId"))}
-    if hidden or size > MOST_BYTES:
+    if hidden or size > MAX_BOUNDED:
         return None
     return rest
 
@@ -225,7 +225,7 @@ def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]
         address = sanitize_lines(str(params.get("url", "")), _MAX_MESSAGE)
         return {**kept, "mode": "url", "url": address, "elicitationId": opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
-    if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MOST_BYTES:
+    if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MAX_BOUNDED:
         message = "The form of the elicitation request is missing or too large."
         raise RefusedError(message, types.INVALID_PARAMS, message)
     mode = {"mode": "form"} if "mode" in params else {}
@@ -241,7 +241,7 @@ def rebuild_data(code: int, data: object, *, hidden: bool) -> object:
     """Return an error's data for the client."""
     if hidden:
         return _capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
-    return data if data is None or len(msgspec.json.encode(data)) <= MOST_BYTES else None
+    return data if data is None or len(msgspec.json.encode(data)) <= MAX_BOUNDED else None
 
 
 def _progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, Any] | None:

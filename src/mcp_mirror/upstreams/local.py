@@ -79,7 +79,7 @@ class LocalUpstream:
     """Calls local functions; see `Upstream`."""
 
     def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
-        """Create an upstream that is not started; `listeners` hear of added functions."""
+        """Create an upstream that is not started; it announces added functions to `listeners`."""
         self.settled = anyio.Event()
         self.inflight_count = 0
         self.status = Status("ready")

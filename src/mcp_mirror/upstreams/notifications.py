@@ -25,7 +25,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
-from mcp_mirror.upstreams.fields import MOST_BYTES, rebuild_notification
+from mcp_mirror.upstreams.fields import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
 
 _DELIVERY_TIMEOUT: Final = 5.0
@@ -153,7 +153,12 @@ class InflightRequest:
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
     is_over: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the request has ended, after the server was sent its cancellation."""
+    """Set when the request has ended, after the gateway sent its cancellation to the server."""
+
+    @property
+    def channel(self) -> ClientChannel:
+        """The channel of the caller."""
+        return self.queue.channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,7 @@ class NotificationDispatcher:
             return
         if inflight.resets:
             inflight.timeout.restart()
-        if inflight.queue.channel.wants_progress:
+        if inflight.channel.wants_progress:
             self._post(message, inflight.queue, hidden=False)
 
     def _relay(self, message: ServerMessage) -> None:
@@ -251,13 +256,13 @@ class NotificationDispatcher:
 
     def _may_be_hidden(self, message: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
-        return message.about is None and any(is_filtered(one.queue.channel) for one in self._inflight.values())
+        return message.about is None and any(is_filtered(one.channel) for one in self._inflight.values())
 
     def _announce_change(self, message: ServerMessage) -> None:
         self._owner.on_change(CHANGES[message.method])
 
     def _announce_update(self, message: ServerMessage) -> None:
-        if message.size <= MOST_BYTES:
+        if message.size <= MAX_BOUNDED:
             self._owner.on_update(str(message.params.get("uri", _ANY_URI)), message.params)
 
     def _cancel_request(self, message: ServerMessage) -> None:
@@ -284,14 +289,14 @@ class NotificationDispatcher:
         if message.about is not None:
             return self._inflight.get(message.about)
         inflight = list(self._inflight.values())
-        if len({one.queue.channel.caller.identity for one in inflight}) != 1:
+        if len({one.channel.caller.identity for one in inflight}) != 1:
             return None
         awaited = self._awaited()
         return awaited[0] if awaited else inflight[-1]
 
     def _awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
-        return [one for one in self._inflight.values() if one.queue.channel.is_waiting]
+        return [one for one in self._inflight.values() if one.channel.is_waiting]
 
     def _queue_for(self, message: ServerMessage) -> NotificationQueue | None:
         inflight = self._inflight_for(message)

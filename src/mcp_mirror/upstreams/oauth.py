@@ -193,7 +193,7 @@ class Authorizer:
                 response = await client.send(request, stream=True, follow_redirects=False)
                 body = await _read_body(response)
                 await response.aclose()
-        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
+        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
         answer = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
         answer.next_request = response.next_request
         self._note_error(answer)
@@ -307,7 +307,7 @@ class Authorizer:
         )
 
 
-_OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthTokenError, "gave none"),
     (OAuthRegistrationError, "does not register this client; set `auth.oauth.client_id`"),
@@ -335,7 +335,7 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
             return response
         body = await read_beginning(response, _MAX_REFUSAL)
         await response.aclose()
-        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
+        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
         refusal = httpx2.Response(response.status_code, headers=kept, content=body, request=request)
         await self._authorizer.renew(request, refusal)
         return await self._inner.handle_async_request(request)

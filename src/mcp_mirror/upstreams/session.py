@@ -1,6 +1,6 @@
 """One session with an upstream, from the handshake to its end: requests, timeouts and errors.
 
-The SDK's client speaks the protocol; payloads pass it by. A session does not interpret results: a request returns the
+The SDK's client speaks the protocol; payloads bypass it. A session does not interpret results: a request returns the
 members of the result as the bytes that the upstream sent.
 """
 
@@ -60,7 +60,7 @@ class UpstreamRequest:
 
     method: str
     params: Mapping[str, Segments]
-    """The parameters except `_meta`, as JSON text; they pass the SDK by."""
+    """The parameters except `_meta`, as JSON text; they bypass the SDK."""
     shown: Mapping[str, Any] = field(default_factory=dict)
     """The parameters that the SDK sees: a name or URI, and arguments that also go into HTTP headers."""
     meta: Mapping[str, Any] = field(default_factory=dict)

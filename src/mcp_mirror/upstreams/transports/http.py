@@ -34,15 +34,15 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 1 << 13
-"""Bytes that are split into events at once."""
+_EVENT_SLICE: Final = 1 << 13
+"""Bytes that are split into events before other tasks run."""
 _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
 """Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
 _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
-_OF_BODY: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds for connecting to the host."""
 
@@ -88,7 +88,7 @@ Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
 
 
 class LiftingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, and passes payloads by the SDK."""
+    """Sends through `inner`; payloads bypass the SDK."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         if response.status_code == _NOT_FOUND or (b"session" in body.lower() and not answered):
             self._bypass.report_unknown_session(identity)
-        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
         return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
     def _rewritten(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
@@ -204,7 +204,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if rewrite is None:
             return response
         lifted = self._read(response, identity, rewrite)
-        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_BODY]
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
         stream = _Body(response, lifted)
         return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
 
@@ -236,8 +236,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         reader: EventReader[Frame] = EventReader(collector)
         try:
             async for chunk in decode_body(response, self._spool.policy):
-                for at in range(0, len(chunk), _AT_ONCE):
-                    async for event in self._paced(reader, chunk[at : at + _AT_ONCE], identity):
+                for at in range(0, len(chunk), _EVENT_SLICE):
+                    async for event in self._paced(reader, chunk[at : at + _EVENT_SLICE], identity):
                         yield event
         finally:
             self._log.close()

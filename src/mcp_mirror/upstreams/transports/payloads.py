@@ -1,4 +1,4 @@
-"""The payloads of one connection, which pass the SDK by, and the messages that the server sends on its own.
+"""The payloads of one connection, which bypass the SDK, and the messages that the server sends on its own.
 
 The SDK handles handshakes, ids and headers. Of a result it sees a stub; the server's notifications and requests do not
 reach it.
@@ -42,7 +42,7 @@ from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 
-MOST_BYTES: Final = 1 << 16
+_MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that the SDK reads whole."""
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that the upstream sent."""
@@ -53,11 +53,12 @@ RawResponse = RawResult | SpooledFrame
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
-_HEADERS: Final = 4 << 20
+_MAX_HEADER_LIST: Final = 4 << 20
 """Bytes of a list of tools that the SDK may read, to learn which arguments go into HTTP headers."""
-_REMEMBERED: Final = 256
+_MAX_ENDED: Final = 256
+"""Ids of ended requests that are remembered."""
 _INITIALIZE: Final = b'"initialize"'
-_HEAD: Final = 200
+_HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
 
 
@@ -79,7 +80,7 @@ class ServerMessage:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request whose payload passes the SDK by."""
+    """A request whose payload bypasses the SDK."""
 
     method: str
     params: Mapping[str, Segments] | None
@@ -104,7 +105,7 @@ class OutboundMessage(NamedTuple):
 
 
 class PayloadBypass:
-    """Passes the payloads of one connection by the SDK.
+    """Carries the payloads of one connection past the SDK.
 
     A request leaves its parameters under a token and is marked with it; the transport splices them into the outgoing
     bytes, learns the request's id, and lifts the result out of the response with that id.
@@ -124,9 +125,9 @@ class PayloadBypass:
             limits: The limits on messages.
         """
         self.ended = anyio.Event()
-        """Set when the connection has ended, whoever ended it."""
+        """Set when either side has ended the connection."""
         self.is_stuck = False
-        """The server neither reads nor writes readable messages, so its end is not awaited."""
+        """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
         self.flood = Flood()
         """Counts the messages that the gateway did not request."""
         self.is_blocked: Callable[[], bool] = lambda: False
@@ -137,7 +138,7 @@ class PayloadBypass:
         self._capabilities = capabilities
         self._pending: dict[str, PendingRequest] = {}
         self._awaited: dict[RequestId, str] = {}
-        self._over: deque[RequestId] = deque(maxlen=_REMEMBERED)
+        self._ended_ids: deque[RequestId] = deque(maxlen=_MAX_ENDED)
         """Ids of requests that have ended: late messages for them are dropped."""
 
     def attach(
@@ -181,7 +182,7 @@ class PayloadBypass:
         pending = self._pending.pop(token)
         for identity in pending.ids:
             self._awaited.pop(identity, None)
-            self._over.append(identity)
+            self._ended_ids.append(identity)
             self._drop_request(identity)
         if isinstance(pending.response, SpooledFrame):
             pending.response.discard()
@@ -244,7 +245,7 @@ class PayloadBypass:
             pending.response = frame
             return empty_result(pending.method, identity)
         with frame:
-            if identity is not None and coerce_request_id(identity) in self._over:
+            if identity is not None and coerce_request_id(identity) in self._ended_ids:
                 return None
             # Lists have a limit of their own. Other large messages are refused before they are opened.
             is_large = frame.size > self._limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
@@ -257,7 +258,7 @@ class PayloadBypass:
             return None
 
     def _passes_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
-        if pending.method == "tools/list" and frame.size <= _HEADERS and HEADER_MARK in bytes(frame.view):
+        if pending.method == "tools/list" and frame.size <= _MAX_HEADER_LIST and HEADER_MARK in bytes(frame.view):
             return False
         return pending.method in _UNREAD
 
@@ -277,7 +278,7 @@ class PayloadBypass:
         identity = None if (given := _id_of(message)) is None else coerce_request_id(given)
         pending = None if identity is None else self._awaiting(identity)
         if pending is None:
-            return _empty_response(message) if identity in self._over else frame
+            return _empty_response(message) if identity in self._ended_ids else frame
         return self._lift(message, pending, frame)
 
     def _lift(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
@@ -285,7 +286,7 @@ class PayloadBypass:
         self.flood.give_back()
         if pending.response is not None:  # a second response; the first is about to be taken
             return None
-        if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > MOST_BYTES:
+        if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > _MAX_ERROR:
             return short_error(message)
         lifted = lift_result(message, pending.method)
         if lifted is None:
@@ -305,7 +306,7 @@ class PayloadBypass:
 
     def _with_client_capabilities(self, frame: bytes) -> Segments:
         """Declare the client's capabilities in the handshake, instead of those of the SDK."""
-        if self._capabilities is None or _INITIALIZE not in frame[:_HEAD]:
+        if self._capabilities is None or _INITIALIZE not in frame[:_HEAD_SIZE]:
             return (frame,)
         request = open_object(frame) or {}
         params = open_object(request.get("params", b"null")) or {}
