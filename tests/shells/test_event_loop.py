@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_mirror.cli.run import run_until_signal
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls, new_event_loop, read_stalls
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
@@ -110,7 +109,11 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
         found.append(read_stalls())
 
     with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"):
-        run_until_signal(start())
+        loop = new_event_loop()
+        try:
+            loop.run_until_complete(start())
+        finally:
+            loop.close()
     assert found[0] is None
     assert found[1] is not None
     assert found[1]["longest_stall_ms"] < 1_000
