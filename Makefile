@@ -77,7 +77,7 @@ calibrate: $(TRUE)/.installed ## compare token estimates with real tokenizers, o
 	nice -n 10 $(TRUE)/bin/python calibration
 
 faults: $(VENV)/.installed ## make upstreams and networks fail in every way, measure the cost; prints tables
-	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+	PYTHONPATH=tests/helpers $(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 fuzz: $(VENV)/.installed ## fuzz the parsers of foreign bytes, for a minute (Linux)
 	@mkdir -p .fuzz && cp -n tests/fuzz/corpus/* .fuzz/
@@ -91,7 +91,7 @@ soak: $(VENV)/.installed $(NODE)/.installed ## long tests: gateways killed as th
 	SOAK_GATEWAYS=$(or $(SOAK_GATEWAYS),300) $(BIN)/pytest -q -s tests/hostile/test_two_gateways.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/core tests/demo tests/faces tests/shells/test_rounds.py tests/shells/test_conversations.py
-	$(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
+	PYTHONPATH=tests/helpers $(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
 	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/walk/test_walk.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both protocol versions; prints tables

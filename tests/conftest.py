@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+from gateway_processes import Start, start_command, start_executable
 from hypothesis import HealthCheck, settings
 from redis_process import COMMAND, MISSING, RedisProcess
 
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if groups and not item.nodeid.endswith(suffix := f"@{'_'.join(groups)}"):
             node_id = item._id  # noqa: SLF001  # see above
             item._id = node_id.parse(item.nodeid + suffix)  # noqa: SLF001
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> Start:
+    """Starts a command: as a copy of a process with all imports, or as the executable for tests of `executable`."""
+    return start_executable if request.node.get_closest_marker("executable") else start_command
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx2
 import pytest
+from gateway_processes import COMMAND
 from tests.auth.authority import CLIENT, Authority, governing
-from tests.walk.conftest import COMMAND
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel

@@ -18,7 +18,7 @@ from mcp import Client
 from mcp_types import TextContent
 from tests.faults.proxy import FaultProxy, proxying
 from tests.faults.witness import BOUND, Witness, witnessing
-from tests.walk.conftest import _connect as connecting
+from tests.walk.conftest import connect_gateway
 
 ROOT = Path(__file__).parents[2]
 HANG = 0.5
@@ -158,15 +158,6 @@ async def staging(
                 proxy = await stack.enter_async_context(proxying(upstream.port, strike))
             bad = {"url": f"http://127.0.0.1:{proxy.port if proxy else upstream.port}/mcp"}
         config = settings_of(bad, folder, {"WITNESS": told["WITNESS"]})
-        client = await stack.enter_async_context(connecting(config, face or transport, mode=mode))
-        await client.list_tools()
-        yield Stage(folder, client, _gateway_with(config), witness, proxy, upstream)
-
-
-def _gateway_with(config: Path) -> int:
-    """The process that serves this configuration."""
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if str(config).encode() in line.read_bytes().split(b"\0"):
-                return int(line.parent.name)
-    return 0  # where there is no /proc
+        gateway = await stack.enter_async_context(connect_gateway(config, face or transport, mode=mode))
+        await gateway.client.list_tools()
+        yield Stage(folder, gateway.client, gateway.process.pid, witness, proxy, upstream)

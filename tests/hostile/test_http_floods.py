@@ -9,16 +9,17 @@ import resource
 import stat
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-import tests.walk.conftest as ground
+from gateway_processes import COMMAND, start_executable
 from tests.auth.conftest import HASHES, TOKENS
 from tests.load import slowness
-from tests.walk.conftest import BOUND, COMMAND, until
+from tests.walk.conftest import BOUND, serve_gateway, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,15 +148,13 @@ async def test_half_sent_headers_keep_nobody_out_and_are_closed(
         assert await call_anew(served.url) < PROMPT * slowness()
 
 
-async def test_idle_sockets_do_not_take_all_handles_of_the_process(
-    configured: Configured, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_sockets_do_not_take_all_handles_of_the_process(configured: Configured, tmp_path: Path) -> None:
     limited = tmp_path / "limited"
     limited.write_text(f'#!/bin/sh\nulimit -n 1024\nexec {COMMAND} "$@"\n')
     limited.chmod(stat.S_IRWXU)
-    monkeypatch.setattr(ground, "COMMAND", str(limited))
+    start = partial(start_executable, command=str(limited))
     config = write_config(configured, pending_connections_per_address=10_000)
-    async with serve(config) as served, holding(served.url) as holder:
+    async with serve_gateway(config, start=start) as served, holding(served.url) as holder:
         flood = asyncio.create_task(holder.hold_many(1100))
         times = []
         while not flood.done():

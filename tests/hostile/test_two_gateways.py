@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import pytest
+from gateway_processes import COMMAND
 from redis_process import free_port
 from tests.shells.conftest import audit
-from tests.walk.conftest import COMMAND, Configured, configured, raw
+from tests.walk.conftest import Configured, configured, raw
 
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone

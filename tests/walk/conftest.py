@@ -1,29 +1,25 @@
 """A real gateway in front of real upstreams, and clients that speak with it: the SDK's, and two by hand."""
 
 import asyncio
-import atexit
 import contextlib
 import json
-import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from gateway_processes import GatewayProcess, Start, client_transport, start_command
+from mcp import Client
 
 sys.set_int_max_str_digits(0)  # of these tests alone: what they read back may be any integer
 
 SERVERS = Path(__file__).parent / "servers"
-COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
-_NOWHERE = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the tests run
-atexit.register(_NOWHERE.close)
 BOUND = 60.0
 """Seconds that anything may take."""
 
@@ -75,7 +71,7 @@ def raw() -> Callable[..., dict[str, Any]]:
 class Served:
     """A running `mcp-mirror serve --http`."""
 
-    process: Process
+    process: GatewayProcess
     url: str
     stderr: list[bytes] = field(default_factory=list)
 
@@ -86,17 +82,16 @@ async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> None
         into.append(data)
 
 
-async def stop(process: Process) -> int:
+async def stop(process: GatewayProcess) -> int:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     return await asyncio.wait_for(process.wait(), BOUND)
 
 
 @asynccontextmanager
-async def _serve(config: Path, *more: str) -> AsyncIterator[Served]:
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, "serve", "--config", str(config), "--http", "127.0.0.1:0", *more, stderr=PIPE
-    )
+async def serve_gateway(config: Path, *more: str, start: Start = start_command) -> AsyncIterator[Served]:
+    """Start a gateway on HTTP, and wait until it serves."""
+    process = await start("serve", "--config", str(config), "--http", "127.0.0.1:0", *more, stderr=PIPE)
     assert process.stderr is not None
     before: list[bytes] = []
     while b" serves " not in (line := await asyncio.wait_for(process.stderr.readline(), BOUND)):
@@ -115,36 +110,57 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 @pytest.fixture
-def serve() -> Serve:
+def serve(start: Start) -> Serve:
     """Starts the gateway on HTTP."""
-    return _serve
+    return partial(serve_gateway, start=start)
+
+
+@dataclass
+class Connected:
+    """A gateway and a client that is connected to it."""
+
+    process: GatewayProcess
+    client: Client
 
 
 @asynccontextmanager
-async def _connect(config: Path, face: str = "stdio", **keys: Any) -> AsyncIterator[Client]:
-    if face == "stdio":
-        parameters = StdioServerParameters(command=COMMAND, args=["serve", "--config", str(config)])
-        async with asyncio.timeout(3 * BOUND), Client(stdio_client(parameters, errlog=_NOWHERE), **keys) as client:
-            yield client
+async def connect_gateway(
+    config: Path, transport: str = "stdio", start: Start = start_command, **keys: Any
+) -> AsyncIterator[Connected]:
+    """Start a gateway and connect a client of the SDK."""
+    if transport == "stdio":
+        process = await start("serve", "--config", str(config), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+        async with asyncio.timeout(3 * BOUND), Client(client_transport(process, BOUND), **keys) as client:
+            yield Connected(process, client)
         return
-    async with _serve(config) as served, asyncio.timeout(3 * BOUND), Client(served.url, **keys) as client:
-        yield client
+    async with (
+        serve_gateway(config, start=start) as served,
+        asyncio.timeout(3 * BOUND),
+        Client(served.url, **keys) as client,
+    ):
+        yield Connected(served.process, client)
 
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @pytest.fixture
-def connect() -> Connect:
+def connect(start: Start) -> Connect:
     """A client of the SDK's that is connected to a new gateway."""
-    return _connect
+
+    @asynccontextmanager
+    async def connect_client(config: Path, transport: str = "stdio", **keys: Any) -> AsyncIterator[Client]:
+        async with connect_gateway(config, transport, start, **keys) as connected:
+            yield connected.client
+
+    return connect_client
 
 
 @dataclass
 class Lines:
     """A client by hand on a gateway's standard input and output."""
 
-    process: Process
+    process: GatewayProcess
     stderr: list[bytes] = field(default_factory=list)
     next_id: int = 0
 
@@ -183,10 +199,8 @@ class Lines:
 
 
 @asynccontextmanager
-async def _speak(config: Path, *more: str, **keys: Any) -> AsyncIterator[Lines]:
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, "serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 26, **keys
-    )
+async def _speak(start: Start, config: Path, *more: str, **keys: Any) -> AsyncIterator[Lines]:
+    process = await start("serve", "--config", str(config), *more, stdin=PIPE, stdout=PIPE, stderr=PIPE, **keys)
     lines = Lines(process)
     reading = asyncio.create_task(_drain(process.stderr, lines.stderr))
     try:
@@ -204,9 +218,9 @@ Speak = Callable[..., AbstractAsyncContextManager[Lines]]
 
 
 @pytest.fixture
-def speak() -> Speak:
+def speak(start: Start) -> Speak:
     """A client by hand on a new gateway's standard streams."""
-    return _speak
+    return partial(_speak, start)
 
 
 @asynccontextmanager
@@ -240,14 +254,14 @@ class Ended:
     err: str
 
 
-async def _run(*args: str, stdin: int | None = asyncio.subprocess.DEVNULL) -> Ended:
-    process = await asyncio.create_subprocess_exec(COMMAND, *args, stdin=stdin, stdout=PIPE, stderr=PIPE)
+async def _run(start: Start, *args: str, stdin: int | None = DEVNULL) -> Ended:
+    process = await start(*args, stdin=stdin, stdout=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(), BOUND)
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
 
 
 @pytest.fixture
-def run() -> Run:
+def run(start: Start) -> Run:
     """Runs the command line to its end."""
-    return _run
+    return partial(_run, start)

@@ -16,7 +16,10 @@ from tests.walk.conftest import BOUND, until
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Speak
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+pytestmark = [
+    pytest.mark.executable,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
+]
 SOON = 10.0
 """Seconds after which nothing may be left."""
 SCANNER = "mcp_mirror.workers.pool"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from gateway_processes import COMMAND
 from notices import path_in
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Run, Serve, Speak
 
-COMMAND = str(Path(sys.executable).parent / "mcp-mirror")
 GONE = 5.0
 """Seconds after which no child may be left."""
 NOISY = """
@@ -178,6 +178,7 @@ async def test_when_the_client_or_the_operator_ends_it_no_child_is_left(
 
 
 @linux
+@pytest.mark.executable
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_http_ends_in_good_order_though_clients_are_connected(
     number: signal.Signals, configured: Configured, serve: Serve, raw: Any, tmp_path: Path

@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx2
 import pytest
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
+    from gateway_processes import GatewayProcess
     from tests.walk.conftest import Configured, Serve, Speak
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
@@ -36,6 +35,9 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
+Parts: TypeAlias = "tuple[GatewayProcess, Callable[[], Any], Callable[[], Any]]"
+
+
 def request(identity: int, method: str, params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params})
 
@@ -44,7 +46,7 @@ def request(identity: int, method: str, params: Any) -> str:
 class Busy:
     """A gateway with a call in flight."""
 
-    process: Process
+    process: GatewayProcess
     answer: Callable[[], Any]
     """The text that answers the call."""
     refuses: Callable[[], Any]
@@ -61,7 +63,9 @@ class Busy:
 
 
 @asynccontextmanager
-async def busy_stdio(config: Path, call: Any, speak: Speak, _serve: Serve) -> AsyncIterator[tuple[Process, Any, Any]]:
+async def busy_stdio(
+    config: Path, call: Any, speak: Speak, _serve: Serve
+) -> AsyncIterator[tuple[GatewayProcess, Any, Any]]:
     async with speak(config) as client:
         await client.send(request(50, "subscriptions/listen", LISTEN))
 
@@ -86,7 +90,9 @@ async def busy_stdio(config: Path, call: Any, speak: Speak, _serve: Serve) -> As
 
 
 @asynccontextmanager
-async def busy_http(config: Path, call: Any, _speak: Speak, serve: Serve) -> AsyncIterator[tuple[Process, Any, Any]]:
+async def busy_http(
+    config: Path, call: Any, _speak: Speak, serve: Serve
+) -> AsyncIterator[tuple[GatewayProcess, Any, Any]]:
     async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as client, AsyncExitStack() as stack:
         greeting = await client.post(served.url, content=request(1, "initialize", HELLO), headers=HEADERS)
         headers = HEADERS | {"mcp-session-id": greeting.headers["mcp-session-id"]}

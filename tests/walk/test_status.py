@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
-from tests.walk.conftest import BOUND, COMMAND
+from gateway_processes import COMMAND
+from tests.walk.conftest import BOUND
 
 from mcp_mirror import __version__
 from mcp_mirror.memory.tools.table import TOOLS

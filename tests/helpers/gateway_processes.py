@@ -1,0 +1,239 @@
+"""Starts `mcp-mirror` commands as processes of their own, without the half second that their imports take.
+
+A template process imports the gateway once and forks each command. The commands are real processes: their standard
+streams are pipes, they get signals, and they exit as the executable does. With `GATEWAY_EXECUTABLE` in the environment,
+and on systems without `fork`, each command is the installed executable instead; `make soak` runs tests in that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+COMMAND: Final = str(Path(sys.executable).parent / "mcp-mirror")
+_TEMPLATE: Final = str(Path(__file__).with_name("gateway_template.py"))
+_CAN_FORK: Final = hasattr(os, "fork") and "GATEWAY_EXECUTABLE" not in os.environ
+_LIMIT: Final = 1 << 26
+"""Bytes that a line may have."""
+
+
+class GatewayProcess(Protocol):
+    """A running command, with the members of `asyncio.subprocess.Process` that tests use."""
+
+    stdin: asyncio.StreamWriter | None
+    stdout: asyncio.StreamReader | None
+    stderr: asyncio.StreamReader | None
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def send_signal(self, signal: int) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def wait(self) -> int: ...
+
+    async def communicate(self, input: bytes | None = None) -> tuple[bytes, bytes]: ...  # noqa: A002  # asyncio's name
+
+
+class _Template:
+    """The template process; it starts with the first command."""
+
+    def __init__(self) -> None:
+        self._requests: socket.socket | None = None
+
+    def start(self) -> socket.socket:
+        if self._requests is None:
+            self._requests, other = socket.socketpair()
+            with other:
+                argv = [sys.executable, _TEMPLATE, str(other.fileno())]
+                process = subprocess.Popen(argv, pass_fds=[other.fileno()], stdin=DEVNULL, stdout=DEVNULL)
+            atexit.register(self._stop, process)
+        return self._requests
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        if self._requests:
+            self._requests.close()
+        process.wait()
+
+    def send(self, request: Mapping[str, Any], files: list[int]) -> None:
+        data = json.dumps(request).encode()
+        data = struct.pack("!I", len(data)) + data
+        requests = self.start()
+        sent = socket.send_fds(requests, [data], files)
+        requests.sendall(data[sent:])
+
+
+_template = _Template()
+
+
+class _ForkedProcess:
+    """A command that the template has forked."""
+
+    def __init__(self, pid: int, status: asyncio.StreamReader, streams: Mapping[str, Any]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdin: asyncio.StreamWriter | None = streams.get("stdin")
+        self.stdout: asyncio.StreamReader | None = streams.get("stdout")
+        self.stderr: asyncio.StreamReader | None = streams.get("stderr")
+        self._ending = asyncio.create_task(self._await_end(status))
+
+    async def _await_end(self, status: asyncio.StreamReader) -> int:
+        self.returncode = int(await status.read())
+        if self.stdin:
+            self.stdin.close()
+        await asyncio.sleep(0)  # the pipes close their transports
+        return self.returncode
+
+    def send_signal(self, signal: int) -> None:
+        if self.returncode is not None:
+            raise ProcessLookupError
+        os.kill(self.pid, signal)
+
+    def terminate(self) -> None:
+        self.send_signal(15)
+
+    def kill(self) -> None:
+        self.send_signal(9)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ending)
+
+    async def communicate(self, input: bytes | None = None) -> tuple[bytes, bytes]:  # noqa: A002  # asyncio's name
+        if self.stdin:
+            with contextlib.suppress(OSError):
+                self.stdin.write(input or b"")
+                await self.stdin.drain()
+            self.stdin.close()
+
+        async def read(stream: asyncio.StreamReader | None) -> bytes:
+            return await stream.read() if stream else b""
+
+        out, err, _ = await asyncio.gather(read(self.stdout), read(self.stderr), self.wait())
+        return out, err
+
+
+async def _reader(file: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(_LIMIT)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(file, "rb", 0))
+    return reader
+
+
+async def _writer(file: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(file, "wb", 0))
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+class Start(Protocol):
+    """Starts `mcp-mirror` with arguments. Its standard streams are inherited, `PIPE` or `DEVNULL`."""
+
+    async def __call__(
+        self,
+        *args: str,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> GatewayProcess: ...
+
+
+async def start_executable(*args: str, command: str = COMMAND, **keys: Any) -> asyncio.subprocess.Process:
+    """Start the installed executable."""
+    return await asyncio.create_subprocess_exec(command, *args, limit=_LIMIT, **keys)
+
+
+async def start_command(
+    *args: str,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> GatewayProcess:
+    """Let the template fork a command; start the installed executable where that is not possible."""
+    if not _CAN_FORK:
+        return await start_executable(*args, stdin=stdin, stdout=stdout, stderr=stderr, env=env)
+    given, files, streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}, list[int](), dict[str, Any]()
+    with contextlib.ExitStack() as stack:
+        for number, (name, kind) in enumerate(given.items()):
+            if kind == PIPE:
+                source, sink = os.pipe()
+                ours, theirs = (sink, source) if name == "stdin" else (source, sink)
+                streams[name] = await (_writer(ours) if name == "stdin" else _reader(ours))
+                stack.callback(os.close, theirs)
+            elif kind == DEVNULL:
+                stack.callback(os.close, theirs := os.open(os.devnull, os.O_RDWR))
+            else:
+                theirs = number if kind is None else kind
+            files.append(theirs)
+        source, sink = os.pipe()
+        stack.callback(os.close, sink)
+        request = {"argv": [COMMAND, *args], "cwd": str(Path.cwd()), "env": dict(os.environ if env is None else env)}
+        _template.send(request, [*files, sink])
+    status = await _reader(source)
+    return _ForkedProcess(int(await status.readline()), status, streams)
+
+
+@asynccontextmanager
+async def client_transport(process: GatewayProcess, bound: float) -> AsyncIterator[tuple[Any, Any]]:
+    """The streams of an SDK client that speaks with a process over its standard streams; at the end it must exit.
+
+    Args:
+        process: A command that was started with pipes for standard input and output.
+        bound: Seconds that it may take to exit after its standard input is closed.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+    send_received, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    send, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read_lines() -> None:
+        async with send_received:
+            while line := await stdout.readline():
+                with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    await send_received.send(SessionMessage(message))
+
+    async def write_lines() -> None:
+        async with to_send:
+            async for message in to_send:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                stdin.write(text.encode() + b"\n")
+                with contextlib.suppress(OSError):
+                    await stdin.drain()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read_lines())
+        tasks.create_task(write_lines())
+        try:
+            yield received, send
+        finally:
+            received.close()
+            send.close()
+            stdin.close()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait_for(process.wait(), bound)
