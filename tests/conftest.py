@@ -1,6 +1,7 @@
 """What concerns every test: those of one group stay together, and hypothesis has the same examples on every run.
 
-With HYPOTHESIS_PROFILE=explore it has other examples each time. And what tests of several folders need.
+The variable HYPOTHESIS_PROFILE chooses how many: `quick` (the default) 60 for each test, `same` 150, and `explore` 150
+that differ each time. And what tests of several folders need.
 """
 
 import json
@@ -20,8 +21,9 @@ from redis_process import COMMAND, MISSING, RedisProcess
 settings.register_profile(
     "same", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("same"), max_examples=60)
 settings.register_profile("explore", settings.get_profile("same"), derandomize=False, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_configure() -> None:
@@ -48,15 +50,25 @@ def _own_cache(_own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(_own_caches / uuid4().hex))
 
 
+FIRST: Final = ("real", "everyday", "relay", "conformance", "hostile", "faults", "replicas", "walk")
+"""Folders with the longest tests and groups: begun last, they would leave other processes without work at the end."""
+
+
+def _rank(item: pytest.Item) -> int:
+    folder = item.path.parent.name
+    return FIRST.index(folder) if folder in FIRST else len(FIRST)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let tests of one `xdist_group` run in one process, one after another.
+    """Begin long tests first, and let tests of one `xdist_group` run in one process, one after another.
 
     pytest-xdist 3.8 writes the group where pytest 9.2 does not look for it (pytest-xdist #1386), so that what a group
     shares is made in every process.
     """
     if not config.getoption("loadgroup", default=False):
         return
+    items.sort(key=_rank)
     for item in items:
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         if groups and not item.nodeid.endswith(suffix := f"@{'_'.join(groups)}"):

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import anyio
 import httpx2
+from http_sessions import HEADERS, open_session
 from tests.auth.conftest import TOKENS
-from tests.walk.test_faces import HEADERS, open_session
 
 MODERN: Final = "2026-07-28"
 ENVELOPE: Final = {

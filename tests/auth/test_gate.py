@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx2
 import pytest
+from http_sessions import HEADERS, HELLO, open_session, session_of
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 from tests.walk.conftest import BOUND
-from tests.walk.test_faces import HEADERS, HELLO, open_session
 
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
@@ -36,11 +36,6 @@ ANYWHERE = "0.0.0.0"  # noqa: S104  # an address beyond loopback
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
-
-
-async def session_of(url: str, shown: dict[str, str]) -> dict[str, str]:
-    async with httpx2.AsyncClient(headers=shown, timeout=BOUND) as client:
-        return await open_session(client, url)
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import jwt
 import pytest
+from http_sessions import HEADERS, HELLO
 from starlette.requests import Request
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
 from tests.walk.conftest import BOUND
-from tests.walk.test_faces import HEADERS, HELLO
 
 from mcp_mirror.config import load_config
 from mcp_mirror.security.pins import Pins

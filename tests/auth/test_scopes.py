@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -15,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from http_sessions import HEADERS, session_of
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
 from tests.auth.strangers import ENVELOPE, MODERN, Visitor, visiting
-from tests.auth.test_gate import session_of
 from tests.walk.conftest import BOUND
-from tests.walk.test_faces import HEADERS
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.cli.reload import Reloading
@@ -65,12 +65,29 @@ ERAS = (False, True)
 """Of a request: whether it is one of 2026."""
 
 
-def speaking(era: str, **keys: Any) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(RELAY), "stdio", era], **keys}
+Upstream = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[Upstream]:
+    """An upstream of a protocol version; one process for all tests, with sessions of their own."""
+    with ExitStack() as stack:
+        urls: dict[str, str] = {}
+
+        def upstream(version: str, **keys: Any) -> dict[str, Any]:
+            if version not in urls:
+                command = [sys.executable, str(RELAY), "http", version]
+                process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+                stack.callback(process.kill)
+                assert process.stdout is not None
+                urls[version] = f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+            return {"url": urls[version], **keys}
+
+        yield upstream
 
 
 @pytest.fixture
-def scoped(configured: Configured, tmp_path: Path) -> Path:
+def scoped(configured: Configured, speaking: Upstream, tmp_path: Path) -> Path:
     """Two upstreams that have all the same: `crm` takes a scope and some tools of it one more, `wiki` takes none."""
     (tmp_path / "jwks.json").write_text(jwks(KEY))
     auth = {
@@ -159,7 +176,7 @@ UNKNOWN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_it_is_answered_as_what_never_was(configured: Configured) -> None:
+async def test_it_is_answered_as_what_never_was(configured: Configured, speaking: Upstream) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
     upstreams = {name: speaking("2025-11-25") for name in ("wiki", "crm")}
     upstreams["crm"]["required_scopes"] = ["crm"]
@@ -211,7 +228,7 @@ async def test_the_rights_are_those_of_the_token_that_comes_with_a_request(scope
 
 @pytest.mark.parametrize(("required", "cached"), [(["crm"], {"private"}), ([], {"public"})], ids=["scoped", "free"])
 async def test_no_cache_gives_one_principal_what_another_may_see(
-    required: list[str], cached: set[str], configured: Configured
+    required: list[str], cached: set[str], configured: Configured, speaking: Upstream
 ) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
     config = configured({"crm": speaking("2026-07-28", required_scopes=required)}, auth=auth)
@@ -277,7 +294,9 @@ async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
     assert [change.concerns(one) for one in callers] == [True, True, False]
 
 
-async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(configured: Configured) -> None:
+async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(
+    configured: Configured, speaking: Upstream
+) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
     config = configured({"crm": speaking("2026-07-28", scope="shared")}, auth=auth)
     async with AsyncExitStack() as stack:
@@ -378,7 +397,7 @@ async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:
         assert "wiki_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
 
 
-def test_a_scope_that_no_token_has_is_warned_of(configured: Configured) -> None:
+def test_a_scope_that_no_token_has_is_warned_of(configured: Configured, speaking: Upstream) -> None:
     auth = {
         "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm", "all"]}, "bob": HASHES["bob"]},
         "scopes": ["all"],
@@ -401,7 +420,7 @@ def test_a_token_that_lets_nobody_in_is_warned_of(configured: Configured) -> Non
     assert "auth.tokens.alice: the token lacks the scope 'tools' of 'auth.scopes'" in warning
 
 
-async def test_check_tells_of_names_that_no_tool_has(configured: Configured, run: Run) -> None:
+async def test_check_tells_of_names_that_no_tool_has(configured: Configured, speaking: Upstream, run: Run) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}}}
     tools = {"allow": ["*", "eccho"], "deny": ["gorw", "x*"]}
     overrides = {"echo": {"required_scopes": ["crm"]}, "groww": {"timeout": 3}, "y*": {"required_scopes": ["crm"]}}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from statistical_tests import mann_whitney
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, furnish, try_all, visiting
 
@@ -222,15 +223,6 @@ async def test_the_time_to_store_or_forget_does_not_tell_what_another_keeps(guar
                 times["forget"][which].append(time.perf_counter() - began)
         for what, measured in times.items():
             assert abs(mann_whitney(*measured)) < 3.29, (what, [statistics.median(one) for one in measured])
-
-
-def mann_whitney(one: list[float], other: list[float]) -> float:
-    """The normal deviate of U (ties are too few to matter)."""
-    ranked = sorted([(value, 0) for value in one] + [(value, 1) for value in other])
-    ranks = sum(rank for rank, (_, of) in enumerate(ranked, 1) if of == 0)
-    n, m = len(one), len(other)
-    u = ranks - n * (n + 1) / 2
-    return float((u - n * m / 2) / (n * m * (n + m + 1) / 12) ** 0.5)
 
 
 def test_the_local_users_memory_is_no_principals() -> None:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.auth.test_two_principals import mann_whitney
+from statistical_tests import mann_whitney
 from tests.hostile.conftest import full_size
 
 from mcp_mirror.settings.policies import StorePolicy

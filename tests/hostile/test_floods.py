@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.hostile.bystander import HttpClient, Waits, bystander
+from tests.hostile.conftest import FULL
 from tests.hostile.servers.many import FLOODS
 from tests.load import slowness
 from tests.walk.conftest import until
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "hear_mirrored"
-SECONDS = 6
+SECONDS = 6 if FULL else 2
 LOG = 64 << 10
 """Bytes of log that a flood may cause, at most."""
 

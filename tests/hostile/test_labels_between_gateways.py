@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.walk.conftest import configured
-from tests.walk.test_flows import SELF, STRICT, Desk, desk, path_in
+from flow_user import SELF, STRICT, Desk, path_in
+from tests.walk.conftest import configured, desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from tests.hostile import lister
 from tests.hostile.bystander import HEADERS, META
-from tests.hostile.conftest import Budget, Configured, connect_http, pinging
+from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
 from tests.hostile.schemas import tool
 from tests.walk.conftest import BOUND, Serve, Served, until
 
@@ -132,7 +132,14 @@ async def open_scene(configured: Configured, serve: Serve, tmp_path: Path) -> As
 BEGIN = [tool("relist", {})]
 
 
-@pytest.mark.parametrize(("kind", "size", "tools", "outcome"), KINDS, ids=[tools.__name__ for *_, tools, _ in KINDS])
+LONG = (large, longest)
+"""Listings that take as long as several others; `make hostile` has them."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "tools", "outcome"),
+    [pytest.param(*each, id=each[2].__name__, marks=full_size if each[2] in LONG else ()) for each in KINDS],
+)
 async def test_expensive_listings_do_not_delay_other_clients(
     kind: str, size: str, tools: Callable[[], Tools], outcome: str, opened: Open, budget: Budget
 ) -> None:

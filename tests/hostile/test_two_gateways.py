@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit", "configured", "raw"]
 
-SECONDS: Final = float(os.environ.get("SOAK_GATEWAYS", "15"))
+SECONDS: Final = float(os.environ.get("SOAK_GATEWAYS", "6"))
 LONG: Final = 100.0
 """Seconds from which on everything that may happen to a value does, on a busy machine too."""
 SEED: Final = int(os.environ.get("SOAK_SEED", "14"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -80,9 +81,15 @@ class RedisProcess:
         with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:
             return client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    def keys(self) -> dict[str, int]:
-        """Each key with the milliseconds that it has left; -1: for ever."""
-        return {key.decode(): self.run("PTTL", key) for key in self.run("KEYS", "*")}
+    def keys(self, prefix: str = "") -> dict[str, int]:
+        """Each key that begins with a prefix, with the milliseconds until it expires; -1: never."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
+        with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:
+            found = [key for key in client.keys(pattern) if isinstance(key, bytes)]
+            with client.pipeline(transaction=False) as pipeline:
+                for key in found:
+                    pipeline.pttl(key)
+                return dict(zip(map(bytes.decode, found), pipeline.execute(), strict=True))
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

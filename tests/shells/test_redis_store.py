@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis_process import RedisProcess, free_port
+from redis_values import descriptor
 from tests.load import slowness
 
 from mcp_mirror.errors import StoreError
@@ -26,21 +27,17 @@ from mcp_mirror.stores.redis.connection import Read
 from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction
 from mcp_mirror.stores.redis.records import CHUNK, Entry
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.types import Descriptor, Provenance, Span
+from mcp_mirror.types import Descriptor, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LIMIT = 2.0
 """Seconds within which what is wrong has to be told, on an idle machine."""
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
-
-
-def descriptor(base: str, size: int = 1) -> Descriptor:
-    now = time.time()
-    return Descriptor(base, "text", size, 1, (), now, now + 60, Provenance("up", "tool", "0" * 64))
 
 
 async def put(store: RedisStore, base: str, blob: bytes = b'"x"', namespace: str = "me") -> None:
@@ -62,7 +59,7 @@ async def store(redis_server: RedisProcess, tmp_path: Path) -> AsyncIterator[Red
 
 
 def our_keys(server: RedisProcess, tmp_path: Path) -> dict[str, int]:
-    return {key: left for key, left in server.keys().items() if key.startswith(str(tmp_path))}
+    return server.keys(str(tmp_path))
 
 
 def check_accounts(server: RedisProcess, tmp_path: Path) -> tuple[int, int]:
@@ -321,7 +318,9 @@ async def test_tombstones_are_bounded(
 WRITER = """
 import asyncio, sys, time
 from pathlib import Path
-from test_redis_store import RedisStore, StorePolicy, descriptor
+from redis_values import descriptor
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.redis.store import RedisStore
 async def main():
     policy = StorePolicy(kind="redis", url=sys.argv[1], prefix=sys.argv[2], ttl=60.0, max_bytes=120 << 20)
     async with RedisStore(policy, time.time, Path) as store:
@@ -341,7 +340,7 @@ async def test_a_gateway_killed_while_it_writes_leaves_whole_values_and_nothing_
         for _ in range(5):
             writing = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs
                 [sys.executable, "-c", WRITER, redis_server.url, prefix],
-                cwd=Path(__file__).parent, env={"PYTHONPATH": "../replicas:.:../.."}, stdout=subprocess.PIPE,
+                env={"PYTHONPATH": str(HELPERS)}, stdout=subprocess.PIPE,
             )  # fmt: skip
             assert writing.stdout is not None
             assert writing.stdout.readline()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from flow_user import open_desk
 from gateway_processes import GatewayProcess, Start, client_transport, start_command
 from mcp import Client
 
@@ -265,3 +266,9 @@ async def _run(start: Start, *args: str, stdin: int | None = DEVNULL) -> Ended:
 def run(start: Start) -> Run:
     """Runs the command line to its end."""
     return partial(_run, start)
+
+
+@pytest.fixture
+def desk(configured: Configured, tmp_path: Path) -> Callable[..., Any]:
+    """Opens a gateway with labels and flow rules in this process."""
+    return partial(open_desk, configured, tmp_path)

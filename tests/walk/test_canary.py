@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from http_sessions import HEADERS, open_session
 from tests.walk.conftest import BOUND, until
-from tests.walk.test_faces import HEADERS, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from process_tree import offspring, stat_of
 from tests.walk.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -24,31 +25,6 @@ SOON = 10.0
 """Seconds after which nothing may be left."""
 SCANNER = "mcp_mirror.workers.pool"
 WATCHDOG = "/bin/sh"
-
-
-def stat_of(pid: int) -> tuple[str, int]:
-    """A process's state and parent; of one that is gone, nothing."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "", 0
-    return fields[0], int(fields[1])
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def offspring(pid: int) -> dict[int, str]:
-    """All descendants of a process with their command lines."""
-    parents = {int(path.name): stat_of(int(path.name))[1] for path in Path("/proc").iterdir() if path.name.isdecimal()}
-    found, new = set[int](), {pid}
-    while new := {child for child, parent in parents.items() if parent in new} - found:
-        found |= new
-    return {child: command_of(child) for child in sorted(found)}
 
 
 async def survivors(pids: dict[int, str], *, zombies: bool = False) -> dict[int, str]:

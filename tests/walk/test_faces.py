@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from gateway_processes import COMMAND
+from http_sessions import HEADERS, HELLO, open_session
 from notices import path_in
 from tests.walk.conftest import BOUND, until
 
@@ -221,22 +222,6 @@ async def test_a_closed_standard_output_is_said_so(configured: Configured, raw: 
         _, err = await process.communicate()
     assert process.returncode == 2
     assert b"Standard output is closed" in err
-
-
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-HELLO = json.dumps({
-    "jsonrpc": "2.0", "id": 1, "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}},
-})  # fmt: skip
-
-
-async def open_session(client: httpx2.AsyncClient, url: str) -> dict[str, str]:
-    answer = await client.post(url, content=HELLO, headers=HEADERS)
-    assert answer.status_code == 200, answer.text
-    session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
-    told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
-    assert (await client.post(url, content=told, headers=HEADERS | session)).status_code == 202
-    return session
 
 
 STRANGERS = [

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import re
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flow_user import PATH, ROWS, SECRET, SELF, STRICT, Desk, path_in, upstream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
@@ -25,99 +23,18 @@ from tests.walk.conftest import BOUND, until
 from typer.testing import CliRunner
 
 from mcp_mirror import Mirror
-from mcp_mirror.app import Application, open_application
+from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
-from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.tokens import estimate_tokens
-from mcp_mirror.types import Descriptor, Provenance
+from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
     from tests.walk.conftest import Configured, Run, Speak
 
-RAW = str(Path(__file__).parent / "servers" / "raw.py")
 RELAY = str(Path(__file__).parents[1] / "relay" / "upstream.py")
-SECRET = "c4nary-of-a-customer"
-ROWS = {"rows": [SECRET] * 3, SECRET: 1}
-PATH = re.compile(r"[A-Za-z_]+-[0-9a-f]{8}-[0-9a-f-]{27}")
-
-
-def upstream(name: str, log: Path, **keys: Any) -> dict[str, Any]:
-    """An upstream that says what it is told to, or hears; what it is asked is in its log."""
-    return {"command": sys.executable, "args": [RAW, "ok", "--log", str(log / f"{name}.log")], **keys}
-
-
-@dataclass
-class Desk:
-    """The one user of a gateway in this process, before real upstreams `crm`, `web` and `mail`."""
-
-    application: Application
-    folder: Path
-
-    async def reply(self, tool: str, **arguments: Any) -> Reply:
-        gateway = self.application.gateway
-        call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-        return read_reply(await asyncio.wait_for(gateway.call_tool(call), BOUND))
-
-    async def text(self, tool: str, **arguments: Any) -> str:
-        reply = await self.reply(tool, **arguments)
-        assert not reply.is_error, reply.text
-        return reply.text
-
-    async def refused(self, tool: str, **arguments: Any) -> str:
-        reply = await self.reply(tool, **arguments)
-        assert reply.is_error, reply.text
-        assert SECRET not in reply.text
-        return reply.text
-
-    async def say(self, name: str, value: object = None, **more: Any) -> str:
-        """Have an upstream give a value: its path."""
-        result = {"content": [], "structuredContent": ROWS if value is None else value, **more}
-        return path_in(await self.text(f"{name}_say_mirrored", result=json.dumps(result)))
-
-    async def labels(self, path: str) -> Mapping[str, str]:
-        known = await self.application.gateway.writer.store.describe(LOCAL, path)
-        assert isinstance(known, Descriptor)
-        return known.labels
-
-    def calls(self, name: str) -> int:
-        log = self.folder / f"{name}.log"
-        return log.read_text().count(" tools/call\n") if log.exists() else 0
-
-
-def path_in(text: str) -> str:
-    found = PATH.search(text)
-    assert found, text
-    return found[0]
-
-
-@pytest.fixture
-def desk(configured: Configured, tmp_path: Path) -> Callable[..., Any]:
-    """Opens a desk: keys of each upstream, and sections."""
-
-    @asynccontextmanager
-    async def opened(upstreams: Mapping[str, dict[str, Any]] | None = None, **sections: Any) -> AsyncIterator[Desk]:
-        given = {name: upstream(name, tmp_path, **(upstreams or {}).get(name, {})) for name in ("crm", "web", "mail")}
-        (tmp_path / "exchange").mkdir(exist_ok=True)
-        tools = {"roots": [str(tmp_path / "exchange")]}
-        store = sections.pop("store", {"kind": "memory", "path": None})
-        path = configured(given, memory_tools=tools, store=store, **sections)
-        async with open_application(load_config(path, {})) as application:
-            await application.upstreams.settle(BOUND)
-            yield Desk(application, tmp_path)
-
-    return opened
-
-
-STRICT = {
-    "crm": {"labels": {"integrity": "trusted", "confidentiality": "private"}},
-    "web": {"labels": {"integrity": "untrusted", "confidentiality": "public"}},
-    "mail": {"accepts": {"integrity": "trusted", "confidentiality": "internal"}},
-}
-SELF = {"model": {"labels": {"integrity": "trusted", "confidentiality": "public"}}}
-"""The model's own words are as good as any."""
 
 
 async def test_everything_flows_where_nothing_is_configured(desk: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -365,7 +366,8 @@ async def test_a_transparent_gateway_has_none_of_them(configured: Configured, sp
         assert "There is no tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
 
 
-LARGE = 200_000_000
+LARGE = 200_000_000 if "FULL_SIZE" in os.environ else 80_000_000
+"""Bytes; `make soak` takes all."""
 
 
 def _family(process: int) -> list[int]:
@@ -404,7 +406,7 @@ async def _watch(process: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_a_value_of_200_megabytes_is_looked_into_in_little_memory(
+async def test_a_large_value_is_searched_and_read_in_little_memory(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "in"
@@ -440,4 +442,4 @@ async def test_a_value_of_200_megabytes_is_looked_into_in_little_memory(
         assert (await ask("memory_read", "/rows", offset=rows - 1)).endswith('"name": "the needle"}')
         watching.cancel()
         # The two processes that read and look take 65 MB each to be there: Python, and what token estimates stand on.
-        assert await watching - before < 160_000_000
+        assert await watching - before < 160_000_000  # a copy of the value would be over it

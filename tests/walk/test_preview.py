@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.core.test_preview import CANARY, RESULTS
+from preview_samples import CANARY, RESULTS
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Speak

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from tests.walk.test_children import offspring
+from process_tree import offspring
 
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.keys import Keys, KeysUnavailableError

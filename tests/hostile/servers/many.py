@@ -1,11 +1,12 @@
 """An upstream of the 2025 version over stdio that answers with very many small parts, or floods its output."""
 
 import json
+import os
 import sys
 import time
 
 TOOLS = ("hear", "emit", "flood")
-COUNT = 1_000_000
+COUNT = 1_000_000 if "HOSTILE_FULL" in os.environ else 300_000
 PAYLOADS = {
     "members": lambda: b'{"content":[],' + members() + b"}",
     "structured": lambda: b'{"content":[],"structuredContent":{' + members() + b"}}",

@@ -1,0 +1,29 @@
+"""Clients by hand over Streamable HTTP, of the 2025-11-25 version."""
+
+import json
+from typing import Final
+
+import httpx2
+
+HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+HELLO: Final = json.dumps({
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}},
+})  # fmt: skip
+_BOUND: Final = 60.0
+
+
+async def open_session(client: httpx2.AsyncClient, url: str) -> dict[str, str]:
+    """Open a session and return the headers of its requests."""
+    answer = await client.post(url, content=HELLO, headers=HEADERS)
+    assert answer.status_code == 200, answer.text
+    session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    assert (await client.post(url, content=told, headers=HEADERS | session)).status_code == 202
+    return session
+
+
+async def session_of(url: str, shown: dict[str, str]) -> dict[str, str]:
+    """Open a session with headers of the caller, such as a token; return the headers of its requests."""
+    async with httpx2.AsyncClient(headers=shown, timeout=_BOUND) as client:
+        return await open_session(client, url)
