@@ -191,7 +191,11 @@ async def start_command(
             files.append(theirs)
         source, sink = os.pipe()
         stack.callback(os.close, sink)
-        request = {"argv": [COMMAND, *args], "cwd": str(Path.cwd()), "env": dict(os.environ if env is None else env)}
+        request = {
+            "argv": [COMMAND, *map(os.fsdecode, args)],
+            "cwd": str(Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+        }
         _template.send(request, [*files, sink])
     status = await _reader(source)
     return _ForkedProcess(int(await status.readline()), status, streams)

@@ -90,7 +90,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
         {"memory_path": 5},
         "'memory_path' of retrieve_final_answer_from_memory must be text",
     ),
-    ("typed_mirrored", {"n": "{path}/data"}, "wants integer"),
+    ("typed_mirrored", {"n": "{path}/data"}, "expects integer"),
     ("typed_mirrored", {"n": "no number"}, "n: "),
 ]
 

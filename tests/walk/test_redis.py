@@ -130,6 +130,7 @@ async def test_a_resource_that_cannot_be_stored_is_passed_on(
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.executable  # PYTHONPATH
 async def test_without_the_extra_the_operator_is_told_what_to_install(
     configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
