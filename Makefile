@@ -93,7 +93,7 @@ soak: $(VENV)/.installed $(NODE)/.installed ## long tests: gateways killed as th
 	FULL_SIZE=1 HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/core tests/demo tests/faces tests/shells/test_rounds.py tests/shells/test_conversations.py
 	PYTHONPATH=tests/helpers $(BIN)/python -m tests.fuzz.fuzz_faces $(or $(SOAK_FUZZ),600)
 	FULL_SIZE=1 GATEWAY_EXECUTABLE=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/walk tests/faults
-	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/walk/test_walk.py
+	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/real tests/walk/test_walk.py
 
 conformance: $(VENV)/.installed $(NODE)/.installed ## run the official conformance suite, server and client, both protocol versions; prints tables
 	$(BIN)/python tests/conformance/tables.py $(CONFORMANCE_ARGS)

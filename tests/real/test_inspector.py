@@ -19,6 +19,9 @@ INSPECTOR: Final = "inspector/clients/launcher/build/index.js"
 PATIENCE: Final = 60
 """Seconds that one run of the Inspector may take; each starts Node and makes a connection of its own."""
 
+WAYS: Final = [("over_stdio", "legacy"), ("over_http", "modern"), ("over_stdio", "modern"), ("over_http", "legacy")]
+ALL: Final = "ALL_COMBINATIONS" in os.environ
+"""`make soak` lists and calls in all four ways, other runs in two."""
 Inspect = Callable[..., dict[str, Any]]
 
 
@@ -60,8 +63,7 @@ def over_http(http_gateway: str) -> list[str]:
     return ["--server-url", http_gateway, "--transport", "http"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("way", ["over_stdio", "over_http"])
+@pytest.mark.parametrize(("way", "era"), WAYS if ALL else WAYS[:2])
 def test_the_inspector_lists_every_twin_and_finds_no_schema_that_some_client_would_refuse(
     way: str, era: str, request: pytest.FixtureRequest, inspect: Inspect, gateway: "Connection"
 ) -> None:
@@ -71,8 +73,7 @@ def test_the_inspector_lists_every_twin_and_finds_no_schema_that_some_client_wou
     assert (OF_ROOTS in names) is (way == "over_stdio")  # where upstreams see what the one client can do
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("way", ["over_stdio", "over_http"])
+@pytest.mark.parametrize(("way", "era"), WAYS if ALL else WAYS[2:])
 def test_the_inspector_calls_a_twin(way: str, era: str, request: pytest.FixtureRequest, inspect: Inspect) -> None:
     target = request.getfixturevalue(way)
     given = ("--tool-name", "get-sum_mirrored", "--tool-args-json", '{"a": 2, "b": 40}', "--protocol-era", era)

@@ -36,7 +36,8 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import ValidationError
-from under_test import gateway_command, serve_gateway
+from tests.walk.conftest import serve_gateway
+from under_test import gateway_command
 
 OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
@@ -193,8 +194,8 @@ async def _transport(client_wire: str, config: Path) -> AsyncIterator[AbstractAs
         with Path(os.devnull).open("w") as nowhere:  # noqa: ASYNC230  # nothing is written there
             yield stdio_client(StdioServerParameters(command=command, args=args), errlog=nowhere)
         return
-    async with serve_gateway(config) as url:
-        yield streamable_http_client(url)
+    async with serve_gateway(config) as served:
+        yield streamable_http_client(served.url)
 
 
 @asynccontextmanager
