@@ -154,7 +154,7 @@ async def test_another_principals_session_is_none(guarded: Path) -> None:
         assert refreshed.status_code == 200  # a session is the principal's, whichever token shows that
 
 
-async def test_keys_that_cannot_be_had_are_the_gateways_trouble_and_not_the_clients(configured: Configured) -> None:
+async def test_unavailable_keys_are_a_503_not_a_401(configured: Configured) -> None:
     page = Page(status="500 Broken")
     async with serving(page) as url:
         issuers = [{"issuer": ISSUER, "jwks": url, "audience": AUDIENCE}]

@@ -133,7 +133,7 @@ def wrong() -> dict[str, list[tuple[str, str]]]:
     }
 
 
-async def test_a_token_that_is_bound_to_a_key_lets_nobody_in_without_a_new_proof_of_it(
+async def test_a_key_bound_token_needs_a_new_proof_for_each_request(
     guarded: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "mcp_mirror")

@@ -124,7 +124,7 @@ TEMPLATES = "resources/templates/list", "resourceTemplates", "uriTemplate"
 PROMPTS = "prompts/list", "prompts", "name"
 
 
-async def test_what_takes_a_scope_is_listed_only_to_whoever_has_it(scoped: Path) -> None:
+async def test_tools_are_listed_only_with_their_scope(scoped: Path) -> None:
     async with both(scoped) as visitors:
         for modern in ERAS:
             alice, bob = (partial(names, visitor, modern=modern) for visitor in visitors)
@@ -145,7 +145,7 @@ async def test_what_takes_a_scope_is_listed_only_to_whoever_has_it(scoped: Path)
             assert len(await bob(*TEMPLATES)) == 1 + 2
 
 
-async def test_nothing_tells_of_it_to_whoever_has_not(scoped: Path) -> None:
+async def test_no_listing_mentions_an_upstream_without_its_scope(scoped: Path) -> None:
     async with both(scoped) as (alice, bob):
         for method, params in (
             ("server/discover", {}),
@@ -176,7 +176,7 @@ UNKNOWN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_it_is_answered_as_what_never_was(configured: Configured, speaking: Upstream) -> None:
+async def test_a_hidden_upstream_is_answered_like_an_unknown_one(configured: Configured, speaking: Upstream) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
     upstreams = {name: speaking("2025-11-25") for name in ("wiki", "crm")}
     upstreams["crm"]["required_scopes"] = ["crm"]
@@ -197,7 +197,7 @@ async def test_it_is_answered_as_what_never_was(configured: Configured, speaking
                 assert await answer(alice, asked, "crm", modern=modern) != hidden
 
 
-async def test_a_token_with_the_scope_uses_all_of_it(scoped: Path) -> None:
+async def test_a_token_with_the_scope_uses_the_upstream(scoped: Path) -> None:
     async with both(scoped) as (alice, bob):
         assert '\\"deep\\": 1' in await alice.call("crm_echo_mirrored", value={"deep": 1})
         assert "There is no tool" in await alice.call("crm_grow_mirrored")
@@ -210,7 +210,7 @@ async def test_a_token_with_the_scope_uses_all_of_it(scoped: Path) -> None:
         ]
 
 
-async def test_the_rights_are_those_of_the_token_that_comes_with_a_request(scoped: Path) -> None:
+async def test_the_scopes_are_those_of_the_token_of_each_request(scoped: Path) -> None:
     """Also within one session, whose first token had others."""
     async with both(scoped) as (alice, _):
         tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm crm.write", "crm", "")}
@@ -227,7 +227,7 @@ async def test_the_rights_are_those_of_the_token_that_comes_with_a_request(scope
 
 
 @pytest.mark.parametrize(("required", "cached"), [(["crm"], {"private"}), ([], {"public"})], ids=["scoped", "free"])
-async def test_no_cache_gives_one_principal_what_another_may_see(
+async def test_listings_behind_a_scope_are_marked_private_for_caches(
     required: list[str], cached: set[str], configured: Configured, speaking: Upstream
 ) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}
@@ -239,7 +239,7 @@ async def test_no_cache_gives_one_principal_what_another_may_see(
     assert {answer["cacheScope"] for answer in answers} == cached
 
 
-async def test_what_looks_like_a_path_does_not_tell_which_tools_there_are(scoped: Path) -> None:
+async def test_path_errors_do_not_reveal_hidden_tools(scoped: Path) -> None:
     """Where a tool is known, what is no path of its is a mistake; else it is a text."""
     async with both(scoped) as (alice, bob):
         for visitor, tool in (alice, "crm_echo_mirrored"), (bob, "wiki_echo_mirrored"):
@@ -264,7 +264,7 @@ async def listen(visitor: Visitor, wanted: Mapping[str, Any], seen: asyncio.Queu
                 seen.put_nowait(line.removeprefix("data: "))
 
 
-async def test_an_update_is_told_under_the_name_that_each_knows(scoped: Path) -> None:
+async def test_an_update_has_the_name_that_each_principal_knows(scoped: Path) -> None:
     async with both(scoped) as (alice, bob), asyncio.timeout(BOUND):
         watching = []
         for visitor, uri in (alice, "wiki+notes://one"), (bob, "notes://one"):
@@ -278,7 +278,7 @@ async def test_an_update_is_told_under_the_name_that_each_knows(scoped: Path) ->
             task.cancel()
 
 
-async def test_a_change_is_told_to_those_alone_who_may_know_of_its_upstream(
+async def test_a_change_is_announced_only_to_principals_with_its_scope(
     scoped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: asyncio.Queue[ListChange] = asyncio.Queue()
@@ -322,7 +322,7 @@ async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(
             task.cancel()
 
 
-async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_what_it_lost() -> None:
+async def test_a_session_without_its_scope_gets_no_messages_of_the_upstream() -> None:
     session = Recorder(Caller("x", is_stateless=False, session="s", scopes=frozenset({"crm"})))
     home = require_scopes(session, ("crm",))
     assert home is not None
@@ -338,7 +338,7 @@ async def test_a_session_that_goes_on_with_less_hears_and_is_asked_nothing_by_wh
     assert told == (None, False, True, None, session.caller)
 
 
-async def test_a_session_that_has_less_now_leaves_what_it_watched(scoped: Path) -> None:
+async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None:
     async with both(scoped) as (alice, _):
         tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm", "")}
         carla = Visitor("carla", alice.url, alice.http)
@@ -351,7 +351,7 @@ async def test_a_session_that_has_less_now_leaves_what_it_watched(scoped: Path) 
         assert "notes://one" not in await carla.ask("tools/call", ASK_WATCHED, modern=False, **broad)
 
 
-def test_answers_to_one_upstreams_question_go_to_no_other() -> None:
+def test_answers_to_an_input_request_go_to_no_other_upstream() -> None:
     asked = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
     reply = json.loads(join(object_of(asked_reply(asked, b"{}", "crm"))))
     again = read_round(b"{}", reply["requestState"])
@@ -360,18 +360,18 @@ def test_answers_to_one_upstreams_question_go_to_no_other() -> None:
         checked(again, b"{}", "wiki")
 
 
-async def test_the_user_of_this_machine_sees_all(scoped: Path, connect: Connect) -> None:
+async def test_the_local_user_sees_all_tools(scoped: Path, connect: Connect) -> None:
     async with connect(scoped) as client:
         assert {"crm_echo_mirrored", "crm_grow_mirrored"} <= {tool.name for tool in (await client.list_tools()).tools}
 
 
-async def test_check_tells_what_takes_which_scopes(scoped: Path, run: Run) -> None:
+async def test_check_prints_the_required_scopes(scoped: Path, run: Run) -> None:
     ended = await run("check", "--config", str(scoped))
     (row,) = [line.split() for line in ended.out.splitlines() if " grow " in line and line.split()[0] == "crm"]
     assert row[-2:] == ["crm", "crm.write"]
 
 
-async def test_what_comes_to_an_upstream_all_the_same_goes_no_further(scoped: Path) -> None:
+async def test_an_upstream_refuses_connections_without_its_scope(scoped: Path) -> None:
     async with serving_gateway(scoped) as served:
         crm = served.application.upstreams["crm"]
         await crm.settled.wait()
@@ -381,7 +381,7 @@ async def test_what_comes_to_an_upstream_all_the_same_goes_no_further(scoped: Pa
         await crm.connection_for(NullChannel(Caller("x", scopes=frozenset({"crm"}))))
 
 
-async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:
+async def test_a_reload_applies_changed_scopes(scoped: Path) -> None:
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serving_gateway(scoped))
         bob = await stack.enter_async_context(visiting(served.url, "bob"))
@@ -397,7 +397,7 @@ async def test_a_reload_takes_what_is_required_anew(scoped: Path) -> None:
         assert "wiki_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
 
 
-def test_a_scope_that_no_token_has_is_warned_of(configured: Configured, speaking: Upstream) -> None:
+def test_a_scope_without_a_token_is_a_warning(configured: Configured, speaking: Upstream) -> None:
     auth = {
         "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm", "all"]}, "bob": HASHES["bob"]},
         "scopes": ["all"],
@@ -411,7 +411,7 @@ def test_a_scope_that_no_token_has_is_warned_of(configured: Configured, speaking
     assert "'crn'" in warning
 
 
-def test_a_token_that_lets_nobody_in_is_warned_of(configured: Configured) -> None:
+def test_a_token_without_a_required_scope_is_a_warning(configured: Configured) -> None:
     auth = {
         "scopes": ["tools"],
         "tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]},
@@ -420,7 +420,9 @@ def test_a_token_that_lets_nobody_in_is_warned_of(configured: Configured) -> Non
     assert "auth.tokens.alice: the token lacks the scope 'tools' of 'auth.scopes'" in warning
 
 
-async def test_check_tells_of_names_that_no_tool_has(configured: Configured, speaking: Upstream, run: Run) -> None:
+async def test_check_reports_names_of_tools_that_do_not_exist(
+    configured: Configured, speaking: Upstream, run: Run
+) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}}}
     tools = {"allow": ["*", "eccho"], "deny": ["gorw", "x*"]}
     overrides = {"echo": {"required_scopes": ["crm"]}, "groww": {"timeout": 3}, "y*": {"required_scopes": ["crm"]}}

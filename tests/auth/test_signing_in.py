@@ -167,7 +167,7 @@ async def test_a_person_signs_in_from_the_command_line(
     assert not [secret for secret in (*authority.good, *authority.refresh) if secret in said]
 
 
-async def test_a_call_that_needs_more_rights_says_what_to_run_and_nothing_that_a_server_made_up(
+async def test_insufficient_scope_names_the_login_command_and_no_server_text(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})

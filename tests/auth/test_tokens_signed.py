@@ -144,7 +144,7 @@ async def test_the_same_subject_of_two_issuers_is_two_principals(keys: str, tmp_
     assert await known.find_principal(KEY.sign(OTHER)) is None
 
 
-async def test_keys_are_asked_for_once_and_again_for_a_new_one_but_not_by_every_stranger() -> None:
+async def test_keys_are_fetched_once_and_again_for_a_new_key_at_a_limited_rate() -> None:
     page, clock = Page(jwks(KEY)), Clock()
     async with serving(page) as url:
         known = issuers(url, clock)
@@ -178,7 +178,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("page", BROKEN.values(), ids=BROKEN)
-async def test_keys_that_cannot_be_had_let_nobody_in_and_old_ones_serve_for_a_day(page: Page) -> None:
+async def test_unavailable_keys_admit_no_token_and_old_keys_serve_for_a_day(page: Page) -> None:
     clock = Clock()
     async with serving(page) as url:
         with pytest.raises(KeysUnavailableError):

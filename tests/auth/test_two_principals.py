@@ -181,7 +181,7 @@ async def test_what_principals_show_of_themselves_stays_with_the_gateway(configu
 @own_store
 @pytest.mark.skipif(not PAIRS, reason="measured by `make soak`")
 @pytest.mark.timeout(1800)
-async def test_the_time_of_an_answer_does_not_tell_anothers_path_from_an_unknown_one(guarded: Path) -> None:
+async def test_response_times_do_not_reveal_paths_of_another_principal(guarded: Path) -> None:
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))

@@ -78,7 +78,7 @@ def test_an_atom_keeps_its_electrons_wherever_it_lies_between_the_points(
     assert count_electrons(density_grid(atom)) == pytest.approx(atom.electrons, rel=0.002)
 
 
-def test_a_grid_has_its_documented_shape_and_holds_the_molecule_in_the_middle() -> None:
+def test_a_grid_has_its_documented_shape_with_the_molecule_centred() -> None:
     grid = density_grid(build_structure("C"))
     assert grid.shape == (POINTS, POINTS, POINTS)
     assert (grid >= 0.0).all()

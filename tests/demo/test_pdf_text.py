@@ -30,7 +30,7 @@ def test_the_shipped_sheet_gives_its_product_and_three_ingredients() -> None:
     )
 
 
-def test_the_sheet_is_built_alike_every_time_and_says_what_the_shipped_one_says(tmp_path: Path) -> None:
+def test_the_sheet_is_built_reproducibly_with_the_shipped_text(tmp_path: Path) -> None:
     for name in ("first.pdf", "second.pdf"):
         build_sheet(tmp_path / name)
     assert (tmp_path / "first.pdf").read_bytes() == (tmp_path / "second.pdf").read_bytes()

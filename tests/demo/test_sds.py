@@ -69,7 +69,7 @@ def test_a_printed_table_of_another_column_order_is_read_through_its_pdf(tmp_pat
     }
 
 
-def test_lines_drawn_at_their_places_on_two_pages_are_read_through_their_pdf(tmp_path: Path) -> None:
+def test_lines_placed_on_two_pages_are_read_from_the_pdf(tmp_path: Path) -> None:
     path = tmp_path / "drawn.pdf"
     canvas = Canvas(str(path), pagesize=A4)
     pages = [
@@ -205,7 +205,7 @@ def test_what_the_text_does_not_say_is_missing(content: str) -> None:
         max_size=30,
     )
 )
-def test_any_text_gives_a_result_whose_cas_numbers_verify_and_stand_in_the_text(lines: list[str]) -> None:
+def test_found_cas_numbers_are_valid_and_in_the_text(lines: list[str]) -> None:
     content = "\n".join(lines)
     for ingredient in extract(content).ingredients:
         assert ingredient.name or ingredient.cas_rn

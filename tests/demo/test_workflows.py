@@ -10,7 +10,7 @@ from mcp_mirror.demo.workflows import WORKFLOWS, Runs, Trace, path_in, table_of,
 
 
 @pytest.mark.parametrize("unit", ["o200k tokens", "estimated tokens"])
-def test_the_table_stands_on_a_terminal_of_80_columns_with_each_row_on_one_line(unit: str) -> None:
+def test_the_table_fits_80_columns_with_each_row_on_one_line(unit: str) -> None:
     ours, worded = Trace(["with"], 1.5, ["wi"]), Trace(["x" * 12_345], notices=["x" * 1234])
     rows = [Runs(workflow, ours, worded, Trace(["x" * 33_958_692], 61.234)) for workflow in WORKFLOWS]
     told = printed(table_of(rows, len, unit))

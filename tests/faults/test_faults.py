@@ -86,7 +86,7 @@ async def test_a_fault_costs_what_it_must_and_no_more(
     assert seen.tries == 1 or fault.away  # while it is known to be away, calls fail at once
 
 
-async def test_one_that_ends_at_each_start_is_told_of_and_works_soon_after_it_can_start(
+async def test_an_upstream_that_ends_at_each_start_is_reported_until_it_starts(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     (tmp_path / "down").touch()
@@ -132,7 +132,7 @@ async def test_one_that_stops_reading_costs_one_call_and_is_started_anew(
         assert on.repeated() == []
 
 
-async def test_a_network_that_is_away_costs_the_calls_in_flight_and_those_until_it_is_back(
+async def test_a_network_failure_costs_only_the_calls_made_during_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with staging("http", tmp_path, proxied=True) as on:

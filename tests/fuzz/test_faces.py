@@ -26,9 +26,7 @@ ANSWERED: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_bytes_of_strangers_get_an_answer_or_a_closed_connection_and_change_no_value(
-    tmp_path: Path, face: str
-) -> None:
+async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path, face: str) -> None:
     corpus = corpus_of(face)
     assert len(corpus) > 10
     async with open_stage(tmp_path) as stage, attempts_on(stage, face) as attempt:

@@ -85,9 +85,7 @@ def test_text_where_a_number_is_wanted_is_refused_with_both_types(gateway: "Conn
     assert "text" in block.text
 
 
-def test_structured_content_is_stored_shown_and_brought_back_whole_and_by_key(
-    gateway: "Connection", direct: Direct
-) -> None:
+def test_structured_content_is_stored_shown_and_retrieved_by_key(gateway: "Connection", direct: Direct) -> None:
     weather = direct("everything").call("get-structured-content", location="Los Angeles").structured_content
     assert weather is not None
     result = gateway.call("get-structured-content_mirrored", location="Los Angeles")

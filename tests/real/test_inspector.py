@@ -64,7 +64,7 @@ def over_http(http_gateway: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("way", "era"), WAYS if ALL else WAYS[:2])
-def test_the_inspector_lists_every_twin_and_finds_no_schema_that_some_client_would_refuse(
+def test_the_inspector_lists_every_twin_with_a_valid_schema(
     way: str, era: str, request: pytest.FixtureRequest, inspect: Inspect, gateway: "Connection"
 ) -> None:
     listed = inspect(request.getfixturevalue(way), "tools/list", "--strict", "--protocol-era", era)
@@ -80,7 +80,7 @@ def test_the_inspector_calls_a_twin(way: str, era: str, request: pytest.FixtureR
     assert inspect(target, "tools/call", *given)["content"] == [{"type": "text", "text": "The sum of 2 and 40 is 42."}]
 
 
-def test_a_large_result_is_stored_for_one_run_and_given_by_path_in_the_next(
+def test_a_result_stored_in_one_run_is_an_argument_of_the_next(
     over_http: list[str], inspect: Inspect, place: "Place"
 ) -> None:
     source, target = place.notes / "inspected.txt", place.notes / "copied.txt"

@@ -125,7 +125,7 @@ def test_two_paths_in_one_call_and_one_below_an_array_both_resolve(gateway: "Con
     assert target.read_text(encoding="utf-8") == f"one {conditions}"
 
 
-def test_a_whole_object_given_where_text_is_wanted_arrives_as_its_json_text(
+def test_an_object_for_a_string_argument_arrives_as_json_text(
     gateway: "Connection", place: "Place", direct: Direct
 ) -> None:
     path = gateway.store("get-structured-content_mirrored", location="Chicago")
@@ -136,9 +136,7 @@ def test_a_whole_object_given_where_text_is_wanted_arrives_as_its_json_text(
     assert target.read_text(encoding="utf-8") == block.text
 
 
-def test_a_result_over_the_answer_budget_is_not_brought_back_and_the_answer_says_what_to_do(
-    gateway: "Connection", book: Path
-) -> None:
+def test_a_result_over_the_answer_budget_is_refused_with_the_next_step(gateway: "Connection", book: Path) -> None:
     path = gateway.store("read_text_file_mirrored", path=str(book))
     result = gateway.call("retrieve_final_answer_from_memory", memory_path=f"{path}/content")
     (block,) = result.content
@@ -159,7 +157,7 @@ def test_a_path_to_a_missing_key_never_reaches_the_other_server(gateway: "Connec
     assert not target.exists()
 
 
-def test_two_servers_with_the_same_tools_get_prefixes_and_pass_a_file_from_one_root_to_the_other(
+def test_servers_with_the_same_tools_get_prefixes_and_exchange_a_file(
     connect: "Connect", serve: "Serve", servers: "Servers", write_config: "WriteConfig", tmp_path: Path, book: Path
 ) -> None:
     one = servers["files"]

@@ -42,9 +42,7 @@ def twins(listing: list[Tool]) -> Mapping[str, Tool]:
     return {tool.name: tool for tool in listing if tool.name not in OWN}
 
 
-def test_every_tool_of_every_server_has_exactly_one_twin_in_the_order_of_the_servers(
-    listing: list[Tool], direct: Direct
-) -> None:
+def test_every_tool_has_one_twin_in_the_order_of_the_servers(listing: list[Tool], direct: Direct) -> None:
     originals = {name: [tool.name for tool in direct(name).tools()] for name in SERVERS}
     assert {name: len(tools) for name, tools in originals.items()} == SERVERS
     expected = [f"{tool}_mirrored" for tools in originals.values() for tool in tools]
@@ -55,7 +53,7 @@ def test_every_name_is_one_that_all_clients_take(listing: list[Tool]) -> None:
     assert [tool.name for tool in listing if not NAME.fullmatch(tool.name)] == []
 
 
-def test_every_input_schema_is_valid_and_describes_an_object_without_alternatives_at_its_root(
+def test_every_input_schema_is_an_object_without_alternatives_at_its_root(
     listing: list[Tool],
 ) -> None:
     for tool in listing:
@@ -85,7 +83,7 @@ def test_every_argument_of_every_twin_takes_a_memory_path(twins: Mapping[str, To
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_what_an_original_takes_its_twin_takes_and_what_it_refuses_its_twin_refuses(
+def test_a_twin_accepts_and_refuses_the_arguments_of_its_tool(
     server: str, twins: Mapping[str, Tool], direct: Direct
 ) -> None:
     for original in direct(server).tools():
@@ -100,7 +98,7 @@ def test_what_an_original_takes_its_twin_takes_and_what_it_refuses_its_twin_refu
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_twin_costs_ten_tokens_more_than_its_tool_and_nine_for_each_place_that_takes_no_text(
+def test_a_twin_costs_ten_tokens_and_nine_for_each_argument_not_text(
     server: str,
     twins: Mapping[str, Tool],
     direct: Direct,
@@ -111,13 +109,11 @@ def test_a_twin_costs_ten_tokens_more_than_its_tool_and_nine_for_each_place_that
         assert extra <= 10 + 9 * places, original.name
 
 
-def test_a_second_connection_to_the_same_gateway_sees_the_same_tools_in_the_same_order(
-    connect: "Connect", http_gateway: str
-) -> None:
+def test_a_second_connection_lists_the_same_tools_in_the_same_order(connect: "Connect", http_gateway: str) -> None:
     assert dump(connect(http_gateway).tools()) == dump(connect(http_gateway).tools())
 
 
-def test_a_second_gateway_of_the_same_configuration_lists_the_same_tools_in_the_same_order(
+def test_a_second_gateway_lists_the_same_tools_in_the_same_order(
     connect: "Connect", http_gateway: str, listing: list[Tool]
 ) -> None:
     assert dump(connect(http_gateway).tools()) == dump(listing)

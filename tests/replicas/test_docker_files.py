@@ -35,7 +35,7 @@ def test_the_gateways_take_their_configuration() -> None:
     assert config.server.state_keys == (environ["STATE_KEY"],)
 
 
-def test_all_that_is_mounted_is_there_and_all_that_is_waited_for_is_a_service() -> None:
+def test_mounted_files_exist_and_dependencies_are_services() -> None:
     services = COMPOSE["services"]
     for service in services.values():
         for volume in service.get("volumes", ()):

@@ -28,7 +28,7 @@ def slow() -> Slow:
     return Slow()
 
 
-async def test_updates_that_come_while_one_is_told_are_told_too_each_resources_last(slow: Slow) -> None:
+async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(slow: Slow) -> None:
     session = cast("Session", slow)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

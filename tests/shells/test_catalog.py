@@ -24,7 +24,7 @@ def build(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]], **mirror: Any)
     return finish(build_catalog(listings, CatalogRules(MirrorPolicy(**mirror), OWN)))
 
 
-def test_tools_stand_in_the_order_of_the_configuration_and_of_their_listings() -> None:
+def test_tools_are_listed_in_configuration_and_upstream_order() -> None:
     listings = [(policy("b"), [tool("z"), tool("a")]), (policy("a"), [tool("m")])]
     assert list(build(*listings).entries) == ["z_mirrored", "a_mirrored", "m_mirrored"]
 

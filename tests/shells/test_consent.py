@@ -102,7 +102,7 @@ async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
         await ConsentStage(UsedConsents(), may_ask=False)(call, refuse_another)
 
 
-def test_what_was_allowed_goes_with_an_upstreams_questions_and_is_not_passed_on_to_it() -> None:
+def test_consent_lasts_through_input_requests_and_is_not_forwarded() -> None:
     assert Consent().round_state == {}
     carried = {"state": "s", **Consent(flow="f10w").round_state}
     assert {**carried, "flow_once": ""} == {"state": "s", "flow_allowed": "f10w", "flow_once": ""}

@@ -199,7 +199,7 @@ async def test_by_default_everything_passes() -> None:
     assert await shelf.stored() == []
 
 
-async def test_of_an_upstream_without_previews_no_byte_is_in_a_resource_or_a_prompt() -> None:
+async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     shelf = Shelf(capture_resources=False)
     hidden = replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
     told: list[Mapping[str, Buffer | Segments]] = []
@@ -221,7 +221,7 @@ async def test_of_an_upstream_without_previews_no_byte_is_in_a_resource_or_a_pro
 
 
 @pytest.mark.parametrize("kind", ["resource", "prompt"])
-async def test_what_is_stored_is_labelled_and_what_the_model_may_not_see_is_refused(kind: str) -> None:
+async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: str) -> None:
     shelf = Shelf()
     place = PlacePolicy(integrity="trusted", confidentiality="internal")
     bound = FlowsPolicy(model=PlacePolicy(accepts=Accepts(confidentiality="internal")))

@@ -82,7 +82,7 @@ def test_without_a_window_or_a_conversation_anything_may_be_sent() -> None:
             hold.settle(10**9)
 
 
-def test_a_conversation_begins_with_the_definitions_and_others_do_not_see_it() -> None:
+def test_a_conversation_starts_with_definitions_and_is_private() -> None:
     conversations = kept()
     assert spend(conversations, CHAT, 700) == 7900
     assert spend(conversations, CHAT, 0) == 7200
@@ -90,7 +90,7 @@ def test_a_conversation_begins_with_the_definitions_and_others_do_not_see_it() -
     assert spend(conversations, CHAT, 0, "you") == 7900
 
 
-def test_a_harness_says_what_is_in_a_conversation_now_or_that_it_begins_anew() -> None:
+def test_a_harness_reports_the_size_or_the_restart_of_a_conversation() -> None:
     conversations = kept()
     spend(conversations, CHAT, 7000)
     assert spend(conversations, Conversation(CHAT.key, 2000), 0) == 900
@@ -115,7 +115,7 @@ def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
     assert spend(conversations, CHAT, 0) == 7900
 
 
-def test_a_call_under_way_keeps_its_share_when_the_conversation_begins_anew() -> None:
+def test_a_call_in_flight_keeps_its_budget_when_the_conversation_restarts() -> None:
     conversations = kept()
     with conversations.reserve("me", CHAT, 1000, lambda: 100) as hold:
         assert spend(conversations, Conversation(CHAT.key, 0, begins_anew=True), 0) == 7000
@@ -173,7 +173,7 @@ CALLS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(200, 12_000), CALLS)
-def test_whatever_is_called_at_once_and_however_large_no_conversation_is_sent_more_than_is_its_own(
+def test_concurrent_calls_never_exceed_the_budget_of_a_conversation(
     window: int, calls: list[tuple[str, str, int, int]]
 ) -> None:
     conversations = kept(ContextPolicy(window, 0.2))

@@ -160,7 +160,7 @@ async def test_a_part_of_a_value_is_read_by_its_key_however_that_is_written(
     assert await read(memory, f"memory://{base}/{below}/0") == {"mimeType": "text/plain", "text": "x"}
 
 
-async def test_a_value_over_ten_megabytes_is_refused_with_its_size_and_its_parts_are_read(memory: Memory) -> None:
+async def test_a_value_over_ten_megabytes_is_refused_but_its_parts_are_read(memory: Memory) -> None:
     base = await put(memory, 1, json.dumps({"long": "word " * 2_400_000, "short": 1}).encode(), "object")
     with pytest.raises(ToolError, match=r"object of 12 MB; a resource is limited to 10 MB.*Read a part"):
         await read(memory, f"memory://{base}")

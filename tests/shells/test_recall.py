@@ -86,7 +86,7 @@ async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
         *((name, []) for name in ("xyz", "", "r", "nothing", "send_mail")),
     ],
 )
-def test_only_names_that_have_something_in_common_with_what_was_asked_are_near(name: str, likely: list[str]) -> None:
+def test_only_names_that_share_something_with_the_query_are_near(name: str, likely: list[str]) -> None:
     assert nearest(name, TOOLS)[: len(likely) or None] == likely
 
 
@@ -101,7 +101,7 @@ async def test_ten_thousand_values_and_a_long_text_are_no_matter_of_seconds() ->
     assert process_time() - started < 4
 
 
-async def test_a_pasted_notice_leads_to_its_value_and_the_input_that_it_repeats_does_not() -> None:
+async def test_a_pasted_notice_resolves_to_its_value_not_to_its_input() -> None:
     notice = (
         f'The function f was executed with the input {{"a":"{SHEET}"}}.\n'
         f'The output was stored in memory under the path "{GRID}".\n'
@@ -128,7 +128,7 @@ class Fleeting(MemoryStore):
 
 @pytest.mark.parametrize("kind", [MemoryStore, Fleeting])
 @pytest.mark.parametrize("place", ["in a file", "in memory"])
-async def test_a_large_value_that_goes_while_it_is_searched_is_searched_to_the_end(
+async def test_a_value_deleted_during_its_search_is_searched_to_the_end(
     kind: type[MemoryStore], place: str, tmp_path: Path
 ) -> None:
     blob = b'{"rows":[' + b"0," * 5_000_000 + b'{"last":7}]}'

@@ -106,7 +106,7 @@ async def test_a_hangup_goes_on_in_a_new_file(configured: Configured, speak: Spe
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 @pytest.mark.parametrize("required", [False, True])
-async def test_a_call_that_cannot_be_written_down_is_made_unless_that_is_required(
+async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path, *, required: bool
 ) -> None:
     upstream = raw("ok", "--log", str(tmp_path / "log"))

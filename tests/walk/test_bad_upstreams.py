@@ -129,7 +129,7 @@ async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
         assert asked.read_text().count("initialize\n") == 2
 
 
-async def test_a_message_that_is_none_costs_at_most_the_call_that_it_should_have_answered(
+async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     async with speak(configured({"raw": raw()})) as client:
@@ -152,7 +152,7 @@ async def test_a_message_that_is_none_costs_at_most_the_call_that_it_should_have
         assert await client.text("scream_mirrored") == "screamed"
 
 
-async def test_a_call_that_is_not_answered_in_time_ends_and_its_late_answer_harms_nothing(
+async def test_a_call_times_out_and_its_late_answer_is_ignored(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     log, started, until = (tmp_path / name for name in ("log", "started", "until"))
@@ -226,7 +226,7 @@ async def test_odd_tools_are_served_as_far_as_they_can_be_and_told_of(
         assert '"any"' in await client.text("root_any_mirrored", {"any": 1})
 
 
-async def test_one_that_dies_of_a_question_it_does_not_know_is_greeted_in_the_old_way(
+async def test_a_server_that_ends_at_discovery_gets_the_older_handshake(
     configured: Configured, run: Run, raw: Any
 ) -> None:
     ended = await run("check", "--config", str(configured({"strict": raw("strict")})))

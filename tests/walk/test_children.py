@@ -82,7 +82,7 @@ async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, configured: Conf
         assert client.stderr == []
 
 
-async def test_one_that_ends_by_itself_fails_its_calls_at_once_and_leaves_nothing(
+async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     async with speak(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:

@@ -88,7 +88,7 @@ async def whole(chat: Chat, path: str) -> str:
     ("face", "mode", "name"),
     [("stdio", "auto", None), ("stdio", "legacy", "c-1"), ("http", "auto", "c-1"), ("http", "legacy", None)],
 )
-async def test_many_results_do_not_overflow_a_conversation_and_each_can_be_brought_back(  # noqa: PLR0917  # fixtures
+async def test_many_results_do_not_overflow_a_conversation_and_are_retrievable(  # noqa: PLR0917  # fixtures
     face: str, mode: str, name: str | None, configured: Configured, connect: Connect, raw: Any, chemist: Any,
     count_tokens: Callable[[str], int],
 ) -> None:  # fmt: skip
@@ -120,7 +120,7 @@ async def test_many_results_do_not_overflow_a_conversation_and_each_can_be_broug
             assert await whole(chat, found[0]) == given[number]
 
 
-async def test_each_conversation_has_a_window_of_its_own_and_is_between_the_harness_and_us(
+async def test_each_conversation_has_its_own_window_and_upstreams_do_not_see_it(
     configured: Configured, connect: Connect, raw: Any
 ) -> None:
     text = line(7, 600)
@@ -150,7 +150,7 @@ async def test_each_conversation_has_a_window_of_its_own_and_is_between_the_harn
         assert '"example.com/other":7' in heard.content[0].text.replace(" ", "")
 
 
-async def test_what_does_not_fit_is_stored_as_what_it_is_or_where_it_must_not_be_told_of(
+async def test_a_result_over_the_budget_is_stored_or_an_error(
     configured: Configured, connect: Connect, raw: Any
 ) -> None:
     picture = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}

@@ -241,9 +241,7 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
         assert "fell over" not in told
 
 
-async def test_where_nothing_is_stored_what_the_model_may_not_see_is_not_called_for(
-    configured: Configured, tmp_path: Path
-) -> None:
+async def test_without_a_store_calls_with_hidden_results_are_refused(configured: Configured, tmp_path: Path) -> None:
     given = {"crm": upstream("crm", tmp_path, **STRICT["crm"]), "web": upstream("web", tmp_path, **STRICT["web"])}
     path = configured(given, mirror={"suffix": "", "capture": "never"}, flows=HIDING)
     async with open_application(load_config(path, {})) as application:
@@ -321,7 +319,7 @@ async def answer(visitor: Visitor, tool: str, **arguments: Any) -> str:
     return str(json.loads(raw.partition("data: ")[2])["result"]["content"][0]["text"])
 
 
-async def test_between_upstreams_of_several_principals_nothing_flows_without_a_rule(
+async def test_nothing_flows_between_principals_upstreams_without_a_rule(
     configured: Configured, tmp_path: Path
 ) -> None:
     given = {name: upstream(name, tmp_path) for name in ("crm", "web", "mail")}

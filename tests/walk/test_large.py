@@ -48,7 +48,7 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
         assert "items are 0 to 399999" in missing
 
 
-async def test_what_no_model_could_take_is_not_brought_back_and_the_answer_says_what_to_do(
+async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0K" * 700_000}
@@ -94,7 +94,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("limits", [{}, SPOOLED], ids=["in memory", "in files"])
-async def test_a_result_that_cannot_be_carried_fails_by_name_and_the_next_is_served(
+async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
     limits: dict[str, int], configured: Configured, speak: Speak, raw: Any
 ) -> None:
     padding = " " * 2000
@@ -119,7 +119,7 @@ async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
         assert "say-" in answer["content"][0]["text"]
 
 
-async def test_a_message_past_the_bound_fails_by_its_name_and_the_upstream_stays_usable(
+async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     config = configured({"raw": raw()}, limits={"max_message_bytes": 200_000, "spool_bytes": 50_000})

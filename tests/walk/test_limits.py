@@ -36,7 +36,7 @@ async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
     return started
 
 
-async def test_calls_over_a_bound_wait_in_turn_and_too_many_are_told_when_to_try_again(
+async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     limits = {"calls_per_upstream": 2, "queued_calls": 1}
@@ -73,7 +73,7 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
         assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
 
 
-async def test_paths_in_one_call_and_depth_and_what_is_read_of_a_message_are_bounded(
+async def test_paths_depth_and_message_size_of_a_call_are_limited(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     limits = {"max_pointers": 2, "max_depth": 20, "max_envelope_bytes": 2000, "calls_per_minute": 9}
@@ -121,7 +121,7 @@ async def test_what_an_upstream_lists_is_bounded(configured: Configured, run: Ru
     assert checked.code == 1
 
 
-async def test_a_compressed_body_that_swells_past_all_bounds_fails_its_call_alone(
+async def test_a_decompression_bomb_fails_only_its_call(
     configured: Configured, speak: Speak, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -121,7 +121,7 @@ async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
         assert "There is no tool 'first_mirrored'" in answers[102]
 
 
-async def test_the_tools_of_an_upstream_that_fails_are_listed_until_it_has_failed(
+async def test_tools_of_an_upstream_are_listed_until_it_fails(
     raw: Any, configured: Configured, run: Run, speak: Speak, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

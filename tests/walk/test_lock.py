@@ -67,7 +67,7 @@ async def told(client: Lines) -> None:
             pass
 
 
-async def test_a_tool_that_changes_while_it_is_served_is_quarantined_until_it_is_locked_anew(
+async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
     configured: Configured, speak: Speak, run: Run, lab: dict[str, Any], tmp_path: Path
 ) -> None:
     config = str(configured({"lab": lab}))

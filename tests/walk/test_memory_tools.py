@@ -343,7 +343,7 @@ async def test_a_stored_picture_is_written_as_its_bytes(
         assert (tmp_path / "out" / "picture.png").read_bytes() == b"\x89PNG" * 300_000
 
 
-async def test_clients_see_the_tools_that_are_switched_on_and_check_prints_their_cost(
+async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
     configured: Configured, connect: Connect, raw: Any, run: Run
 ) -> None:
     config = configured({"raw": raw()}, memory_tools={"deny": ["memory_forget", "memory_e*"]})

@@ -125,7 +125,7 @@ async def test_a_reply_names_the_path_and_preview_of_what_was_stored(chemist: An
             assert (reply.path, reply.preview) == (None, None), name
 
 
-async def test_a_number_that_a_model_writes_as_text_is_the_number_beside_paths_too() -> None:
+async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
     """A twin admits text everywhere, for paths; the tool itself would never have been called so."""
     async with with_functions() as mirror:
         path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
@@ -480,7 +480,7 @@ def test_a_configuration_that_cannot_be_used_is_told_of_at_once(options: Any, sa
         Mirror(**options)
 
 
-async def test_an_error_of_the_program_stays_its_own_and_a_failed_start_is_one_error(tmp_path: Path) -> None:
+async def test_program_errors_pass_through_and_a_failed_start_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         async with with_functions():
             raise ZeroDivisionError
@@ -491,7 +491,7 @@ async def test_an_error_of_the_program_stays_its_own_and_a_failed_start_is_one_e
             pytest.fail("it was opened")
 
 
-async def test_it_is_opened_in_one_task_closed_in_another_and_used_from_other_loops() -> None:
+async def test_a_mirror_works_across_tasks_and_event_loops() -> None:
     mirror = with_functions()
     async with asyncio.timeout(BOUND):
         await asyncio.create_task(mirror.__aenter__())

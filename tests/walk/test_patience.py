@@ -20,7 +20,7 @@ def slow(log: Path, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("resets", [True, False])
-async def test_progress_gives_a_call_its_time_again_only_where_that_is_configured(
+async def test_progress_extends_the_timeout_only_if_configured(
     resets: bool,  # noqa: FBT001  # a parameter
     configured: Configured,
     speak: Speak,
@@ -36,7 +36,7 @@ async def test_progress_gives_a_call_its_time_again_only_where_that_is_configure
 @pytest.mark.parametrize(
     ("tool", "allowed", "calls"), [("read", True, 2), ("read", False, 1), ("fall", True, 1), ("fall", False, 1)]
 )
-async def test_a_call_is_made_once_more_only_if_it_is_read_only_and_the_user_allows_it(
+async def test_only_an_allowed_read_only_call_is_retried(
     *, tool: str, allowed: bool, calls: int, configured: Configured, speak: Speak, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

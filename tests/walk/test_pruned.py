@@ -32,7 +32,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 
 
-async def test_a_twin_takes_what_was_pruned_by_its_path_by_the_path_of_a_key_and_by_the_whole_stub(
+async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})

@@ -42,7 +42,7 @@ async def trap() -> AsyncIterator[tuple[int, list[bytes]]]:
         yield server.sockets[0].getsockname()[1], came
 
 
-async def test_a_public_name_with_a_private_address_is_reached_only_where_the_configuration_says_so(
+async def test_a_public_name_with_a_private_address_needs_permission(
     configured: Configured, run: Run, listening: Listening
 ) -> None:
     async with listening("raw_http.py") as port, trap() as (trapped, came):
@@ -135,7 +135,7 @@ async def _everything(client: Lines, strings: list[str]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-async def test_nothing_that_a_client_can_say_starts_a_program_or_makes_a_connection(
+async def test_no_client_request_starts_a_program_or_a_connection(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     made, channel = tmp_path / "made", tmp_path / "exchange"

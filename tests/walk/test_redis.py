@@ -61,7 +61,7 @@ async def test_a_path_of_one_gateway_works_in_another_and_after_both(
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-async def test_without_its_store_a_gateway_does_what_it_can_and_says_what_it_cannot(
+async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
     fault: str, configured: Configured, speak: Speak, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()

@@ -109,9 +109,7 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
         assert told["params"]["uri"] == note
 
 
-async def test_our_own_tools_come_and_go_with_the_configuration_and_clients_are_told(
-    configured: Configured, speak: Speak
-) -> None:
+async def test_clients_are_notified_when_memory_tools_are_switched(configured: Configured, speak: Speak) -> None:
     async with speak(configured({})) as client:
         await client.greet()
         assert "memory_put" in names(await client.request("tools/list"))
@@ -125,7 +123,7 @@ async def test_our_own_tools_come_and_go_with_the_configuration_and_clients_are_
         assert "memory_import" in listed
 
 
-async def test_a_configuration_that_cannot_be_used_is_told_of_and_the_old_one_goes_on(
+async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     config = configured({"one": raw()})

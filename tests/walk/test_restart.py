@@ -125,7 +125,7 @@ async def test_what_call_stores_on_the_disk_the_next_call_finds(
     assert heard_in(heard.out) == {"x": "yesterday's"}
 
 
-async def test_over_http_and_for_single_calls_nothing_is_kept_unless_that_is_wanted(
+async def test_over_http_and_for_single_calls_nothing_is_stored_by_default(
     configured: Configured, run: Run, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = str(configured(raws))
@@ -145,7 +145,7 @@ async def test_by_default_values_are_in_the_users_data_folder(
         assert len(list(tmp_path.rglob("index.sqlite"))) == 1
 
 
-async def test_where_the_default_folder_cannot_be_used_values_are_in_memory_and_a_chosen_one_is_an_error(
+async def test_an_unusable_default_folder_falls_back_to_memory(
     configured: Configured, speak: Speak, run: Run, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

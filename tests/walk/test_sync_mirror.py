@@ -98,7 +98,7 @@ def test_plain_tools_call_it_and_async_tools_are_refused() -> None:
         assert "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the" in refused.text
 
 
-def test_it_is_opened_again_after_it_was_closed_and_says_when_it_is_not_open(tmp_path: Any) -> None:
+def test_a_closed_mirror_can_be_opened_again_and_is_unusable_until_then(tmp_path: Any) -> None:
     before = portals()
     mirror = with_functions(store={"kind": "disk", "path": str(tmp_path / "store")})
     closed = r"This SyncMirror is not open: use it within `with mirror:`\."
