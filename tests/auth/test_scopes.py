@@ -339,6 +339,11 @@ async def test_a_session_without_its_scope_gets_no_messages_of_the_upstream() ->
 
 
 async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None:
+    told = json.loads(scoped.read_text())
+    crm = told["upstreams"]["crm"]
+    del crm["url"]  # the shared process knows subscriptions of other tests
+    crm |= {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
+    scoped.write_text(json.dumps(told))
     async with both(scoped) as (alice, _):
         tokens = {scope: KEY.sign(ISSUER, sub="carla", scope=scope) for scope in ("crm", "")}
         carla = Visitor("carla", alice.url, alice.http)
