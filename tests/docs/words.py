@@ -34,6 +34,7 @@ CLEAN_PACKAGES: Final = (
     "query",
     "security",
     "settings",
+    "stores",
     "types.py",
 )
 """Packages and modules below src/mcp_mirror whose files are checked too, such as `query` or `paths.py`."""

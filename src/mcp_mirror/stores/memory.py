@@ -46,12 +46,12 @@ class _Share:
     """The values of one namespace."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
-    """In the order of their last use, and so of their expiry."""
+    """In the order of last use, which is the order of expiry."""
     size: int = 0
     names: list[str] = field(default_factory=list)
     """The bases, sorted."""
     made: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-    """Time of making and base, sorted, by tool label; those of all labels under the empty one."""
+    """Creation time and base, sorted, by tool label; those of all labels under the empty label."""
 
     @property
     def holding(self) -> Holding:
@@ -105,7 +105,7 @@ class MemoryStore:
         """Nothing to release: the spool removes the files."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Keep a value, at the cost of those used longest ago."""
+        """Store a value."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
         key = (namespace, descriptor.base)
         with as_store_errors():
@@ -123,32 +123,32 @@ class MemoryStore:
         self._bytes += size
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """What is known about a value."""
+        """The descriptor or tombstone of a value."""
         key = (namespace, base)
         entry = self._use(key)
         return entry.descriptor if entry else self._tombstones.get(key)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """A view of the bytes; nothing is copied."""
+        """A view of the bytes, without a copy."""
         entry = self._use((namespace, base))
         if entry is None:
             return None
         return memoryview(entry.blob)[span.start : span.stop] if span else entry.blob
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """Where the value is mapped from."""
+        """The file from which the value is mapped."""
         entry = self._use((namespace, base))
         return entry.file if entry else None
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Forget a value, without a tombstone."""
+        """Remove a value without a tombstone."""
         key = (namespace, base)
         return self._use(key) is not None and bool(self._remove(key))
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of what is kept, the newest first."""
+        """A page of the stored values, newest first."""
         self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
         made = share.made.get(label, [])
@@ -167,18 +167,18 @@ class MemoryStore:
         return tuple(page)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases that stand next to a text in alphabetical order."""
+        """The bases next to a text in alphabetical order."""
         self._expire_values()
         names = self._shares.get(namespace, _Share()).names
         at = bisect_left(names, text)
         return tuple(names[max(at - limit, 0) : at + limit])
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of what was made last, the newest first."""
+        """The bases of the newest values, newest first."""
         return tuple(known.base for known in await self.list(namespace, limit=limit))
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, and the tokens that were counted."""
+        """The number and bytes of the stored values, and the counted tokens."""
         self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
         kept = share.holding
@@ -190,17 +190,17 @@ class MemoryStore:
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Count tokens."""
+        """Add to the counted tokens."""
         counted = self._traffic.get(namespace, Traffic())
         self._traffic[namespace] = counted.plus(traffic.sent, traffic.kept_out)
 
     async def namespaces(self) -> frozenset[str]:
-        """Whose values it keeps or tokens it has counted."""
+        """The namespaces with stored values or counted tokens."""
         self._expire_values()
         return frozenset((*self._shares, *self._traffic))
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        """The tool labels of a namespace's values; of all values and tombstones for None."""
         if namespace is not None:
             return frozenset(label for label in self._shares.get(namespace, _Share()).made if label)
         return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))

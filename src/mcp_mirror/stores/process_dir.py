@@ -1,6 +1,6 @@
 """The directory of a process within a folder that several gateways share.
 
-Each process holds a lock on a file in its directory. The system frees the lock when the process ends, so that the next
+Each process locks a file in its directory. The system frees the lock when the process ends, so that the next
 process detects and removes directories of killed processes.
 """
 

@@ -1,7 +1,7 @@
-"""What the disk store knows of its values, in SQLite: one transaction a change, for several processes at once.
+"""The index of the disk store in SQLite: one transaction per change, shared by several processes.
 
-Whoever changes what blobs there are holds the index's write lock meanwhile, so that no file is removed that another
-process has just come to need.
+Blob files are adopted and removed only with the index's write lock, so no process removes a file that another process
+has just started to use.
 """
 
 import os
@@ -18,7 +18,6 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.stores.disk.blobs import Blobs, Draft, name_of
 from mcp_mirror.stores.disk.formats import migrate
-from mcp_mirror.stores.disk.records import Records
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import (
     EXPIRED_AT_ONCE,
@@ -29,21 +28,22 @@ from mcp_mirror.stores.quotas import (
     Holding,
     make_tombstone,
 )
+from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor, Span, StoreStats, Traffic
 
-_PATIENCE: Final = 10_000
-"""Milliseconds that another process may hold the write lock."""
-_IMPATIENCE: Final = 100
-"""The same where what is to be written can be written later."""
-_GIVEN_BACK: Final = 10_000
-"""Pages of 4 KiB that were freed and that the system gets back at a start."""
+_LOCK_TIMEOUT: Final = 10_000
+"""Milliseconds to wait for the write lock."""
+_SHORT_LOCK_TIMEOUT: Final = 100
+"""Milliseconds to wait for the write lock for a change that can be made later."""
+_VACUUMED: Final = 10_000
+"""Free pages of 4 KiB that are returned to the system at each start."""
 _AHEAD: Final = 60.0
-"""Seconds by which the expiry of a value in use is written ahead: so often, at most, is its use written."""
+"""Seconds by which the written expiry of a used value exceeds its lifetime, so that not every use is a write."""
 _AHEAD_PART: Final = 0.1
-"""The most of a lifetime that this may be."""
+"""The maximum of these seconds as a part of the lifetime."""
 
 _ALL: Final = 1 << 30
-"""More bytes than any value has that is in the index itself."""
+"""More bytes than any value in the index itself."""
 
 _DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
 _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
@@ -66,11 +66,11 @@ _OWN_LABELS: Final = """WITH RECURSIVE labels (label) AS (
         UNION SELECT (SELECT min(label) FROM entries WHERE namespace = :namespace AND label > labels.label)
         FROM labels WHERE label IS NOT NULL)
     SELECT label FROM labels WHERE label IS NOT NULL"""
-"""One step into the index for each label, however many values there are."""
+"""One index lookup per label, independent of the number of values."""
 _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
         WHERE expires <= :now AND +namespace = :namespace) WHERE namespace = :namespace"""
-"""The kept sums without what has expired and is not removed yet; `+` has SQLite search by expiry."""
+"""The sums without expired values that are not removed yet. `+` makes SQLite use the index on expiry."""
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
@@ -80,23 +80,29 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Where a value's bytes are: here, or in a blob."""
+    """The location of a value's bytes: in the index or in a blob."""
 
     size: int
     content: bytes
-    """Of a small value, what was asked for of it."""
+    """The requested bytes of a small value."""
     digest: str | None
+    """The digest of a large value's blob."""
     start: int
-    """Where in its blob's file a large one begins."""
+    """The offset of a large value in its blob's file."""
     record: bytes
-    """The head of what is known about it; all of it where the value is empty."""
+    """The head of the record; the complete record of an empty value."""
 
 
 class Index:
-    """Values by namespace and base. Its functions may be called from any thread."""
+    """Values by namespace and base. Safe for use from any thread."""
 
     def __init__(
-        self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: Records
+        self,
+        path: Path,
+        policy: StorePolicy,
+        clock: Callable[[], float],
+        blobs: Blobs,
+        records: RecordCodec[Descriptor],
     ) -> None:
         self._path = path
         self._records = records
@@ -105,28 +111,28 @@ class Index:
         self._blobs = blobs
         self._turn = RLock()
         self._uses: dict[Key, float] = {}
-        """Uses that are not written yet, for their expiry has been put off far enough."""
+        """Uses that are not written yet, because the written expiry is late enough."""
         self._open: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open it, make it if there is none, bring it up to date.
+        """Open or create the index, and migrate it.
 
         Raises:
-            sqlite3.Error: It cannot be used.
-            OSError: It cannot be made.
-            StoreError: It is of a later format.
+            sqlite3.Error: The index cannot be used.
+            OSError: The index cannot be created.
+            StoreError: The index has a newer format.
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._open = sqlite3.connect(
-            self._path, timeout=_PATIENCE / 1000, isolation_level=None, check_same_thread=False
+            self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
-        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # obeyed by an index that has no tables yet
+        self._open.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only effective before the first table
         self._open.execute("PRAGMA journal_mode = WAL")
         self._open.execute("PRAGMA synchronous = FULL")
         migrate(self._open)
 
     def close(self) -> None:
-        """Write what is not written, and close it."""
+        """Write pending uses, and close the index."""
         with self._turn:
             connection, self._open = self._open, None
             if connection is None:
@@ -140,17 +146,17 @@ class Index:
     def put(
         self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: Draft | None
     ) -> None:
-        """Keep a value whose bytes are given or drafted, at the cost of those used longest ago.
+        """Add a value, and evict the least recently used values if necessary.
 
         Args:
-            namespace: Whose it is.
-            descriptor: What is known about it.
-            record: The same as it is kept.
-            content: Its bytes, or what is kept of them: sealed.
-            draft: Where they are otherwise.
+            namespace: The owner of the value.
+            descriptor: The descriptor of the value.
+            record: The encoded descriptor, possibly encrypted.
+            content: The bytes of a small value, possibly encrypted.
+            draft: The blob of a large value.
         """
         try:
-            with self._changing() as change:
+            with self._change() as change:
                 key = (namespace, descriptor.base)
                 for table in ("entries", "tombstones"):
                     change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
@@ -168,27 +174,27 @@ class Index:
         self._clear_doomed()
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """What is known about a value; it counts as used."""
+        """The descriptor or tombstone of a value, which counts as used."""
         with self._turn:
-            row = self._used(_DESCRIBE, (namespace, base))
+            row = self._use(_DESCRIBE, (namespace, base))
             if row is None:
                 return self._tombstone((namespace, base))
-            known = self._records.read(namespace, base, row[0])
+            known = self._records.decode(namespace, base, row[0])
             return replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
-        """Where a value is; it counts as used. Of a small one, the bytes of the span, or all."""
+        """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
         with self._turn:
-            row = self._used(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
+            row = self._use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
         size, part, digest, start, record = row
         return Held(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
     def delete(self, namespace: str, base: str) -> bool:
-        """Forget a value, without a tombstone."""
-        with self._changing() as change:
+        """Remove a value without a tombstone."""
+        with self._change() as change:
             self._bury_expired(change)
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
@@ -196,10 +202,10 @@ class Index:
         return gone > 0
 
     def listed(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
-        """A page of what is kept, the newest first; see `Store.list`.
+        """A page of the stored values, newest first; see `Store.list`.
 
         Raises:
-            LookupError: Nothing is kept under `after`.
+            LookupError: `after` does not exist.
         """
         now = self._clock()
         given: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
@@ -216,23 +222,23 @@ class Index:
                 for base, record, expires in rows:
                     if len(page) == limit:
                         break
-                    if known := self._records.readable(namespace, base, record):
+                    if known := self._records.decode_or_report(namespace, base, record):
                         page.append(replace(known, expires=min(expires, now + self._policy.lifetime)))
         return tuple(page)
 
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases that stand next to a text in alphabetical order."""
+        """The bases next to a text in alphabetical order."""
         given = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
         with self._turn:
             below, above = (self._connection.execute(query, given).fetchall() for query in (_BELOW, _ABOVE))
         return tuple(base for (base,) in (*reversed(below), *above))
 
     def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of what was made last, the newest first."""
+        """The bases of the newest values, newest first."""
         return tuple(base for (base,) in self._rows(_NEWEST, (namespace, self._clock(), limit)))
 
     def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, and the tokens that were counted."""
+        """The number and bytes of the stored values, and the counted tokens."""
         with self._turn:
             kept = self._connection.execute(_STATS, {"namespace": namespace, "now": self._clock()}).fetchone()
         counted = self._rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
@@ -240,17 +246,17 @@ class Index:
         return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
 
     def count(self, namespace: str, traffic: Traffic) -> None:
-        """Count tokens, without waiting for the disk or, for long, for another process."""
-        with self._changing(durable=False) as change:
+        """Add to the counted tokens, without waiting for the disk or long for another process."""
+        with self._change(durable=False) as change:
             change.execute(_COUNT, (namespace, traffic.sent, traffic.kept_out))
 
     def namespaces(self) -> frozenset[str]:
-        """Whose values it keeps or tokens it has counted."""
+        """The namespaces with stored values or counted tokens."""
         query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
         return frozenset(namespace for (namespace,) in self._rows(query, (self._clock(),)))
 
     def labels(self, namespace: str | None) -> frozenset[str]:
-        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        """The tool labels of a namespace's values; of all values and tombstones for None."""
         if namespace is None:
             rows = self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
         else:
@@ -259,11 +265,11 @@ class Index:
         return frozenset(label for (label,) in rows if label)
 
     def reconcile(self) -> int:
-        """Remove files that no value has, forget values that have lost their file, and say how many.
+        """Remove files without a value and values without their file; return the number of removed values.
 
-        A file of another length than was written is none: the machine stopped before all of it was on the disk.
+        A file of the wrong size counts as missing: the machine stopped before the file was completely on the disk.
         """
-        with self._changing() as change:
+        with self._change() as change:
             there = self._blobs.sizes()
             known = {name_of(digest, start): (digest, held) for digest, start, held in change.execute(_BLOBS)}
             lost = [(digest,) for name, (digest, held) in known.items() if there.get(name) != held]
@@ -272,7 +278,7 @@ class Index:
                 self._blobs.remove(name)
         self._clear_doomed()
         with self._turn, suppress(sqlite3.Error):
-            self._connection.executescript(f"PRAGMA incremental_vacuum({_GIVEN_BACK})")  # `execute` gives back one page
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
 
     @property
@@ -286,15 +292,15 @@ class Index:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
-    def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One change, whole or not at all; a durable one is on the disk afterwards, if the user wants that.
+    def _change(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """An atomic change. A durable change is on the disk afterwards, if `store.fsync` is set.
 
-        One that is not durable can be made later as well, and is where another process is at it.
+        A change that is not durable can also be made later, so it fails soon if another process has the write lock.
         """
         with self._turn:
             connection = self._connection
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
-            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE if durable else _IMPATIENCE}")
+            connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if durable else _SHORT_LOCK_TIMEOUT}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._write_uses(connection)
@@ -306,37 +312,37 @@ class Index:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
-    def _used(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
-        """What the query says of an entry behind its expiry, which is put off; None where there is none any more."""
+    def _use(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
+        """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
         found = self._rows(query, (*parameters, *key))
         if not found:
             return None
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
-            with self._changing() as change:
+            with self._change() as change:
                 self._bury(change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now))
                 self._bury_expired(change)
             self._clear_doomed()
             return None
         self._uses[key] = now
         if expires < now + self._policy.lifetime:
-            with suppress(sqlite3.Error), self._changing(durable=False):  # no disk that is full keeps from reading
+            with suppress(sqlite3.Error), self._change(durable=False):  # a full disk must not prevent reading
                 pass
         return row
 
-    def foreign(self) -> int:
-        """How many values are sealed with keys that we do not have."""
+    def count_foreign(self) -> int:
+        """The number of values that are encrypted with keys that are not configured."""
         used = {key for (key,) in self._rows("SELECT key FROM seals", ())}
         missing = used - self._records.encryptor.key_ids
         left = {key: self._rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing}
         for key in missing:
-            with suppress(sqlite3.Error), self._changing(durable=False) as change:
+            with suppress(sqlite3.Error), self._change(durable=False) as change:
                 unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
                 change.execute(unused, (key, MAGIC, len(key), key))
         return sum(left.values())
 
     def _write_uses(self, change: sqlite3.Connection) -> None:
-        """Before anything is buried for want of use."""
+        """Write pending uses, before values are buried by their last use."""
         lifetime = self._policy.lifetime
         ahead = lifetime + min(_AHEAD, lifetime * _AHEAD_PART)
         change.executemany(
@@ -347,14 +353,14 @@ class Index:
 
     def _tombstone(self, key: Key) -> Tombstone | None:
         found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
-        return next((Tombstone(self._records.read(*key, record), reason, at) for record, reason, at in found), None)
+        return next((Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None)
 
     def _bury_expired(self, change: sqlite3.Connection) -> int:
-        """Bury values that have expired, a bounded number at once; gives how many."""
+        """Replace a bounded number of expired values by tombstones, and return their number."""
         return self._bury(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
 
     def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
-        """Bury what has expired, then what was used longest ago, of the namespace that must make room.
+        """Bury expired values, then the least recently used values of the namespace that must make room.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
@@ -384,8 +390,9 @@ class Index:
         rows = change.execute(query, parameters).fetchall()
         for row, namespace, base, record in rows:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-            if known := self._records.readable(namespace, base, record):
-                left = self._records.write(namespace, make_tombstone(known, reason, now).descriptor)
+            if known := self._records.decode_or_report(namespace, base, record):
+                envelope = self._records.encryptor.new_envelope(namespace, base)
+                left = self._records.encode(make_tombstone(known, reason, now).descriptor, envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, label_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
@@ -403,25 +410,25 @@ class Index:
         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 
     def _disown(self, draft: Draft) -> None:
-        """Remove a file that was adopted for a value that was not kept; what cannot be removed is at the next start."""
-        with suppress(sqlite3.Error), self._changing(durable=False) as change:
+        """Remove the file of a value that was not stored. If that fails, the next start removes the file."""
+        with suppress(sqlite3.Error), self._change(durable=False) as change:
             place = (draft.digest, draft.start)
             if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
                 self._blobs.remove(name_of(*place))
 
     def _clear_doomed(self) -> None:
-        """Remove the files of blobs that no value has any more, unless one has come to need it meanwhile."""
+        """Remove the files of blobs without a value, unless a new value uses the blob."""
         with suppress(sqlite3.Error):
             if not self._rows("SELECT 1 FROM doomed LIMIT 1", ()):
                 return
-            with self._changing(durable=False) as change:
+            with self._change(durable=False) as change:
                 for place in change.execute("SELECT digest, start FROM doomed").fetchall():
                     if self._blobs.remove(name_of(*place)):
                         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
 
 
 def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
-    """Forget the oldest tombstones of a namespace over its bound, and of all over theirs."""
+    """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
     change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
     own = change.execute(
         "SELECT coalesce(sum(tombstones), 0) FROM graves WHERE namespace = ?", (namespace,)

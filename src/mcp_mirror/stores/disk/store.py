@@ -25,10 +25,10 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.index import Held, Index
-from mcp_mirror.stores.disk.records import Records, write_record
-from mcp_mirror.stores.encryption import Encryptor, sealed_span, within
+from mcp_mirror.stores.encryption import CHANGED, Encryptor, sealed_span, within
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
+from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.system.private_files import UnsafePathError, open_folder
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
 
@@ -68,7 +68,7 @@ class DiskStore:
         self._process_dir = ProcessDir(folder)
         self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
         self._encryptor = Encryptor(policy.encryption)
-        self._records = Records(self._encryptor)
+        self._records = RecordCodec(Descriptor, self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._threads: anyio.CapacityLimiter | None = None
 
@@ -91,57 +91,57 @@ class DiskStore:
             await self._run(self._end)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Keep a value, at the cost of those used longest ago."""
+        """Store a value."""
         refuse_oversized(sum(len(segment) for segment in blob), self._policy)
         await self._run(self._put, namespace, descriptor, blob, file)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """What is known about a value."""
+        """The descriptor or tombstone of a value."""
         return await self._run(self._index.describe, namespace, base)
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes: of a large value, mapped; of a sealed one, opened in memory, as much as was asked for."""
+        """The bytes of a value or of a range of it: a map of a large value, decrypted in memory if it is encrypted."""
         return await self._run(self._read, namespace, base, span)
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """Where a large value is that is not sealed."""
+        """The file span of a large value in clear."""
         held = await self._run(self._index.find, namespace, base, Span(0, 0))
         return (
             None if held is None or self._encryptor.envelope_of(namespace, base, held.record) else self._place_of(held)
         )
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Forget a value, without a tombstone."""
+        """Remove a value without a tombstone."""
         return await self._run(self._index.delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of what is kept, the newest first."""
+        """A page of the stored values, newest first."""
         return await self._run(self._index.listed, namespace, after, label, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases that stand next to a text in alphabetical order."""
+        """The bases next to a text in alphabetical order."""
         return await self._run(self._index.bases_near, namespace, text, limit)
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of what was made last, the newest first."""
+        """The bases of the newest values, newest first."""
         return await self._run(self._index.newest, namespace, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, and the tokens that were counted."""
+        """The number and bytes of the stored values, and the counted tokens."""
         return await self._run(self._index.stats, namespace)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Count tokens: not waited for until they are on the disk."""
+        """Add to the counted tokens, without waiting for the disk."""
         await self._run(self._index.count, namespace, traffic)
 
     async def namespaces(self) -> frozenset[str]:
-        """Whose values it keeps or tokens it has counted."""
+        """The namespaces with stored values or counted tokens."""
         return await self._run(self._index.namespaces)
 
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of what a namespace keeps, or of all that is kept or remembered."""
+        """The tool labels of a namespace's values; of all values and tombstones for None."""
         return await self._run(self._index.labels, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -159,7 +159,7 @@ class DiskStore:
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
         size = sum(len(segment) for segment in blob)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
-        record = write_record(descriptor, envelope)
+        record = self._records.encode(descriptor, envelope)
         if size <= INLINE_BYTES:
             content = b"".join(envelope.seal(blob, size) if envelope else blob)
             self._index.put(namespace, descriptor, record, content, None)
@@ -173,13 +173,13 @@ class DiskStore:
             self._index.put(namespace, descriptor, record, None, draft)
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
-        cut = None if self._encryptor.key_ids else span  # what is sealed is opened by whole chunks
+        cut = None if self._encryptor.key_ids else span  # encrypted values are decrypted by complete chunks
         held = self._index.find(namespace, base, cut)
         if held is None:
             return None
         envelope = self._encryptor.envelope_of(namespace, base, held.record)
-        if envelope and not held.size:
-            self._records.check_empty(namespace, base, held.record)
+        if envelope and not held.size and self._records.decode(namespace, base, held.record).size:
+            raise StoreError(CHANGED)  # an empty value has no chunk to check, so its authenticated record must be empty
         kept = held.content if held.digest is None else self._mapped(held)
         if kept is None:
             return None
@@ -193,12 +193,12 @@ class DiskStore:
         return kept[held.start + wanted.start : held.start + wanted.stop]
 
     def _mapped(self, held: Held) -> Buffer | None:
-        """The file of a large value; None where it has gone since it was found."""
+        """A map of a large value's file; None if the file was removed since the value was found."""
         try:
             return map_file(self._path_of(held))
         except FileNotFoundError:
             return None
-        except ValueError:  # of an empty file there is no map
+        except ValueError:  # an empty file cannot be mapped
             return b""
 
     def _place_of(self, held: Held) -> FileSpan | None:
@@ -215,7 +215,7 @@ class DiskStore:
         Raises:
             StoreError: Keys are missing.
         """
-        if foreign := self._index.foreign():
+        if foreign := self._index.count_foreign():
             raise StoreError(
                 f"{foreign} values of the store in {self._folder} are encrypted with keys that are not in "
                 "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."

@@ -1,171 +1,154 @@
-"""The commands that bring a value into Redis, put its end off and take it out again, in the order they are carried out.
+"""The Redis commands that add, use and remove a value, in the order in which the server runs them.
 
-Pure: who sends them, and together with which others, is decided elsewhere.
+Pure: other modules decide when to send them and which of them form a transaction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 from urllib.parse import unquote
 
 from mcp_mirror.paths import label_of
-from mcp_mirror.settings.policies import StorePolicy
-from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.encryption import HEAD
 from mcp_mirror.stores.quotas import TOMBSTONE_LIFETIME
-from mcp_mirror.stores.redis.records import Entry, Keys, Piece, RedisRecords
+from mcp_mirror.stores.redis.records import Entry, Keys, Piece
 from mcp_mirror.types import Buffer, Traffic
 
-_REMEMBERED = round(TOMBSTONE_LIFETIME)
+_TOMBSTONE_SECONDS: Final = round(TOMBSTONE_LIFETIME)
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
 
 
 @dataclass(frozen=True)
 class RedisCommands:
-    """Writes the commands."""
+    """Builds the commands."""
 
     keys: Keys
-    policy: StorePolicy
-    redis_records: RedisRecords
+    lifetime: float
+    """Seconds from the last use of a value to its expiry."""
 
     @cached_property
-    def _lifetime(self) -> int:
-        """Milliseconds."""
-        return max(round(self.policy.lifetime * 1000), 1)
+    def _blob_milliseconds(self) -> int:
+        return max(round(self.lifetime * 1000), 1)
 
-    def stage(self, entry: Entry, number: int, chunk: Buffer, seconds: int) -> Command:
-        """Bring in a chunk that nobody sees yet, and that goes by itself."""
-        return "SET", self.keys.blob(entry, number), chunk, "PX", seconds * 1000
+    @cached_property
+    def _index_milliseconds(self) -> int:
+        """The expiry of all other keys: they describe a value after its bytes have expired."""
+        return self._blob_milliseconds + _TOMBSTONE_SECONDS * 1000
 
-    def look(self, name: str) -> Command:
-        """Read the head of what is known about a value."""
-        return "GETRANGE", self.keys.card(name), 0, HEAD - 1
-
-    def fetch(self, entry: Entry, piece: Piece) -> Command:
-        """Read a part of a chunk."""
-        return "GETRANGE", self.keys.blob(entry, piece.number), piece.first, piece.last
-
-    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, times: tuple[float, float]) -> Iterator[Command]:
+    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, created: float, now: float) -> Iterator[Command]:
         """Make a value visible.
 
         Args:
-            entry: Where it is.
-            card: What is known about it.
-            blob: Its bytes as they are kept; None where its chunks are in already.
-            times: When it was made, and now.
+            entry: The location of the value.
+            card: The record of the value.
+            blob: The bytes as stored; None if the chunks were already written.
+            created: When the value was created, in seconds since the epoch.
+            now: The time, in seconds since the epoch.
         """
         if blob is not None and entry.size:
             yield "SET", self.keys.blob(entry, 0), blob
-        made, now = times
-        yield "SET", self.keys.card(entry.name), card
-        yield "ZREM", self.keys.graves, entry.name
-        yield "ZREM", self.keys.graves_of(entry.namespace), entry.base
-        yield "ZADD", self.keys.order, now, entry.name
-        yield "ZADD", self.keys.order_of(entry.namespace), now, entry.base
-        yield from self.place(entry.namespace, entry.base, made)
-        yield "HSET", self.keys.ledger, f"v:{entry.name}", entry.record
-        yield "SADD", self.keys.labels, entry.label
-        yield "SADD", self.keys.namespaces, entry.namespace
-        yield from self._count(entry, 1)
-        yield from self.keep(entry)
+        yield "SET", self.keys.of("card", entry.name), card
+        yield from self._forget_tombstone(entry.namespace, entry.base)
+        yield "ZADD", self.keys.of("order"), now, entry.name
+        yield "ZADD", self.keys.of("order", entry.namespace), now, entry.base
+        yield from self.add_to_lists(entry.namespace, entry.base, created)
+        yield "HSET", self.keys.of("ledger"), f"v:{entry.name}", entry.record
+        yield "SADD", self.keys.of("labels"), label_of(unquote(entry.base))
+        yield "SADD", self.keys.of("namespaces"), entry.namespace
+        yield from self._add_to_sums(entry, 1)
+        yield from self.extend_expiry(entry)
 
-    def place(self, namespace: str, base: str, made: float) -> Iterator[Command]:
-        """Put a value into the orders that lists are read by, given its encoded names."""
-        keys = self.keys
-        label = label_of(unquote(base))
-        for made_key in {keys.made_of(namespace), keys.made_of(namespace, label)}:
-            yield "ZADD", made_key, made, base
-        yield "ZADD", keys.names_of(namespace), 0, base
-        yield from self._keep_orders(namespace, label)
+    def add_to_lists(self, namespace: str, base: str, created: float) -> Iterator[Command]:
+        """Add a value to the sorted sets for lists, given its encoded names."""
+        for key, score in zip(self.keys.listings(namespace, base), (0, created, created), strict=False):
+            yield "ZADD", key, score, base
+            yield "PEXPIRE", key, self._index_milliseconds
 
-    def displace(self, namespace: str, base: str) -> Iterator[Command]:
-        """Take a value out of the orders that lists are read by."""
-        keys = self.keys
-        for key in {
-            keys.made_of(namespace),
-            keys.made_of(namespace, label_of(unquote(base))),
-            keys.names_of(namespace),
-        }:
+    def remove_from_lists(self, namespace: str, base: str) -> Iterator[Command]:
+        """Remove a value from the sorted sets for lists, given its encoded names."""
+        for key in self.keys.listings(namespace, base):
             yield "ZREM", key, base
 
-    def _keep_orders(self, namespace: str, label: str) -> Iterator[Command]:
-        keys = self.keys
-        for key in {keys.made_of(namespace), keys.made_of(namespace, label), keys.names_of(namespace)}:
-            yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
-
     def use(self, entry: Entry, now: float) -> Iterator[Command]:
-        """Put a value last in line for eviction."""
-        namespace, _, base = entry.name.partition(":")
-        yield "ZADD", self.keys.order, "XX", "GT", now, entry.name
-        yield "ZADD", self.keys.order_of(namespace), "XX", "GT", now, base
+        """Extend a value's expiry, and make it the most recently used. The first replies are 0 for missing chunks."""
+        yield from self.extend_expiry(entry)
+        for key in self.keys.listings(entry.namespace, entry.base):
+            yield "PEXPIRE", key, self._index_milliseconds
+        yield "ZADD", self.keys.of("order"), "XX", "GT", now, entry.name
+        yield "ZADD", self.keys.of("order", entry.namespace), "XX", "GT", now, entry.base
 
-    def find(self, entry: Entry) -> Iterator[Command]:
-        """Look for each of its chunks."""
-        for blob in self.keys.blobs(entry):
-            yield "EXISTS", blob
-
-    def keep(self, entry: Entry) -> Iterator[Command]:
-        """Begin the time of all its keys anew, its chunks first: one that is missing answers with 0.
-
-        What tells of it when it is gone stays longer.
-        """
+    def extend_expiry(self, entry: Entry) -> Iterator[Command]:
+        """Restart the expiry of a value's keys and of the shared keys, chunks first."""
         keys = self.keys
         for blob in keys.blobs(entry):
-            yield "PEXPIRE", blob, self._lifetime
-        shared = (keys.order, keys.order_of(entry.namespace), keys.ledger, keys.labels, keys.namespaces, keys.turn)
-        for key in (keys.card(entry.name), *shared):
-            yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
-        yield from self._keep_orders(entry.namespace, entry.label)
+            yield "PEXPIRE", blob, self._blob_milliseconds
+        shared = (keys.of(kind) for kind in ("order", "ledger", "labels", "namespaces", "turn"))
+        for key in (keys.of("card", entry.name), keys.of("order", entry.namespace), *shared):
+            yield "PEXPIRE", key, self._index_milliseconds
 
-    def remove(self, entry: Entry, grave: Tombstone | None) -> Iterator[Command]:
-        """Take a value out, with or without a tombstone."""
+    def fetch(self, entry: Entry, piece: Piece) -> Command:
+        """Read a piece of a value."""
+        return "GETRANGE", self.keys.blob(entry, piece.number), piece.start, piece.start + piece.length - 1
+
+    def remove(self, entry: Entry, tombstone: bytes | None = None, at: float = 0.0) -> Iterator[Command]:
+        """Remove a value, and add its tombstone, if there is one.
+
+        Args:
+            entry: The value.
+            tombstone: The record of the tombstone.
+            at: When the value was evicted or expired, in seconds since the epoch.
+        """
         if entry.size:
             yield "UNLINK", *self.keys.blobs(entry)
-        yield "ZREM", self.keys.order, entry.name
-        yield "ZREM", self.keys.order_of(entry.namespace), entry.base
-        yield from self.displace(entry.namespace, entry.base)
-        yield "HDEL", self.keys.ledger, f"v:{entry.name}"
-        yield from self._count(entry, -1)
-        if grave is None:
-            yield "UNLINK", self.keys.card(entry.name)
+        yield "ZREM", self.keys.of("order"), entry.name
+        yield "ZREM", self.keys.of("order", entry.namespace), entry.base
+        yield from self.remove_from_lists(entry.namespace, entry.base)
+        yield "HDEL", self.keys.of("ledger"), f"v:{entry.name}"
+        yield from self._add_to_sums(entry, -1)
+        if tombstone is None:
+            yield "UNLINK", self.keys.of("card", entry.name)
             return
-        yield "SET", self.keys.card(entry.name), self.redis_records.write(entry.name, grave), "EX", _REMEMBERED
-        own = self.keys.graves_of(entry.namespace)
-        for graves, name in ((self.keys.graves, entry.name), (own, entry.base)):
-            yield "ZADD", graves, grave.at, name
-            yield "EXPIRE", graves, _REMEMBERED
+        yield "SET", self.keys.of("card", entry.name), tombstone, "EX", _TOMBSTONE_SECONDS
+        for key, member in self._graves(entry.namespace, entry.base):
+            yield "ZADD", key, at, member
+            yield "EXPIRE", key, _TOMBSTONE_SECONDS
 
-    def clear(self, graves: Sequence[str]) -> Iterator[Command]:
-        """Forget tombstones."""
-        for name in graves:
-            namespace, _, base = name.partition(":")
-            yield "UNLINK", self.keys.card(name)
-            yield "ZREM", self.keys.graves, name
-            yield "ZREM", self.keys.graves_of(namespace), base
+    def remove_tombstone(self, name: str) -> Iterator[Command]:
+        """Remove a tombstone, given its encoded name."""
+        namespace, _, base = name.partition(":")
+        yield "UNLINK", self.keys.of("card", name)
+        yield from self._forget_tombstone(namespace, base)
+
+    def _forget_tombstone(self, namespace: str, base: str) -> Iterator[Command]:
+        for key, member in self._graves(namespace, base):
+            yield "ZREM", key, member
+
+    def _graves(self, namespace: str, base: str) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The sorted sets of tombstones, and the member in each."""
+        return (self.keys.of("graves"), f"{namespace}:{base}"), (self.keys.of("graves", namespace), base)
 
     def count(self, namespace: str, traffic: Traffic) -> Iterator[Command]:
-        """Count a namespace's tokens, given its encoded name; what is not counted for long is forgotten."""
-        keys = self.keys
-        for field, tokens in zip(keys.traffic_of(namespace), (traffic.sent, traffic.kept_out), strict=True):
-            yield "HINCRBY", keys.traffic, field, tokens
-        yield "SADD", keys.namespaces, namespace
-        for key in (keys.traffic, keys.namespaces):
-            yield "PEXPIRE", key, self._lifetime + _REMEMBERED * 1000
+        """Add to the counted tokens of a namespace, given its encoded name."""
+        for field, tokens in zip(traffic_fields(namespace), (traffic.sent, traffic.kept_out), strict=True):
+            yield "HINCRBY", self.keys.of("traffic"), field, tokens
+        yield "SADD", self.keys.of("namespaces"), namespace
+        for kind in ("traffic", "namespaces"):
+            yield "PEXPIRE", self.keys.of(kind), self._index_milliseconds
 
-    def read_traffic(self, namespace: str) -> Command:
-        """Read a namespace's tokens, sent and kept out, given its encoded name."""
-        return "HMGET", self.keys.traffic, *self.keys.traffic_of(namespace)
+    def _add_to_sums(self, entry: Entry, sign: int) -> Iterator[Command]:
+        for owner in ("", f":{entry.namespace}"):
+            yield "HINCRBY", self.keys.of("ledger"), f"bytes{owner}", sign * entry.size
+            yield "HINCRBY", self.keys.of("ledger"), f"values{owner}", sign
 
-    def next_turn(self) -> Command:
-        """Tell whoever else is about to change the ledger that it is another one now."""
-        return "INCR", self.keys.turn
 
-    def account_fields(self, *namespaces: str) -> tuple[str, ...]:
-        """The ledger's fields that tell how much is kept in all, and by each of these namespaces."""
-        return "values", "bytes", *(f"{what}:{name}" for name in namespaces for what in ("values", "bytes"))
+def sum_fields(*namespaces: str) -> Iterator[str]:
+    """The fields of the ledger with the values and bytes of namespaces, given their encoded names; of all for ``."""
+    for namespace in namespaces:
+        owner = namespace and f":{namespace}"
+        yield from (f"values{owner}", f"bytes{owner}")
 
-    def _count(self, entry: Entry, sign: int) -> Iterator[Command]:
-        for of in ("", f":{entry.namespace}"):
-            yield "HINCRBY", self.keys.ledger, f"bytes{of}", sign * entry.size
-            yield "HINCRBY", self.keys.ledger, f"values{of}", sign
+
+def traffic_fields(namespace: str) -> tuple[str, str]:
+    """The fields of the counted tokens of a namespace, given its encoded name."""
+    return f"sent:{namespace}", f"kept:{namespace}"

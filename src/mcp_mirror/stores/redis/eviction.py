@@ -1,161 +1,154 @@
-"""What must leave the Redis store before a value fits: what has expired, then what was used longest ago.
+"""Makes room in the Redis store: plans the removal of expired values, then of the least recently used ones.
 
-Reads within a transaction that is being planned, and gives commands; nothing is changed here.
+The plan is made within a transaction: it reads, and returns commands. A change by another gateway voids both.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.settings.policies import StorePolicy
+from mcp_mirror.stores.base import Reason
 from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, Holding, make_tombstone
-from mcp_mirror.stores.redis.commands import Command, RedisCommands
+from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields
 from mcp_mirror.stores.redis.connection import Read
-from mcp_mirror.stores.redis.records import Entry, read_entry
-from mcp_mirror.types import Descriptor
+from mcp_mirror.stores.redis.records import Card, Entry, read_entry, split_name
 
 _AT_ONCE: Final = 32
-"""Values of each sort that one transaction takes out."""
-
-_Uses = Mapping[Entry, float]
-"""Values, each with the time of its last use, the oldest first."""
+"""Expired values, and evicted values, that one transaction removes at most, so that it stays short."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """What a transaction has to do before a value may come in."""
+    """The removals before a value can be stored."""
 
     commands: tuple[Command, ...] = ()
     fits: bool = True
-    """Whether the value fits then; else the transaction makes what room it can, and another one goes on.
+    """Whether the value fits after the removals. If not, run the removals and plan again.
 
-    Where it makes none, the accounts say that the store is full, and name no value that could go.
+    A plan without commands that does not fit means that the sums are wrong: the store is full without any value.
     """
-    is_in: bool = False
-    """This very value is in already."""
+    is_stored: bool = False
+    """This put was already carried out: its reply was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisEviction:
-    """Makes room."""
+    """Plans removals."""
 
-    redis_commands: RedisCommands
+    commands: RedisCommands
+    cards: RecordCodec[Card]
+    policy: StorePolicy
     clock: Callable[[], float]
 
     async def make_room(self, read: Read, entry: Entry) -> EvictionPlan:
-        """What has to leave for `entry`. Others may change what is read here: then the transaction is void.
+        """Plan the removals for a new value.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        before, total, own = await self._accounts(read, entry)
+        ledger = self.commands.keys.of("ledger")
+        record, *sums = await read("HMGET", ledger, f"v:{entry.name}", *sum_fields("", entry.namespace))
+        before, (total, own) = read_entry(entry.name, record), read_holdings(sums)
         if before is not None and before.mark == entry.mark:
-            return EvictionPlan(is_in=True)
-        expired = await self._used(read, self.redis_commands.keys.order, self._expired_before())
+            return EvictionPlan(is_stored=True)
+        leaving = await self._least_recently_used(read, None, _AT_ONCE, self.clock() - self.policy.lifetime)
         holdings = {entry.namespace: own}
-        if self._is_full(total, entry.size):
-            holdings |= await self._holdings(read)
-        plan = Eviction(self.redis_commands.policy, entry.namespace, entry.size, holdings, total)
-        for one in {*expired, *([before] if before else ())}:
-            plan.remove(one.namespace, one.size)
-        leaving, fits = dict(expired), plan.holder() is None
-        if not fits and len(expired) < _AT_ONCE:
-            plan.check()
-            fits = await self._evict(read, plan, leaving, before)
-        replaced = self.redis_commands.remove(before, None) if before and fits else ()
-        burials = await self._burials(read, {one: used for one, used in leaving.items() if one != before})
-        return EvictionPlan((*replaced, *burials), fits)
+        if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
+            holdings |= await self._all_holdings(read)
+        eviction = Eviction(self.policy, entry.namespace, entry.size, holdings, total)
+        for one in {*leaving, *([before] if before else ())}:
+            eviction.remove(one.namespace, one.size)
+        fits = eviction.holder() is None
+        if not fits and len(leaving) < _AT_ONCE:
+            eviction.check()
+            fits = await self._evict(read, eviction, leaving, before)
+        replaced = self.commands.remove(before) if before and fits else ()
+        removed = await self._bury(read, {one: used for one, used in leaving.items() if one != before})
+        return EvictionPlan((*replaced, *removed), fits)
 
-    async def _evict(self, read: Read, plan: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
-        """Add what must go to `leaving`, a bounded number; whether the value fits then."""
-        oldest: dict[str, deque[tuple[Entry, float]]] = {}
+    async def _evict(self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
+        """Add values to evict to `leaving`. Returns whether the new value fits then."""
+        candidates: dict[str, Iterator[tuple[Entry, float]]] = {}
         for _ in range(_AT_ONCE):
-            holder = plan.holder()
-            if holder is None:
+            if (holder := eviction.holder()) is None:
                 return True
-            if holder not in oldest:
-                uses = await self._used(
-                    read, self.redis_commands.keys.order_of(holder), most=_AT_ONCE + len(leaving) + 1
-                )
-                oldest[holder] = deque((one, used) for one, used in uses.items() if one not in leaving)
-            while oldest[holder] and oldest[holder][0][0] == before:
-                oldest[holder].popleft()
-            if not oldest[holder]:
+            if holder not in candidates:
+                oldest = await self._least_recently_used(read, holder, _AT_ONCE + len(leaving) + 1)
+                candidates[holder] = iter([item for item in oldest.items() if item[0] not in {*leaving, before}])
+            if (candidate := next(candidates[holder], None)) is None:
                 return False
-            one, used = oldest[holder].popleft()
-            leaving[one] = used
-            plan.remove(holder, one.size)
-        return plan.holder() is None
+            entry, leaving[entry] = candidate
+            eviction.remove(holder, entry.size)
+        return eviction.holder() is None
 
-    async def _accounts(self, read: Read, entry: Entry) -> tuple[Entry | None, Holding, Holding]:
-        """The value that has this name now; how much is kept in all, and how much its namespace keeps."""
-        fields = self.redis_commands.account_fields(entry.namespace)
-        record, *told = await read("HMGET", self.redis_commands.keys.ledger, f"v:{entry.name}", *fields)
-        total, own = _read_holdings(told)
-        return read_entry(entry.name, record), total, own
+    async def _all_holdings(self, read: Read) -> dict[str, Holding]:
+        names = [name.decode() for name in await read("SMEMBERS", self.commands.keys.of("namespaces"))]
+        sums = await read("HMGET", self.commands.keys.of("ledger"), *sum_fields("", *names))
+        _, *holdings = read_holdings(sums)
+        return {name: one for name, one in zip(names, holdings, strict=True) if one.values}
 
-    async def _holdings(self, read: Read) -> dict[str, Holding]:
-        """How much each namespace keeps."""
-        names = [name.decode() for name in await read("SMEMBERS", self.redis_commands.keys.namespaces)]
-        _, *held = _read_holdings(
-            await read("HMGET", self.redis_commands.keys.ledger, *self.redis_commands.account_fields(*names))
-        )
-        return {name: one for name, one in zip(names, held, strict=True) if one.values}
+    async def _least_recently_used(
+        self, read: Read, namespace: str | None, most: int, until: float | None = None
+    ) -> dict[Entry, float]:
+        """The least recently used values, oldest first, with the times of their last use.
 
-    def _is_full(self, total: Holding, size: int) -> bool:
-        policy = self.redis_commands.policy
-        return total.values >= policy.max_values or total.bytes + size > policy.max_bytes
-
-    def _expired_before(self) -> float:
-        return self.clock() - self.redis_commands.policy.lifetime
-
-    async def _used(self, read: Read, order: str, until: float | None = None, most: int = _AT_ONCE) -> _Uses:
-        """The values that were used longest ago, but no later than `until`."""
+        Args:
+            read: Reads within the transaction.
+            namespace: The encoded namespace; None for all.
+            most: The number of values.
+            until: Only values that were last used at or before this time.
+        """
+        keys = self.commands.keys
+        order = keys.of("order") if namespace is None else keys.of("order", namespace)
         last = "+inf" if until is None else until
-        told = await read("ZRANGE", order, "-inf", last, "BYSCORE", "LIMIT", 0, most, "WITHSCORES")
-        begin = order.removeprefix(self.redis_commands.keys.order).removeprefix(":")
-        names = [f"{begin}:{name.decode()}" if begin else name.decode() for name in told[::2]]
-        records = (
-            await read("HMGET", self.redis_commands.keys.ledger, *(f"v:{name}" for name in names)) if names else ()
-        )
+        found = await read("ZRANGE", order, "-inf", last, "BYSCORE", "LIMIT", 0, most, "WITHSCORES")
+        if not found:
+            return {}
+        names = [one.decode() if namespace is None else f"{namespace}:{one.decode()}" for one in found[::2]]
+        records = await read("HMGET", keys.of("ledger"), *(f"v:{name}" for name in names))
         entries = map(read_entry, names, records)
-        return {one: float(used) for one, used in zip(entries, told[1::2], strict=True) if one}
+        return {one: float(used) for one, used in zip(entries, found[1::2], strict=True) if one}
 
-    async def _burials(self, read: Read, leaving: _Uses) -> list[Command]:
+    async def _bury(self, read: Read, leaving: Mapping[Entry, float]) -> list[Command]:
+        """Replace values by tombstones, and remove the oldest tombstones over their limits."""
         if not leaving:
             return []
-        redis_records = await read("MGET", *(self.redis_commands.keys.card(one.name) for one in leaving))
-        commands = await self._clearance(read, [one.namespace for one in leaving])
-        for (entry, used), card in zip(leaving.items(), redis_records, strict=True):
-            known = self.redis_commands.redis_records.readable(entry.name, card)
-            commands += self.redis_commands.remove(entry, self._tombstone(known, used) if known else None)
+        keys, now = self.commands.keys, self.clock()
+        records = await read("MGET", *(keys.of("card", one.name) for one in leaving))
+        commands = await self._trim_tombstones(read, [one.namespace for one in leaving])
+        for (entry, used), record in zip(leaving.items(), records, strict=True):
+            names = split_name(entry.name)
+            card = self.cards.decode_or_report(*names, record) if record else None
+            if card is None or card.tombstone:
+                commands += self.commands.remove(entry)
+                continue
+            expired = used + self.policy.lifetime
+            reason: Reason = "expired" if expired <= now else "evicted"
+            grave = make_tombstone(card.descriptor, reason, min(expired, now))
+            envelope = self.cards.encryptor.new_envelope(*names)
+            encoded = self.cards.encode(Card(grave.descriptor, grave.reason, grave.at), envelope)
+            commands += self.commands.remove(entry, encoded, grave.at)
         return commands
 
-    def _tombstone(self, known: Descriptor, used: float) -> Tombstone:
-        expired = used + self.redis_commands.policy.lifetime
-        return (
-            make_tombstone(known, "expired", expired)
-            if expired <= self.clock()
-            else make_tombstone(known, "evicted", self.clock())
-        )
-
-    async def _clearance(self, read: Read, new: Sequence[str]) -> list[Command]:
-        """Remove old tombstones where there are too many; `new` holds the namespace of each new one."""
-        keys = self.redis_commands.keys
+    async def _trim_tombstones(self, read: Read, new: Sequence[str]) -> list[Command]:
+        """Remove old tombstones over the limits. `new` contains the namespace of each new tombstone."""
+        keys = self.commands.keys
         old: dict[str, None] = {}
         for namespace in sorted(set(new)):
-            found = await _beyond(read, keys.graves_of(namespace), new.count(namespace), NAMESPACE_TOMBSTONES)
-            old |= dict.fromkeys(f"{namespace}:{base}" for base in found)
-        old |= dict.fromkeys(await _beyond(read, keys.graves, len(new), MAX_TOMBSTONES))
-        return [*self.redis_commands.clear([*old])]
+            excess = await _oldest_over(read, keys.of("graves", namespace), NAMESPACE_TOMBSTONES - new.count(namespace))
+            old |= dict.fromkeys(f"{namespace}:{base}" for base in excess)
+        old |= dict.fromkeys(await _oldest_over(read, keys.of("graves"), MAX_TOMBSTONES - len(new)))
+        return [command for name in old for command in self.commands.remove_tombstone(name)]
 
 
-async def _beyond(read: Read, graves: str, new: int, bound: int) -> list[str]:
-    """The oldest tombstones that must go before `new` ones come."""
-    excess = await read("ZCARD", graves) + new - bound
-    return [name.decode() for name in await read("ZRANGE", graves, 0, excess - 1)] if excess > 0 else []
+async def _oldest_over(read: Read, key: str, limit: int) -> list[str]:
+    """The oldest members of a sorted set beyond a limit."""
+    excess = await read("ZCARD", key) - limit
+    return [name.decode() for name in await read("ZRANGE", key, 0, excess - 1)] if excess > 0 else []
 
 
-def _read_holdings(told: Sequence[bytes | None]) -> list[Holding]:
-    return [Holding(*(int(number or 0) for number in pair)) for pair in zip(told[::2], told[1::2], strict=True)]
+def read_holdings(sums: Sequence[bytes | None]) -> list[Holding]:
+    """Parse pairs of values and bytes."""
+    return [Holding(*(int(number or 0) for number in pair)) for pair in zip(sums[::2], sums[1::2], strict=True)]
