@@ -385,10 +385,10 @@ async def test_tombstones_are_bounded_in_number_and_time(
         assert [isinstance(await store.describe("me", f"t-{n}"), Tombstone) for n in (10, 11)] == [False, True]
 
 
-async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_keeps_nobody_from_reading(
+async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.stores.disk.index._PATIENCE", 50)
+    monkeypatch.setattr("mcp_mirror.stores.disk.index._LOCK_TIMEOUT", 50)
     async with opened(folder, clock) as store:
         await put(store, clock, "t-1", SMALL)
         with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
@@ -401,7 +401,7 @@ async def test_another_gateway_that_does_not_let_go_of_the_index_is_told_of_and_
         assert await read(store, "t-2") == LARGE
 
 
-async def test_a_folder_that_another_gateway_never_stops_opening_is_told_of(
+async def test_a_folder_locked_by_another_gateway_is_an_error(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_mirror.stores.process_dir._LOCK_TIMEOUT", 0.05)
