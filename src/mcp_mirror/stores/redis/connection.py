@@ -9,7 +9,7 @@ import logging
 import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -125,12 +125,11 @@ class RedisConnection:
         Raises:
             StoreError: The transaction failed.
         """
-        async with self._exchange(self._transaction):
-            for _ in range(_ATTEMPTS):
-                try:
+        for _ in range(_ATTEMPTS):
+            with suppress(exceptions.WatchError):
+                async with self._exchange(self._transaction):
                     return await self._attempt(watched, plan)
-                except exceptions.WatchError:
-                    await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # not a secret
+            await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # not a secret
         raise StoreError("Too many gateways write to the store's Redis server at this moment. Try again.")
 
     async def _attempt(self, watched: str, plan: Plan) -> Sequence[Any] | None:
@@ -155,6 +154,8 @@ class RedisConnection:
                 try:
                     async with asyncio.timeout(_TIMEOUT):
                         yield
+                except exceptions.WatchError:
+                    raise
                 except (exceptions.RedisError, OSError) as error:
                     raise await self._record_error(error) from None
         self.is_up = True
