@@ -26,8 +26,8 @@ help: ## this list
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python -m mcp_mirror.demo.workflows
 
-test: $(VENV)/.installed $(NODE)/.installed ## run all tests
-	$(BIN)/pytest -n auto --dist loadgroup tests
+test: $(VENV)/.installed $(NODE)/.installed ## run all tests; TEST_WORKERS=3: in three processes instead of one for each core
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup tests
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
