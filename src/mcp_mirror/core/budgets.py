@@ -23,7 +23,7 @@ import msgspec
 
 from mcp_mirror.payload.json_rpc import join, open_array, open_object
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
-from mcp_mirror.tokens.messages import IMAGE_TOKENS
+from mcp_mirror.tokens import IMAGE_TOKENS
 from mcp_mirror.types import Buffer, Segments
 
 Estimate = Callable[[Buffer], int]

@@ -13,10 +13,10 @@ from typing import Any, Final, get_args
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import table
 from mcp_mirror.tokens.estimate import estimate_text, expect_text
-from mcp_mirror.tokens.messages import Message, read_message
+from mcp_mirror.tokens.messages import IMAGE_TOKENS, Message, read_message
 from mcp_mirror.types import Buffer
 
-__all__ = ["PROVIDERS", "TokenProvider", "estimate_tokens", "expected_estimator", "upper_estimator"]
+__all__ = ["IMAGE_TOKENS", "PROVIDERS", "TokenProvider", "estimate_tokens", "expected_estimator", "upper_estimator"]
 
 PROVIDERS: Final[tuple[TokenProvider, ...]] = get_args(TokenProvider)
 
