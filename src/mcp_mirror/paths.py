@@ -56,11 +56,14 @@ _SHOWN_END = re.compile(
 """The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""
 
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '), "next tool."),
-    (re.compile(_INPUT_LINE), "as input to another function."),
-    (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), "}"),
+    (
+        re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}"\nThis path (?:\([^\n]*\) )?stands for '),
+        ("next tool.", "not the preview."),
+    ),
+    (re.compile(_INPUT_LINE), ("as input to another function.",)),
+    (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
 )
-"""Beginning and end of each style of notice except `opaque`, and of the stub of a pruned text."""
+"""Beginning and possible ends of each style of notice except `opaque`, and of the stub of a pruned text."""
 
 PRUNED_LABEL = "pruned"
 """The first part of the paths of texts that were pruned from a conversation."""
@@ -145,7 +148,7 @@ def is_whole_notice(text: str) -> bool:
     """Whether a text begins and ends like a notice: models paste notices as arguments."""
     if _SHOWN_END.search(text, max(len(text) - _MAX_END, 0)):
         return True
-    return any(opening.match(text) and text.endswith(ending) for opening, ending in _NOTICE_FRAMES)
+    return any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
 
 
 def bases_in_notice(text: str) -> frozenset[str]:

@@ -81,14 +81,26 @@ VALUES: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
     outline = outline.replace("{size}", human_bytes(len(stored(value).blob)))
+    kind = stored(value).kind
+    summary, *lines = outline.splitlines()
+    if lines and kind != "object":
+        marked = "\n".join(f"| {line}" for line in lines)
+        expected = f"This path stands for the result. Preview, not the result: {summary.removesuffix(':')}\n{marked}"
+        assert told(value) == f'"{BASE}"\n{expected}\n{use_of_preview(kind)}'
+        return
     said = f"This path {outline} stands for the result." if outline[0] == "(" else f"This path stands for {outline}"
     said += "." if outline.startswith("object") and "first:" not in outline else ""
-    assert told(value) == f'"{BASE}"\n{said}\n{use_of(stored(value).kind)}'
+    assert told(value) == f'"{BASE}"\n{said}\n{use_of(kind)}'
 
 
 def use_of(kind: Kind) -> str:
     below = {"object": "or path/key as argument of", "array": "or path/0 as argument of"}
     return f"Use it {below.get(kind, 'as the argument of the')} next tool."
+
+
+def use_of_preview(kind: Kind) -> str:
+    argument = "the path or path/0 as argument" if kind == "array" else "the path as the argument"
+    return f"Use {argument} of the next tool, not the preview."
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])
@@ -98,7 +110,7 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
     each: tuple[dict[str, Any], ...] = ({}, {"head": "no"}, {"companion": COMPANION})
     for changes in each:
         notice = told(blob, kind=kind, **changes)
-        assert notice.splitlines()[-1] == use_of(kind)
+        assert notice.splitlines()[-1] == (use_of_preview(kind) if "\n| " in notice else use_of(kind))
         assert bases_in_notice(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
             json.loads(told(blob, "json", kind=kind, **changes))["use"]
@@ -116,7 +128,7 @@ def test_a_file_is_outlined_by_its_media_type() -> None:
 
 
 def test_an_array_past_the_bound_is_not_counted() -> None:
-    assert "\nThis path stands for array, 35 MB:\nfirst: 1, 1, 1, 1, 1\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
+    assert "Preview, not the result: array, 35 MB\n| first: 1, 1, 1, 1, 1\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
 
 
 def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:

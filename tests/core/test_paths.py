@@ -143,6 +143,7 @@ def test_numbers_dates_and_words_are_no_candidates(text: str) -> None:
     assert find_candidate_offsets(text.encode()) == []
 
 
+NOT_PREVIEW = "Use the path as the argument of the next tool, not the preview."
 OTHER = f"other-{ID}"
 
 
@@ -151,6 +152,7 @@ OTHER = f"other-{ID}"
     [
         (f'"{BASE}"\nThis path stands for object 5 B.\nUse it as the argument of the next tool.', {BASE}),
         (f'"{BASE}"\nThis path (5 B) stands for the result.\nUse it as the argument of the next tool.', {BASE}),
+        (f'"{BASE}"\nThis path stands for the result. Preview, not the result: 5 B\n| x\n{NOT_PREVIEW}', {BASE}),
         (f'"{BASE}"\nThis path stands for 5 B.\n{OTHER}\nUse it as the argument of the next tool.', {BASE, OTHER}),
         (f'The function f was executed with {OTHER}.\nIt is "{BASE}".\nGive it as input to another function.', {BASE}),
         (f'The function f gave "{BASE}", use it as input to another function.', {BASE}),

@@ -24,7 +24,7 @@ UNTOUCHED: Final = 260
 """Tokens up to which a result that is not an object passes as it came: the bound is 300 by the gateway's estimate."""
 BESIDE_PATH: Final = 8
 """Tokens that a shown result costs beside its path."""
-CLOSING: Final = 30
+CLOSING: Final = 36
 """Tokens of a notice beside its preview and its path: the words around the preview and the closing sentence."""
 _CHANGING: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d[:-]\d\d[:-]\d\d(?:[.-]\d+)?Z?|[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d"

@@ -72,7 +72,7 @@ def test_the_diff_is_the_one_that_git_itself_gives(run_git: "RunGit", place: "Pl
 def test_a_large_file_is_stored_as_its_text_and_previewed(gateway: "Connection", book: Path) -> None:
     notice = gateway.text("read_text_file_mirrored", path=str(book))
     assert len(notice.encode()) < 2048
-    assert "stands for text, 5." in notice
+    assert "not the result: text, 5." in notice
     assert "15,004 lines" in notice
 
 

@@ -46,6 +46,11 @@ _USE: Final = "Use it as the argument of the next tool."
 _USE_BELOW: Final = "Use it or path/key as argument of next tool."
 _USE_ITEM: Final = "Use it or path/0 as argument of next tool."
 _STANDS: Final = "This path stands for"
+_PREVIEW: Final = f"{_STANDS} the result. Preview, not the result:"
+_NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
+_NOT_THE_PREVIEW_ITEM: Final = "Use the path or path/0 as argument of the next tool, not the preview."
+_PREVIEW_MARK: Final = "| "
+"""Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
@@ -97,11 +102,21 @@ def _compact(stored: NoticeInput) -> str:
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
         return stored.shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named))
     companion = ("The same result's text:", stored.companion) if stored.companion else ()
-    return "\n".join((f'"{stored.path}"', *_description_lines(stored), *named, *companion, _instruction(stored)))
+    description, instruction = _describe(stored)
+    return "\n".join((f'"{stored.path}"', *description, *named, *companion, instruction))
+
+
+def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
+    """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
+    if stored.preview and stored.error is None and stored.kind != "object" and (shown := _preview(stored)).lines:
+        marked = (f"{_PREVIEW_MARK}{line}" for line in shown.lines)
+        instruction = _NOT_THE_PREVIEW_ITEM if stored.kind == "array" else _NOT_THE_PREVIEW
+        return (f"{_PREVIEW} {shown.summary}", *marked), instruction
+    return _description_lines(stored), _instruction(stored)
 
 
 def _description_lines(stored: NoticeInput) -> tuple[str, ...]:
-    """The lines that describe the value, with a preview if allowed."""
+    """The lines that describe a value without a preview of several lines, an object, or an error."""
     if stored.is_error and not stored.preview:
         return (f"{_STANDS} an error ({_outline(stored)}).",)
     if stored.error is not None:
@@ -110,8 +125,7 @@ def _description_lines(stored: NoticeInput) -> tuple[str, ...]:
         return _object_lines(stored)
     if not stored.preview or stored.kind == "object":
         return (f"This path ({_outline(stored)}) stands for the result.",)
-    shown = _preview(stored)
-    return (f"{_STANDS} {shown.summary}{':' if shown.lines else '.'}", *shown.lines)
+    return (f"{_STANDS} {_preview(stored).summary}.",)
 
 
 def _object_lines(stored: NoticeInput) -> tuple[str, ...]:

@@ -134,8 +134,8 @@ class _TokenBudget:
     left: int = MAX_PREVIEW_TOKENS
 
     def take(self, text: str) -> bool:
-        """Take the tokens of a text if it fits, and return whether it does."""
-        cost = self.estimate(text.encode()) + 1
+        """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
+        cost = self.estimate(text.encode()) + 2
         if cost > self.left:
             return False
         self.left -= cost
