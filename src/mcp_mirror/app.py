@@ -155,11 +155,11 @@ class Application:
         self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
         self.upstreams.replace(config.upstreams, config.server.drain)
         for kind in ("tools", "resources", "prompts"):
-            self.notifier.changed(kind, None)
+            self.notifier.list_changed(kind, None)
         self.notifier.pins_changed()
         if after.own_tools.keys() != before.own_tools.keys():
             self.notifier.own_tools_changed()
-        admits = self.server.admit(config.auth)
+        admits = self.server.apply_auth(config.auth)
         changed = (name for name in _AT_START if getattr(before.config, name) != getattr(config, name))
         return tuple(name for name in changed if name != "auth" or not admits)
 
@@ -268,22 +268,22 @@ async def open_application(
         ):
             # Upstreams, sessions and the store report to the notifier and the gateway, which are made of them.
             listeners = ChangeListeners(
-                lambda *change: notifier.changed(*change),  # noqa: PLW0108  # made later
-                lambda *update: notifier.updated(*update),  # noqa: PLW0108  # made later
+                lambda *change: notifier.list_changed(*change),  # noqa: PLW0108  # made later
+                lambda *update: notifier.resource_updated(*update),  # noqa: PLW0108  # made later
                 lambda upstream: gateway.may_show(upstream),  # noqa: PLW0108  # made later
             )
             sessions = Sessions(
                 config.server.answer_timeout,
                 time.monotonic,
-                lambda session: notifier.ended(session),  # noqa: PLW0108  # made later
+                lambda session: notifier.session_ended(session),  # noqa: PLW0108  # made later
                 config.server.session_idle,
-                wants_principals=config.auth.is_required,
+                requires_auth=config.auth.is_required,
             )
             reading = (schema_workers.examine, scanner.open_list)
             dependencies = _dependencies(config, listeners, sessions, spool, child_watchdog, reading)
             services = Services(
                 upstreams=UpstreamRegistry(config.upstreams, dependencies, functions),
-                writer=ValueWriter(store, policy, time.time, lambda owner: notifier.kept(owner)),  # noqa: PLW0108
+                writer=ValueWriter(store, policy, time.time, lambda owner: notifier.value_stored(owner)),  # noqa: PLW0108
                 scanner=scanner,
                 queries=queries,
                 schema_workers=schema_workers,
@@ -311,9 +311,9 @@ async def open_application(
             gateway = Gateway(runtime, services)
             handlers = _handlers_of(gateway, shared.limiter, sessions, tasks)
             notifier = ChangeNotifier(runtime, services.upstreams, handlers.subscriptions, handlers.announcements)
-            tasks.start_soon(notifier.run)
+            tasks.start_soon(notifier.run_notifications)
             tasks.start_soon(sessions.run)
-            tasks.start_soon(notifier.follow)
+            tasks.start_soon(notifier.run_rebuilds)
             tasks.start_soon(usage_counter.follow)
             async with services.upstreams.running():
                 if not awaits_client:

@@ -95,7 +95,7 @@ async def test_who_shows_no_good_token_is_told_what_is_wanted(guarded: Path, cap
         for token in (TOKENS["alice"], KEY.sign(ISSUER, scope="more tools")):
             assert (await client.post(served.url, headers=HEADERS | bearer(token), content=HELLO)).status_code == 200
     said = caplog.text
-    assert "A token is refused: ExpiredSignatureError" in said
+    assert "Rejected a token: ExpiredSignatureError" in said
     assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in said]
 
 

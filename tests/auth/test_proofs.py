@@ -23,7 +23,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.auth import proofs
 from mcp_mirror.server.auth.principals import Principal
-from mcp_mirror.server.auth.proofs import Proofs, thumbprint_of
+from mcp_mirror.server.auth.proofs import ProofVerifier, thumbprint_of
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured
@@ -159,7 +159,7 @@ async def test_a_key_bound_token_needs_a_new_proof_for_each_request(
             assert (await client.post(served.url, headers=bearer, content=HELLO)).status_code == 200
     outcomes = [json.loads(line)["outcome"] for line in guarded.with_name("audit.jsonl").read_text().splitlines()]
     assert {"no good proof", "no good token"} <= set(outcomes)
-    assert "A proof of possession is refused: it came before" in caplog.text
+    assert "Rejected a proof of possession: it was used before" in caplog.text
     assert "eyJ" not in caplog.text
 
 
@@ -215,13 +215,13 @@ async def test_without_a_url_of_its_own_the_one_that_was_asked_counts(configured
 
 def test_a_proof_is_remembered_as_long_as_it_would_be_taken_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [float(NOW)]
-    monkeypatch.setattr(proofs, "_REMEMBERED", 3)
-    known, thumbprint = Proofs(lambda: now[0]), thumbprint_of(OWN["ES256"].public)
+    monkeypatch.setattr(proofs, "_MAX_REMEMBERED", 3)
+    verifier, thumbprint = ProofVerifier(lambda: now[0]), thumbprint_of(OWN["ES256"].public)
 
     def comes(name: str, made: float, who: str = "alice") -> bool:
         given = [(b"dpop", proof(TOKEN, jti=name, iat=made).encode())]
         scope = {"type": "http", "method": "POST", "headers": given, "path": "/mcp", "query_string": b""}
-        return known.holds(Request(scope), TOKEN, Principal(ISSUER, who, key=thumbprint), RESOURCE)
+        return verifier.verify(Request(scope), TOKEN, Principal(ISSUER, who, key=thumbprint), RESOURCE)
 
     assert [comes("a", now[0] + 80), comes("a", now[0] + 80)] == [True, False]
     now[0] += 160  # it would be taken still
@@ -255,6 +255,6 @@ def test_a_key_whose_signatures_take_long_to_check_is_none(monkeypatch: pytest.M
     request = Request({"type": "http", "method": "POST", "headers": given, "path": "/mcp", "query_string": b""})
     principal = Principal(ISSUER, "alice", key=thumbprint_of(key.public))
     with monkeypatch.context() as patched:
-        patched.setattr(proofs, "_LONGEST_MODULUS", 300)
-        assert not Proofs(time.time).holds(request, token, principal, RESOURCE)
-    assert Proofs(time.time).holds(request, token, principal, RESOURCE)
+        patched.setattr(proofs, "_MAX_MODULUS_LENGTH", 300)
+        assert not ProofVerifier(time.time).verify(request, token, principal, RESOURCE)
+    assert ProofVerifier(time.time).verify(request, token, principal, RESOURCE)

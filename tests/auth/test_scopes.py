@@ -284,14 +284,14 @@ async def test_a_change_is_announced_only_to_principals_with_its_scope(
     told: asyncio.Queue[ListChange] = asyncio.Queue()
     call = {"name": "crm_change_mirrored", "arguments": {"kind": "prompts"}}
     async with serving_gateway(scoped) as served, visiting(served.url, "alice") as alice, asyncio.timeout(BOUND):
-        monkeypatch.setattr(served.application.notifier.announcements, "announce", told.put)
+        monkeypatch.setattr(served.application.notifier.announcements, "list_changed", told.put)
         assert "changed" in await alice.ask("tools/call", call)
         while (change := await told.get()).kind != "prompts" or change.owner is None:  # it came over her connection
             pass
     assert change.required == ("crm",)
     scopes_of = (None, frozenset({"crm"}), frozenset[str]())
     callers = [Caller("x", is_stateless=False, session=change.owner, scopes=scopes) for scopes in scopes_of]
-    assert [change.concerns(one) for one in callers] == [True, True, False]
+    assert [change.is_visible_to(one) for one in callers] == [True, True, False]
 
 
 async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(

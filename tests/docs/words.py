@@ -33,6 +33,7 @@ CLEAN_PACKAGES: Final = (
     "prune",
     "query",
     "security",
+    "server",
     "settings",
     "stores",
     "types.py",

@@ -33,11 +33,11 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
-            announcements.updated(session, "x://a", {"n": 0})
+            announcements.resource_updated(session, "x://a", {"n": 0})
             await anyio.wait_all_tasks_blocked()  # the first is being told
             for number in range(1, 100):
-                announcements.updated(session, f"x://{'ab'[number % 2]}", {"n": number})
+                announcements.resource_updated(session, f"x://{'ab'[number % 2]}", {"n": number})
             slow.turn.set()
             await anyio.wait_all_tasks_blocked()
-            announcements.updated(session, "x://a", {"n": 100})
+            announcements.resource_updated(session, "x://a", {"n": 100})
     assert slow.told == ["x://a 0", "x://b 99", "x://a 98", "x://a 100"]

@@ -347,7 +347,7 @@ def test_discarded_params_are_missing_and_not_empty() -> None:
     meta, token = letter(pending_payloads)
     pending_payloads.discard(token)
     assert len(pending_payloads) == 0
-    with pytest.raises(ToolError, match="Make it again"):
+    with pytest.raises(ToolError, match="client disconnected"):
         pending_payloads.params(meta, {})
     pending_payloads.stub({"content": []}, {"content": b"[1]"}, meta)
     assert len(pending_payloads) == 0

@@ -1,11 +1,11 @@
-"""Word of changes to clients: to 2025-era sessions as notifications, to 2026-era ones on the streams they opened.
+"""Change notifications to clients: on the session of 2025-11-25 clients, on the streams that 2026-07-28 clients open.
 
-However often a thing changes, a client that is slow to listen is told once.
+Repeated changes of one list or resource are merged, so a slow client gets one notification for all of them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 import mcp_types as types
@@ -17,8 +17,8 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.server.client_channel import Context, Session
 from mcp_mirror.server.sessions import Sessions
 
-_TELLING: Final = 5.0
-"""Seconds that telling one session may take."""
+_NOTIFY_TIMEOUT: Final = 5.0
+"""Seconds that a notification to one session may take."""
 _MAX_STREAMS: Final = 1024
 UPDATED: Final = "notifications/resources/updated"
 
@@ -28,24 +28,24 @@ Kind = str
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """A list is no longer what it was."""
+    """A change of a list, and the clients that may see it."""
 
     kind: Kind
     owner: str | None = None
-    """Whose connection it was told on; None: everybody's."""
+    """The key of the connection with the change; None: a shared connection."""
     namespace: str | None = None
-    """The principal whose list it is; None: all."""
+    """The namespace of the principal with the list; None: all principals."""
     required: tuple[str, ...] = ()
-    """The scopes of those who may know of it."""
+    """The OAuth scopes that a client needs to see the change."""
 
-    def concerns(self, caller: Caller) -> bool:
-        """Whether somebody is to hear of it."""
-        is_theirs = self.owner in (None, caller.connection_key) and self.namespace in (None, caller.namespace)
-        return is_theirs and caller.has_scopes(self.required)
+    def is_visible_to(self, caller: Caller) -> bool:
+        """Whether a client may get a notification of the change."""
+        is_affected = self.owner in (None, caller.connection_key) and self.namespace in (None, caller.namespace)
+        return is_affected and caller.has_scopes(self.required)
 
 
-class Stream:
-    """One `subscriptions/listen` stream of a client's."""
+class SubscriptionStream:
+    """A `subscriptions/listen` stream of one client."""
 
     def __init__(self, wanted: types.SubscriptionFilter, caller: Caller) -> None:
         self.caller = caller
@@ -56,108 +56,101 @@ class Stream:
             resource_subscriptions=list(wanted.resource_subscriptions) if wanted.resource_subscriptions else None,
         )
         self._pending: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._notifier = anyio.Event()
-        self._over = False
+        """Parameters of unsent notifications by method and URI; a new one replaces the last with the same key."""
+        self._has_pending = anyio.Event()
 
-    def post(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tell the client of it, once if it has not been told yet."""
-        self._pending[method, str(params.get("uri", ""))] = params
-        self._notifier.set()
-
-    def changed(self, kind: Kind) -> None:
-        """Tell the client that a list has changed, if it wants to know."""
+    def list_changed(self, kind: Kind) -> None:
+        """Notify the client that a list has changed, if the client subscribed to it."""
         if getattr(self.wanted, f"{kind}_list_changed"):
-            self.post(f"notifications/{kind}/list_changed", {})
+            self._enqueue(f"notifications/{kind}/list_changed", {})
 
-    def updated(self, uri: str, params: Mapping[str, Any]) -> None:
-        """Tell the client that a resource was updated."""
-        self.post(UPDATED, {**params, "uri": uri})
+    def resource_updated(self, uri: str, params: Mapping[str, Any]) -> None:
+        """Notify the client that a resource was updated."""
+        self._enqueue(UPDATED, {**params, "uri": uri})
 
-    def end(self) -> None:
-        """Let the stream end, when all has been told."""
-        self._over = True
-        self._notifier.set()
+    def _enqueue(self, method: str, params: Mapping[str, Any]) -> None:
+        self._pending[method, str(params.get("uri", ""))] = params
+        self._has_pending.set()
 
-    async def serve(self, context: Context) -> types.SubscriptionsListenResult:
-        """Acknowledge, then pass on what comes, until the client leaves or the stream is ended."""
+    async def serve(self, context: Context) -> NoReturn:
+        """Acknowledge the subscription, then send notifications until cancelled."""
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: context.request_id}
-        params = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)
-        acknowledged = types.SubscriptionsAcknowledgedNotification(params=params)
-        await context.session.send_notification(acknowledged, related_request_id=context.request_id)
-        while not self._over or self._pending:
+        acknowledged = types.SubscriptionsAcknowledgedNotificationParams(notifications=self.wanted, _meta=meta)
+        await context.session.send_notification(
+            types.SubscriptionsAcknowledgedNotification(params=acknowledged), related_request_id=context.request_id
+        )
+        while True:
             if not self._pending:
-                self._notifier = anyio.Event()
-                await self._notifier.wait()
-                continue
-            (method, _), told = self._pending.popitem()
-            stamped: Any = types.Notification[Any, str](
-                method=method, params={**told, "_meta": {**told.get("_meta", {}), **meta}}
-            )
-            await context.session.send_notification(stamped, related_request_id=context.request_id)
-        return types.SubscriptionsListenResult(_meta=meta)
+                self._has_pending = anyio.Event()
+                await self._has_pending.wait()
+            (method, _), params = self._pending.popitem()
+            params = {**params, "_meta": {**params.get("_meta", {}), **meta}}
+            notification: Any = types.Notification[Any, str](method=method, params=params)
+            await context.session.send_notification(notification, related_request_id=context.request_id)
 
 
 class Announcements:
-    """Tells clients of changes."""
+    """Sends change notifications to all sessions and subscription streams."""
 
-    def __init__(self, sessions: Sessions, tasks: TaskGroup, most: int = 200) -> None:
-        """Tell nobody yet; one principal has `most` streams."""
-        self._most = most
+    def __init__(self, sessions: Sessions, tasks: TaskGroup, max_streams: int = 200) -> None:
+        """Create the announcements without streams.
+
+        Args:
+            sessions: The sessions of 2025-11-25 clients.
+            tasks: The task group in which slow sessions are notified.
+            max_streams: The streams of one principal.
+        """
+        self._max_streams = max_streams
         self._sessions = sessions
         self._tasks = tasks
-        self._streams: set[Stream] = set()
+        self._streams: set[SubscriptionStream] = set()
         self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
+        """Parameters of unsent resource updates by session and URI."""
 
-    def open(self, wanted: types.SubscriptionFilter, caller: Caller) -> Stream:
-        """A stream for a client.
+    def open(self, wanted: types.SubscriptionFilter, caller: Caller) -> SubscriptionStream:
+        """Open a stream for a client.
 
         Raises:
-            MCPError: There are too many.
+            MCPError: The principal, or the gateway, has too many streams.
         """
         if len(self._streams) >= _MAX_STREAMS:
-            raise MCPError(types.INTERNAL_ERROR, f"{_MAX_STREAMS} streams are open; end one first.")
-        if sum(stream.caller.namespace == caller.namespace for stream in self._streams) >= self._most:
-            bound = f"`limits.streams_per_principal` ({self._most:,})"
-            raise MCPError(types.INTERNAL_ERROR, f"{bound} streams of this client are open; end one first.")
-        stream = Stream(wanted, caller)
+            raise MCPError(types.INTERNAL_ERROR, f"{_MAX_STREAMS} streams are open. Close one first.")
+        if sum(stream.caller.namespace == caller.namespace for stream in self._streams) >= self._max_streams:
+            limit = f"`limits.streams_per_principal` ({self._max_streams:,})"
+            raise MCPError(types.INTERNAL_ERROR, f"{limit} streams of this client are open. Close one first.")
+        stream = SubscriptionStream(wanted, caller)
         self._streams.add(stream)
         return stream
 
-    def close(self, stream: Stream) -> None:
-        """The client has left."""
+    def close(self, stream: SubscriptionStream) -> None:
+        """Remove a stream."""
         self._streams.discard(stream)
 
-    def end_all(self) -> None:
-        """We are stopping: every stream ends in good order."""
-        for stream in self._streams:
-            stream.end()
-
-    def updated(self, session: Session, uri: str, params: Mapping[str, Any]) -> None:
-        """Tell one session of a resource's update, once if it has not been told yet."""
+    def resource_updated(self, session: Session, uri: str, params: Mapping[str, Any]) -> None:
+        """Notify one session that a resource was updated."""
         if (pending := self._updates.get(session)) is None:
             pending = self._updates[session] = {}
-            self._tasks.start_soon(self._tell_updates, session, pending)
+            self._tasks.start_soon(self._send_updates, session, pending)
         pending[uri] = {**params, "uri": uri}
 
-    async def announce(self, change: ListChange) -> None:
-        """Tell whom it concerns that a list has changed; a deaf one holds up no other."""
+    async def list_changed(self, change: ListChange) -> None:
+        """Notify the clients that may see a change; a session that does not read does not delay the others."""
         for stream in self._streams:
-            if change.concerns(stream.caller):
-                stream.changed(change.kind)
+            if change.is_visible_to(stream.caller):
+                stream.list_changed(change.kind)
         async with anyio.create_task_group() as tasks:
-            for one in self._sessions:
-                if change.concerns(one.caller) and one.ready.is_set():
-                    tasks.start_soon(self._tell, one, f"notifications/{change.kind}/list_changed")
+            for session in self._sessions:
+                if change.is_visible_to(session.caller) and session.ready.is_set():
+                    tasks.start_soon(_notify, session, f"notifications/{change.kind}/list_changed", {})
 
-    async def _tell_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
+    async def _send_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
         try:
             while pending:
-                told = pending.pop(next(iter(pending)))
-                with anyio.move_on_after(_TELLING):
-                    await session.notify(UPDATED, told)
+                await _notify(session, UPDATED, pending.pop(next(iter(pending))))
         finally:
             del self._updates[session]
 
-    async def _tell(self, session: Session, method: str) -> None:
-        with anyio.move_on_after(_TELLING):
-            await session.notify(method, {})
+
+async def _notify(session: Session, method: str, params: Mapping[str, Any]) -> None:
+    with anyio.move_on_after(_NOTIFY_TIMEOUT):
+        await session.notify(method, params)

@@ -25,7 +25,7 @@ from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
 
-_PAUSE: Final = 1.0
+_NOTIFY_INTERVAL: Final = 1.0
 """Seconds between two rounds of notifications to clients, however often something changes."""
 _INLINE_TOOLS: Final = 500
 """Catalogs of up to this many tools are rebuilt at once, which takes 10 ms; larger ones in slices."""
@@ -81,10 +81,10 @@ class ChangeNotifier:
         self.announcements = announcements
         self._pending: dict[ListChange, None] = {}
         self._rebuilds: deque[_CatalogRebuild] = deque()
-        self._is_stale = anyio.Event()
+        self._has_rebuilds = anyio.Event()
         self._generation = 0
         """Counts the catalogs that were rebuilt at once."""
-        self._wake = anyio.Event()
+        self._has_pending = anyio.Event()
         self._reserved: dict[str, Origin] = {}
         """The owner of each tool name; a name stays with its owner."""
         self._logged: dict[str | None, frozenset[str]] = {}
@@ -98,7 +98,7 @@ class ChangeNotifier:
         """Free the tool names of upstreams that were removed from the configuration."""
         self._reserved = {name: origin for name, origin in self._reserved.items() if origin[0] not in removed}
 
-    def changed(self, kind: str, owner: str | None, upstream: str | None = None) -> anyio.Event | None:
+    def list_changed(self, kind: str, owner: str | None, upstream: str | None = None) -> anyio.Event | None:
         """Handle a changed list, on an owner's connection or for all clients.
 
         Args:
@@ -121,35 +121,37 @@ class ChangeNotifier:
         if tools > _INLINE_TOOLS and upstream != FUNCTIONS:
             rebuild = _CatalogRebuild(owners, upstream)
             self._rebuilds.append(rebuild)
-            self._is_stale.set()
+            self._has_rebuilds.set()
             return rebuild.is_done
         self._generation += 1
-        self._serve(owners, upstream, finish(self._compare(owners)))
+        self._serve_catalogs(owners, upstream, finish(self._compare(owners)))
         return None
 
-    async def follow(self) -> None:
+    async def run_rebuilds(self) -> None:
         """Rebuild the catalogs of many tools, in the order of their changes, until cancelled."""
         while True:
-            await self._is_stale.wait()
-            self._is_stale = anyio.Event()
+            await self._has_rebuilds.wait()
+            self._has_rebuilds = anyio.Event()
             while self._rebuilds:
                 rebuild = self._rebuilds.popleft()
                 generation = self._generation - 1
                 while generation != self._generation:  # newer listings may have been rebuilt in between
                     generation = self._generation
                     rebuilt = await take_sliced(self._compare(rebuild.owners))
-                self._serve(rebuild.owners, rebuild.upstream, rebuilt)
+                self._serve_catalogs(rebuild.owners, rebuild.upstream, rebuilt)
                 rebuild.is_done.set()
 
-    def _serve(self, owners: tuple[str | None, ...], upstream: str | None, rebuilt: list[_RebuiltCatalog]) -> None:
+    def _serve_catalogs(
+        self, owners: tuple[str | None, ...], upstream: str | None, rebuilt: list[_RebuiltCatalog]
+    ) -> None:
         """Serve other catalogs, and notify clients if they see a difference."""
         for owner, one in zip(owners, rebuilt, strict=True):
             self._record_findings(owner, one)
-            self._swap(owner, one)
+            self._swap_catalog(owner, one)
         if any(one.is_changed for one in rebuilt):
             self._enqueue(ListChange("tools", owners[0], required=self._required_scopes(upstream)))
 
-    def _swap(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
+    def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
         state = self._state
         before = state.catalogs.get(owner or "", state.catalog)
@@ -170,7 +172,7 @@ class ChangeNotifier:
 
     def _enqueue(self, change: ListChange) -> None:
         self._pending[change] = None
-        self._wake.set()
+        self._has_pending.set()
 
     def pins_changed(self) -> None:
         """Rebuild all catalogs for other pins, also those of single owners."""
@@ -183,11 +185,11 @@ class ChangeNotifier:
         """Notify clients that the gateway has other tools of its own."""
         self._enqueue(ListChange("tools"))
 
-    def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
+    def resource_updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """Notify subscribers that a resource was updated."""
         self._subscriptions.updated(upstream, owner, uri, params)
 
-    def kept(self, namespace: str) -> None:
+    def value_stored(self, namespace: str) -> None:
         """Notify the owner of a new value, which is a resource that only the owner may see."""
         self._enqueue(ListChange("resources", namespace=namespace))
 
@@ -204,7 +206,7 @@ class ChangeNotifier:
             held=self._reserved,
         )
         catalog = yield from build_catalog(listed, rules)
-        return replace(catalog, findings=(*catalog.findings, *self._judge_instructions()))
+        return replace(catalog, findings=(*catalog.findings, *self._check_instructions()))
 
     def _compare(self, owners: tuple[str | None, ...]) -> Steps[list[_RebuiltCatalog]]:
         """Build catalogs and compare them with those that are served, in steps."""
@@ -223,10 +225,10 @@ class ChangeNotifier:
             rebuilt.append(_RebuiltCatalog(catalog, deviations, is_changed=is_changed, is_common=is_common))
         return rebuilt
 
-    def _judge_instructions(self) -> list[Finding]:
+    def _check_instructions(self) -> list[Finding]:
         """Return the upstreams whose instructions differ from the pinned ones."""
-        judge = self._state.pins.check_instructions
-        found = [judge(one.policy, one.listing.instructions) for one in self._upstreams if one.listing]
+        check = self._state.pins.check_instructions
+        found = [check(one.policy, one.listing.instructions) for one in self._upstreams if one.listing]
         return [finding for finding in found if finding]
 
     def _record_findings(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
@@ -246,7 +248,7 @@ class ChangeNotifier:
         if len(new) > _MAX_LOGGED:
             _logger.warning("And %d more. `mcp-mirror check` names them.", len(new) - _MAX_LOGGED)
 
-    def ended(self, session: str) -> None:
+    def session_ended(self, session: str) -> None:
         """Drop what belonged to a session that has ended."""
         self._upstreams.end_session(session)
         state = self._state
@@ -256,15 +258,15 @@ class ChangeNotifier:
         self._logged.pop(session, None)
         self._subscriptions.forget_session(session)
 
-    async def run(self) -> None:
-        """Notify clients of changes, once for all changes of a pause, until cancelled."""
+    async def run_notifications(self) -> None:
+        """Notify clients of changes, once for all changes of an interval, until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
+            await self._has_pending.wait()
+            self._has_pending = anyio.Event()
             pending, self._pending = self._pending, {}
             for change in pending:
-                await self.announcements.announce(change)
-            await anyio.sleep(_PAUSE)
+                await self.announcements.list_changed(change)
+            await anyio.sleep(_NOTIFY_INTERVAL)
 
 
 def _differ(one: Catalog, other: Catalog) -> Steps[bool]:

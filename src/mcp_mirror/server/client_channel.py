@@ -1,6 +1,6 @@
-"""The ways back to a client: on the stream of a request, or on its session's own.
+"""Channels to a client: on the stream of one request, or on the stream of its session.
 
-What is passed on is passed on with all that the other side wrote; the SDK sees that it reaches the right stream.
+A channel relays messages of upstreams with all their members. The SDK routes them to the right stream.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from mcp_mirror.payload.json_rpc import MARK
 Context = ServerRequestContext[Any, Any]
 
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-_OURS: Final = frozenset(
+_GATEWAY_META_KEYS: Final = frozenset(
     {
         MARK,
         CONVERSATION,
@@ -38,70 +38,70 @@ _OURS: Final = frozenset(
         types.LOG_LEVEL_META_KEY,
     }
 )
-"""Members of `_meta` that are between a client and us; what else it says there is for the upstream."""
+"""Members of `_meta` that are for the gateway; upstreams get the others."""
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "dpop"})
-"""Headers, and members of `_meta` that stand for them, by which a client shows us who it is."""
-_WORDS: Final = re.compile(r"[\s;,=]+")
-_SHORTEST_SECRET: Final = 8
-"""Characters: shorter words stand in many texts."""
-_NOT_RELAYED: Final = frozenset({"tasks"})
-_EXTENSIONS_NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
+"""Headers that authenticate a client to the gateway, and members of `_meta` with the same names."""
+_SEPARATORS: Final = re.compile(r"[\s;,=]+")
+_MIN_SECRET_LENGTH: Final = 8
+"""Characters; shorter words occur in many texts."""
+_UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
+_UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
 
 
-class _Anything(BaseModel):
+class _AnyResult(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A connection of the 2025 era, which outlives its requests; the way to its client between them."""
+    """A session of a 2025-11-25 client, and the channel to the client between its requests."""
 
     caller: Caller
-    """With the rights of the token that came last."""
+    """The client, with the scopes of the token of its last request."""
     server_session: ServerSession
     ready: anyio.Event
-    """Set when the client has said that it is: nothing is asked of it before."""
+    """Set when the client has completed the handshake; earlier requests to it wait."""
     answer_timeout: float
-    """Seconds that the user's answer may take."""
+    """Seconds to wait for the client's response, which may need the user."""
     log_level: str | None = None
     wants_progress: bool = False
     is_waiting: bool = True
 
     @property
     def session_channel(self) -> ClientChannel | None:
-        """Itself."""
+        """This session."""
         return self
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on, on the session's own stream."""
+        """Send a notification on the session's stream; see `ClientChannel.notify`."""
         if not is_wanted(method, params, self.log_level or LEVELS[0]):
             return
         with contextlib.suppress(*_CLOSED):
             await self.server_session.send_notification(_notification(method, params))
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the session's own stream; see `ClientChannel.request`."""
+        """Send a request on the session's stream; see `ClientChannel.request`."""
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
-        return await _ask(self.server_session, method, params, None, self.answer_timeout)
+        return await _send_request(self.server_session, method, params, None, self.answer_timeout)
 
 
 @dataclass(slots=True)
 class RequestChannel:
-    """The way back on one request's own stream."""
+    """The channel to a client on the stream of one of its requests."""
 
     context: Context
     caller: Caller
     session_channel: ClientChannel | None
     answer_timeout: float
-    """Seconds that the user's answer may take."""
+    """Seconds to wait for the client's response, which may need the user."""
     is_waiting: bool = True
 
     @property
     def log_level(self) -> str | None:
-        """What the request asks for, or what its session was told."""
+        """The log level that a 2026-07-28 request names, or that the client has set for its session."""
         if self.caller.is_stateless:
             level = meta_of(self.context).get(types.LOG_LEVEL_META_KEY)
             return level if level in LEVELS else None
@@ -110,49 +110,58 @@ class RequestChannel:
     @property
     def wants_progress(self) -> bool:
         """Whether the request has a progress token."""
-        return self._token is not None
+        return self._progress_token is not None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification on, on the request's stream."""
+        """Send a notification on the request's stream; see `ClientChannel.notify`."""
         if method == _PROGRESS:
-            params = {**params, "progressToken": self._token}
+            params = {**params, "progressToken": self._progress_token}
         if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LEVELS[0])):
             return
         with contextlib.suppress(*_CLOSED):
             await self.context.session.send_notification(_notification(method, params), self.context.request_id)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask on the request's stream; see `ClientChannel.request`."""
-        return await _ask(self.context.session, method, params, self.context.request_id, self.answer_timeout)
+        """Send a request on the request's stream; see `ClientChannel.request`."""
+        return await _send_request(self.context.session, method, params, self.context.request_id, self.answer_timeout)
 
     @property
-    def _token(self) -> Any:
+    def _progress_token(self) -> Any:
         return meta_of(self.context).get("progressToken")
 
 
 def meta_of(context: Context) -> Mapping[str, Any]:
-    """A request's `_meta`, as it came."""
+    """Return the `_meta` of a request; empty if it has none."""
     meta = (context.params or {}).get("_meta")
     return meta if isinstance(meta, Mapping) else {}
 
 
-def passed_on(context: Context) -> dict[str, Any]:
-    """What of a request's `_meta` is for the upstream: nothing by which the client shows us who it is."""
-    shown = [] if context.request is None else [context.request.headers.get(name, "") for name in _CREDENTIALS]
-    secrets = {word for text in shown for word in _WORDS.split(text) if len(word) >= _SHORTEST_SECRET}
-    meta = {key: value for key, value in meta_of(context).items() if key not in _OURS}
-    named = {key: value for key, value in meta.items() if key.lower().rpartition("/")[2] not in _CREDENTIALS}
+def relayed_meta(context: Context) -> dict[str, Any]:
+    """Return the members of a request's `_meta` for the upstream, without credentials of the client."""
+    headers = [] if context.request is None else [context.request.headers.get(name, "") for name in _CREDENTIALS]
+    secrets = {word for text in headers for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
+    meta = {
+        key: value
+        for key, value in meta_of(context).items()
+        if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
+    }
     if not secrets:
-        return named
+        return meta
     return {
         key: value
-        for key, value in named.items()
-        if not any(word in json.dumps([key, value], ensure_ascii=False) for word in secrets)
+        for key, value in meta.items()
+        if not any(secret in json.dumps([key, value], ensure_ascii=False) for secret in secrets)
     }
 
 
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:
-    """Whether a client wants a notification: of log lines those from a level on, of the others all."""
+    """Return whether a client wants a notification.
+
+    Args:
+        method: The method of the notification.
+        params: Its parameters.
+        level: The lowest severity of log messages that the client wants; None: no log messages.
+    """
     if method != _LOG:
         return True
     severity = params.get("level")
@@ -160,45 +169,65 @@ def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool
 
 
 def read_caller(context: Context, namespace: str, session: str | None) -> Caller:
-    """Who makes a request, from what it says, or what its connection began with."""
-    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    if modern:
-        said = meta_of(context).get(types.CLIENT_CAPABILITIES_META_KEY)
+    """Return the sender of a request, with the capabilities of the request or of its session's handshake.
+
+    Args:
+        context: The request.
+        namespace: The namespace of the sender.
+        session: The key of the session; ignored for 2026-07-28 requests.
+    """
+    is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    if is_stateless:
+        declared = meta_of(context).get(types.CLIENT_CAPABILITIES_META_KEY)
     elif context.method == "initialize":
-        said = (context.params or {}).get("capabilities")
+        declared = (context.params or {}).get("capabilities")
     else:
-        declared = context.session.client_capabilities
-        said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else None
-    capabilities = dict(said) if isinstance(said, Mapping) else {}
-    return Caller(namespace, modern, None if modern else session, _relayed(capabilities))
+        model = context.session.client_capabilities
+        declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
+    capabilities = dict(declared) if isinstance(declared, Mapping) else {}
+    return Caller(namespace, is_stateless, None if is_stateless else session, _supported(capabilities))
 
 
-def _relayed(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a client's capabilities works through us."""
-    kept = {key: value for key, value in capabilities.items() if key not in _NOT_RELAYED}
-    extensions = kept.get("extensions")
+def _supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the capabilities that the gateway can relay."""
+    supported = {key: value for key, value in capabilities.items() if key not in _UNSUPPORTED_CAPABILITIES}
+    extensions = supported.get("extensions")
     if isinstance(extensions, Mapping):
-        kept["extensions"] = {key: value for key, value in extensions.items() if key not in _EXTENSIONS_NOT_RELAYED}
-    return kept
+        supported["extensions"] = {
+            key: value for key, value in extensions.items() if key not in _UNSUPPORTED_EXTENSIONS
+        }
+    return supported
 
 
 def _notification(method: str, params: Mapping[str, Any]) -> Any:
     return types.Notification[Any, str](method=method, params=dict(params))
 
 
-async def _ask(
-    session: ServerSession, method: str, params: Mapping[str, Any], request_id: types.RequestId | None, seconds: float
+async def _send_request(
+    session: ServerSession, method: str, params: Mapping[str, Any], related_id: types.RequestId | None, seconds: float
 ) -> Mapping[str, Any]:
+    """Send a request to a client and return its result.
+
+    Args:
+        session: The SDK's session.
+        method: The method of the request.
+        params: Its parameters.
+        related_id: The id of the client's request with the stream to use; None: the session's stream.
+        seconds: The timeout.
+
+    Raises:
+        RefusedError: The client returned an error or an invalid result, or did not respond in time.
+    """
     request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
-    metadata = None if request_id is None else ServerMessageMetadata(related_request_id=request_id)
+    metadata = None if related_id is None else ServerMessageMetadata(related_request_id=related_id)
     try:
-        answer = await session.send_request(request, _Anything, seconds, metadata)
+        result = await session.send_request(request, _AnyResult, seconds, metadata)
     except MCPError as error:
         if error.error.code == types.REQUEST_TIMEOUT:
-            said = f"The client has not answered within {seconds:g} s."
-            raise RefusedError(said, types.REQUEST_TIMEOUT, said) from None
+            message = f"The client has not answered within {seconds:g} s."
+            raise RefusedError(message, types.REQUEST_TIMEOUT, message) from None
         raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
     except ValidationError:
-        said = "The client answered with something that is not of the protocol's form."
-        raise RefusedError(said, types.INTERNAL_ERROR, said) from None
-    return answer.model_dump(mode="json")
+        message = "The client's result is not valid in the protocol."
+        raise RefusedError(message, types.INTERNAL_ERROR, message) from None
+    return result.model_dump(mode="json")

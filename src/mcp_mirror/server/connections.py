@@ -1,7 +1,7 @@
-"""Connections of HTTP clients: how many there are, how long a request's head may take, and how large it may be.
+"""Limits of HTTP connections: their number, and the time and size of a request's head.
 
-A connection is pending until a request on it was admitted. Pending connections that have not sent a complete head are
-bounded for each client address. Where all places are taken, the oldest of them makes room for a new one.
+A connection is pending until the gateway has admitted a request on it. The number of pending connections without a
+complete head is limited for each client address. At a limit, a new connection closes the oldest waiting one.
 """
 
 import asyncio
@@ -26,77 +26,77 @@ if sys.platform != "win32":
 _logger = logging.getLogger(__name__)
 
 _ADMIT: Final = "admit_connection"
-"""The key in an ASGI scope's state of what tells that the connection's client may use the gateway."""
-_SPARE: Final = 64
-"""Connections over the bound that are answered with HTTP 503; more are closed without an answer."""
-_OWN_HANDLES: Final = 256
-"""File handles that are kept for stores, upstreams and logs, where the process may have so many."""
-_NETWORK: Final = 64
-"""Bits of an IPv6 address that name a network: one client may have all addresses of its network."""
-_RETRY: Final = 5
+"""The key in an ASGI scope's state of the function that marks the connection as admitted."""
+_REFUSED_CONNECTIONS: Final = 64
+"""Connections over the limit that get HTTP 503; the server closes further ones without a response."""
+_RESERVED_FILES: Final = 256
+"""Open files that are reserved for stores, upstreams and logs, if the limit of the process is high enough."""
+_NETWORK_BITS: Final = 64
+"""Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
+_RETRY_AFTER: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
 
 BACKLOG: Final = 128
-"""Connections that are accepted at once, before any of them is counted: fewer than `_OWN_HANDLES`."""
+"""Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
 
 def admit_connection(scope: Scope) -> None:
-    """Say that the client of a request may use the gateway: its connection is not pending any more."""
+    """Mark the connection of a request as admitted, so that it is not pending any more."""
     admit: Callable[[], None] | None = scope.get("state", {}).get(_ADMIT)
     if admit:
         admit()
 
 
-def capacity_of(most: int) -> int:
-    """How many connections to accept: `limits.max_connections`, or as many as the process's file handles allow."""
+def _limit_connections(configured: int) -> int:
+    """Return the number of connections to accept: the configured one, or less if the limit of open files is low."""
     if sys.platform == "win32":
-        return most
-    handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if handles == resource.RLIM_INFINITY:
-        return most
-    room = handles - max(min(_OWN_HANDLES, handles // 2), handles // 4)
-    if room < most:
+        return configured
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return configured
+    available = files - max(min(_RESERVED_FILES, files // 2), files // 4)
+    if available < configured:
         _logger.warning(
-            "`limits.max_connections` (%s) is too high for a limit of %s open files: %s connections are accepted. "
-            "Raise the limit (`ulimit -n`), or lower `limits.max_connections`.",
-            *(f"{number:,}" for number in (most, handles, room)),
+            "`limits.max_connections` (%s) is too high for a limit of %s open files: the gateway accepts %s "
+            "connections. Raise the limit (`ulimit -n`), or lower `limits.max_connections`.",
+            *(f"{number:,}" for number in (configured, files, available)),
         )
-    return min(most, room)
+    return min(configured, available)
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
-    """Bounds of a request's head."""
+class _HeadLimits:
+    """Limits of a request's head."""
 
     max_bytes: int
     timeout: float
+    """Seconds."""
 
 
 class Connections:
-    """All connections of one server, with its bounds."""
+    """All connections of one server, and their limits."""
 
     def __init__(self, policy: TrafficPolicy) -> None:
-        """Know none yet."""
-        self.head = _Head(policy.max_header_bytes, policy.header_timeout)
+        """Create an empty set of connections with the limits of `policy`."""
+        self.head = _HeadLimits(policy.max_header_bytes, policy.header_timeout)
         self._policy = policy
-        self._capacity = capacity_of(policy.max_connections)
-        self._open: set[BoundedProtocol] = set()
-        self._pending: dict[BoundedProtocol, None] = {}
-        """Those that wait for a complete head, and on which no request was admitted; the oldest first."""
-        self._idle: dict[BoundedProtocol, None] = {}
-        """Those that wait for a complete head after a request that was admitted; the oldest first."""
-        self._pending_at: dict[str, dict[BoundedProtocol, None]] = {}
-        """The pending ones of each address."""
+        self._capacity = _limit_connections(policy.max_connections)
+        self._open: set[LimitedProtocol] = set()
+        self._pending: dict[LimitedProtocol, None] = {}
+        """Connections that wait for a complete head, without an admitted request before; the oldest first."""
+        self._idle: dict[LimitedProtocol, None] = {}
+        """Connections that wait for a complete head after an admitted request; the oldest first."""
+        self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
 
-    def protocol(self) -> Callable[..., "BoundedProtocol"]:
-        """What makes the protocol of a new connection, from uvicorn's arguments."""
-        return partial(BoundedProtocol, self)
+    def protocol(self) -> Callable[..., "LimitedProtocol"]:
+        """Return a factory of connections, which uvicorn calls with its own arguments."""
+        return partial(LimitedProtocol, self)
 
-    def add(self, connection: "BoundedProtocol") -> bool:
-        """Count a new connection; False where it must not be served.
+    def add(self, connection: "LimitedProtocol") -> bool:
+        """Count a new connection; return False if the capacity is exhausted.
 
-        Where the bound is reached, the oldest pending or idle connection is closed.
+        At the limit, this closes the oldest pending or idle connection.
         """
         self._open.add(connection)
         if len(self._open) <= self._capacity:
@@ -109,50 +109,48 @@ class Connections:
 
     @property
     def is_overrun(self) -> bool:
-        """Whether there is no place even for an answer that says so."""
-        return len(self._open) > self._capacity + _SPARE
+        """Whether there are too many connections to answer further ones with HTTP 503."""
+        return len(self._open) > self._capacity + _REFUSED_CONNECTIONS
 
-    def wait(self, connection: "BoundedProtocol") -> None:
-        """Note that a connection waits for a complete head."""
+    def mark_waiting(self, connection: "LimitedProtocol") -> None:
+        """Record that a connection waits for a complete head."""
         if connection.is_admitted:
             self._idle.setdefault(connection)
             return
         if connection in self._pending:
             return
         self._pending[connection] = None
-        here = self._pending_at.setdefault(connection.address, {})
-        here[connection] = None
-        if len(here) > self._policy.pending_connections_per_address:
-            next(iter(here)).drop()
+        neighbours = self._pending_by_address.setdefault(connection.address, {})
+        neighbours[connection] = None
+        if len(neighbours) > self._policy.pending_connections_per_address:
+            next(iter(neighbours)).drop()
 
-    def serve(self, connection: "BoundedProtocol") -> None:
-        """Note that a request of a connection's is being served."""
+    def mark_serving(self, connection: "LimitedProtocol") -> None:
+        """Record that the server handles a request of a connection."""
         self._idle.pop(connection, None)
         if connection in self._pending:
             del self._pending[connection]
-            self._forget_at(connection)
+            neighbours = self._pending_by_address[connection.address]
+            del neighbours[connection]
+            if not neighbours:
+                del self._pending_by_address[connection.address]
 
-    def remove(self, connection: "BoundedProtocol") -> None:
-        """Forget a connection that is closed, or is being closed."""
+    def remove(self, connection: "LimitedProtocol") -> None:
+        """Forget a connection that is closed or closing."""
         self._open.discard(connection)
-        self.serve(connection)
-
-    def _forget_at(self, connection: "BoundedProtocol") -> None:
-        here = self._pending_at[connection.address]
-        del here[connection]
-        if not here:
-            del self._pending_at[connection.address]
+        self.mark_serving(connection)
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request on a connection that has no place: an ASGI application."""
-        message = f"`limits.max_connections` ({self._capacity:,}) connections are in use. Try again in {_RETRY} s."
+        """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
+        limit = f"`limits.max_connections` ({self._capacity:,})"
+        message = f"{limit} connections are in use. Try again in {_RETRY_AFTER} s."
         body = {"jsonrpc": "2.0", "id": None, "error": {"code": _INTERNAL_ERROR, "message": message}}
-        headers = {"connection": "close", "retry-after": str(_RETRY)}
+        headers = {"connection": "close", "retry-after": str(_RETRY_AFTER)}
         await JSONResponse(body, 503, headers)(scope, receive, send)
 
 
-class _BoundedHead(h11.Connection):
-    """Refuses a head over the bound: h11 itself checks only heads that are not complete yet."""
+class _LimitedHead(h11.Connection):
+    """An h11 connection that rejects every head over the limit; h11 checks only incomplete heads."""
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -163,7 +161,7 @@ class _BoundedHead(h11.Connection):
         """Parse the next event; see `h11.Connection.next_event`.
 
         Raises:
-            h11.RemoteProtocolError: The client breaks the protocol, or its request's head is over the bound.
+            h11.RemoteProtocolError: The client violates the protocol, or its request's head is over the limit.
         """
         if self.their_state is not h11.IDLE:
             return super().next_event()
@@ -180,93 +178,95 @@ class _BoundedHead(h11.Connection):
 
     @property
     def buffered(self) -> int:
-        """Bytes that came and are not parsed yet."""
+        """The number of received bytes that are not parsed."""
         return len(self.trailing_data[0])
 
 
-class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol of a connection, with bounds."""
+class LimitedProtocol(H11Protocol):
+    """A connection: uvicorn's HTTP protocol with limits."""
 
-    conn: _BoundedHead
+    conn: _LimitedHead
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(self, connections: Connections, **keys: Any) -> None:
         super().__init__(**keys)
-        self.conn = _BoundedHead(connections.head.max_bytes)
+        self.conn = _LimitedHead(connections.head.max_bytes)
         self.app_state = {**self.app_state, _ADMIT: self.admit}
         self.address = ""
         self.is_admitted = False
-        self._guard = connections
+        self._connections = connections
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin."""
+        """Count the connection, and close or refuse it if there are too many."""
         super().connection_made(transport)
         self.address = _network_of(self.client[0] if self.client else "")
-        if not self._guard.add(self):
-            self.app = self._guard.refuse
-        if self._guard.is_overrun:
+        if not self._connections.add(self):
+            self.app = self._connections.refuse
+        if self._connections.is_overrun:
             self.drop()
         else:
-            self._follow()
+            self._update_limits()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Remove the connection from the count."""
         self._release()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the client's."""
+        """Parse bytes of the client."""
         super().data_received(data)
-        self._follow()
+        self._update_limits()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        self._follow()
+        self._update_limits()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, and close."""
+        """Answer an invalid request with HTTP 400, or 431 for a head over the limit, and close the connection."""
         if not self.conn.is_head_too_large:
             super().send_400_response(msg)
             return
-        self._close_with(431, f"The request's head is over `limits.max_header_bytes` ({self._guard.head.max_bytes:,}).")
+        limit = f"`limits.max_header_bytes` ({self._connections.head.max_bytes:,})"
+        self._close_with(431, f"The request's head is over {limit}.")
 
     def admit(self) -> None:
-        """Note that a request on this connection was admitted."""
+        """Mark the connection as admitted."""
         self.is_admitted = True
 
     def drop(self) -> None:
-        """Close at once, to make room."""
+        """Close the connection immediately, without a response."""
         self._release()
         self.transport.abort()
 
-    def _follow(self) -> None:
-        """Keep the count and the deadline in step with what the connection does now."""
+    def _update_limits(self) -> None:
+        """Update the count and the deadline of the head after a change of the connection's state."""
         if self.transport.is_closing():
             self._release()
         elif self.cycle is not None and not self.cycle.response_complete:
             self._cancel_deadline()
-            self._guard.serve(self)
+            self._connections.mark_serving(self)
         else:
             if self._deadline is None and self.timeout_keep_alive_task is None:
-                self._deadline = self.loop.call_later(self._guard.head.timeout, self._end_late)
-            self._guard.wait(self)
+                self._deadline = self.loop.call_later(self._connections.head.timeout, self._close_at_deadline)
+            self._connections.mark_waiting(self)
 
-    def _end_late(self) -> None:
-        """The head has not come in time."""
+    def _close_at_deadline(self) -> None:
         self._deadline = None
         if self.cycle is None and not self.conn.buffered:
             self.drop()
             return
-        self._close_with(408, f"The request's head took over {self._guard.head.timeout:g} s (`limits.header_timeout`).")
+        seconds = f"{self._connections.head.timeout:g} s"
+        self._close_with(408, f"The request's head took over {seconds} (`limits.header_timeout`).")
 
-    def _close_with(self, status: int, said: str) -> None:
-        """Say why, where that can be said and read, and close."""
+    def _close_with(self, status: int, message: str) -> None:
+        """Send a response if the client can receive one now, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.get_write_buffer_size():
             headers = [("content-type", "text/plain; charset=utf-8"), ("connection", "close")]
+            start, body = h11.Response(status_code=status, headers=headers), h11.Data(data=message.encode())
             event: h11.Event
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=said.encode()), _END):
+            for event in (start, body, h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
             self.transport.close()
             self._release()
@@ -275,7 +275,7 @@ class BoundedProtocol(H11Protocol):
 
     def _release(self) -> None:
         self._cancel_deadline()
-        self._guard.remove(self)
+        self._connections.remove(self)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -283,12 +283,9 @@ class BoundedProtocol(H11Protocol):
             self._deadline = None
 
 
-_END: Final = h11.EndOfMessage()
-
-
 def _network_of(address: str) -> str:
-    """What stands for a client's address: of IPv6 addresses the network."""
+    """Return the network of an IPv6 address; other addresses unchanged."""
     try:
-        return str(ipaddress.IPv6Network((address.partition("%")[0], _NETWORK), strict=False))
+        return str(ipaddress.IPv6Network((address.partition("%")[0], _NETWORK_BITS), strict=False))
     except ValueError:
         return address

@@ -1,7 +1,6 @@
-"""The end of our face on Streamable HTTP: what is open is answered, nothing new is taken, idle streams end.
+"""Graceful shutdown of the HTTP server: open requests are answered, new requests get a 503, listen streams end.
 
-A stream on which a client only listens, a GET's or a subscription's, would never end by itself. What the requests and
-their answers are is not known here.
+A listen stream (a GET, or a `subscriptions/listen` request) would keep the server open, because the client ends it.
 """
 
 from typing import Final
@@ -12,68 +11,69 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
-_LEAVING: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "The gateway is stopping."}}
+_SHUTDOWN_BODY: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "The gateway is stopping."}}
 
 
 class ShutdownMiddleware:
-    """Wraps an ASGI application that speaks MCP; `leaving` is set when we stop."""
+    """An ASGI middleware that ends listen streams and rejects requests once `shutdown` is set."""
 
-    def __init__(self, app: ASGIApp, leaving: anyio.Event) -> None:
+    def __init__(self, app: ASGIApp, shutdown: anyio.Event) -> None:
         self._app = app
-        self._leaving = leaving
+        self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
+        """Serve one request, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif self._leaving.is_set():
-            await JSONResponse(_LEAVING, 503, {"connection": "close"})(scope, receive, send)
-        elif only_listens(Request(scope)):
-            stream = ListeningStream(receive, send, self._leaving)
+        elif self._shutdown.is_set():
+            await JSONResponse(_SHUTDOWN_BODY, 503, {"connection": "close"})(scope, receive, send)
+        elif is_listen_request(Request(scope)):
+            stream = ListenStream(receive, send, self._shutdown)
             await self._app(scope, stream.receive, stream.send)
             await stream.end()
         else:
             await self._app(scope, receive, send)
 
 
-def only_listens(request: Request) -> bool:
-    """Whether a request opens a stream that would never end by itself.
+def is_listen_request(request: Request) -> bool:
+    """Return whether a request opens a listen stream.
 
-    Its head alone tells: a client of the 2026 era must name the method there.
+    The head is sufficient: 2026-07-28 clients must name the method in a header.
     """
     return request.method == "GET" or request.headers.get("mcp-method") == _SUBSCRIPTION
 
 
-class ListeningStream:
-    """A listening client, who has gone as far as the application knows once we leave it."""
+class ListenStream:
+    """A listen stream whose client seems to disconnect once an event is set, so that the application ends."""
 
-    def __init__(self, receive: Receive, send: Send, leaving: anyio.Event) -> None:
+    def __init__(self, receive: Receive, send: Send, is_ended: anyio.Event) -> None:
         self._receive = receive
         self._send = send
-        self._leaving = leaving
-        self._open = False
+        self._is_ended = is_ended
+        self._is_open = False
+        """The response has begun, and its last part was not sent."""
 
     async def receive(self) -> Message:
-        """What the client does next, or that it has gone."""
+        """Return the next ASGI message of the client, or a disconnect once the event is set."""
         message: Message = {"type": "http.disconnect"}
 
-        async def hear() -> None:
+        async def read() -> None:
             nonlocal message
             message = await self._receive()
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hear)
-            await self._leaving.wait()
+            tasks.start_soon(read)
+            await self._is_ended.wait()
             tasks.cancel_scope.cancel()
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass a message of the application's on."""
-        self._open = message["type"] == "http.response.start" or bool(message.get("more_body", False))
+        """Forward an ASGI message of the application."""
+        self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body", False))
         await self._send(message)
 
     async def end(self) -> None:
-        """Close the response in good order where the application let go of it."""
-        if self._open and self._leaving.is_set():
+        """Complete the response if the application left it open after the event."""
+        if self._is_open and self._is_ended.is_set():
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})

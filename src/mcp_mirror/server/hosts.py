@@ -1,7 +1,7 @@
-"""Which `Host` and `Origin` headers are served: a web page must not reach the gateway through the user's browser.
+"""Check of the `Host` and `Origin` headers, so that web pages cannot reach the gateway through the user's browser.
 
-A page of an attacker's can give its own name a loopback address (DNS rebinding), or send requests to the gateway with
-its own origin. Both headers are parsed whole and compared part by part.
+The page of an attacker can resolve its own name to a loopback address (DNS rebinding), or send requests to the gateway
+from its own origin. The check parses both headers completely and compares their parts.
 """
 
 import ipaddress
@@ -19,37 +19,37 @@ _LOOPBACK: Final = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{0,5}|\*))?")
 _ORIGIN: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63})://(.+)")
 _PORTS: Final = {"http": 80, "https": 443}
-_LARGEST_PORT: Final = 65_535
+_MAX_PORT: Final = 65_535
 _ANY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """A host and a port, with a scheme where it is an origin."""
+    """A host and a port; an origin also has a scheme."""
 
     scheme: str
     host: str
     port: int | str | None
-    """`*`: any, and none. None: it is not written, and the scheme has no default."""
+    """`*` matches every port and a missing one. None: the address has no port, and its scheme has no default."""
 
-    def admits(self, other: "_Address") -> bool:
-        """Whether a header with the other address is served where this one is configured."""
-        same = (self.scheme, self.host) == (other.scheme, other.host)
-        return same and self.port in (_ANY, other.port)
+    def matches(self, other: "_Address") -> bool:
+        """Return whether this configured address admits the address of a header."""
+        is_same_host = (self.scheme, self.host) == (other.scheme, other.host)
+        return is_same_host and self.port in (_ANY, other.port)
 
 
 class AddressCheck:
-    """Refuses requests by their `Host` and `Origin` headers."""
+    """Rejects requests by their `Host` and `Origin` headers."""
 
     def __init__(self, policy: ServerPolicy) -> None:
-        """Serve loopback addresses, and what the policy names."""
+        """Admit loopback addresses, and the hosts and origins of the policy."""
         hosts = (*_LOOPBACK, *policy.allowed_hosts)
         origins = (*(f"http://{host}" for host in _LOOPBACK), *policy.allowed_origins)
         self._hosts = [address for host in hosts if (address := _read_authority(host))]
         self._origins = [address for origin in origins if (address := _read_origin(origin))]
 
     def refuse(self, request: Request) -> Response | None:
-        """The answer to a request that must not be served; None where it may."""
+        """Return the response that rejects a request; None if the request is admitted."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         if len(hosts) != 1 or not _is_among(_read_authority(hosts[0]), self._hosts):
             return PlainTextResponse("The Host header is not one of `server.allowed_hosts`.", 421)
@@ -58,18 +58,18 @@ class AddressCheck:
         return None
 
 
-def _is_among(address: _Address | None, served: Iterable[_Address]) -> bool:
-    return address is not None and address.port != _ANY and any(one.admits(address) for one in served)
+def _is_among(address: _Address | None, admitted: Iterable[_Address]) -> bool:
+    return address is not None and address.port != _ANY and any(one.matches(address) for one in admitted)
 
 
 def _read_authority(text: str, scheme: str = "") -> _Address | None:
-    """A host with or without a port; None for anything else, such as a user's name or a path beside them."""
+    """Parse a host with or without a port; return None for other texts, such as those with a user or a path."""
     parts = _AUTHORITY.fullmatch(text)
     if parts is None:
         return None
-    host = _normal_host(parts[1].lower())
+    host = _normalize_host(parts[1].lower())
     port = _read_port(parts[2], scheme)
-    if host is None or (isinstance(port, int) and port > _LARGEST_PORT):
+    if host is None or (isinstance(port, int) and port > _MAX_PORT):
         return None
     return _Address(scheme, host, port)
 
@@ -81,13 +81,13 @@ def _read_port(text: str | None, scheme: str) -> int | str | None:
 
 
 def _read_origin(text: str) -> _Address | None:
-    """A scheme and an authority; None for anything else, such as `null`."""
+    """Parse a scheme and an authority; return None for other texts, such as `null`."""
     parts = _ORIGIN.fullmatch(text)
     return _read_authority(parts[2], parts[1].lower()) if parts else None
 
 
-def _normal_host(host: str) -> str | None:
-    """A host as it is compared; None for what is no IPv6 address in brackets."""
+def _normalize_host(host: str) -> str | None:
+    """Return a host in the form in which hosts are compared; None for an invalid IPv6 address in brackets."""
     if not host.startswith("["):
         return host
     try:

@@ -1,7 +1,7 @@
-"""Our face on Streamable HTTP: an ASGI layer around the SDK's application that carries payloads past it.
+"""The Streamable HTTP transport of the server: an ASGI middleware around the SDK's application.
 
-Request bodies come in whole and bounded, with a request's parameters lifted out; results are spliced into JSON bodies
-and server-sent events on their way out.
+It limits requests, lifts the parameters out of request bodies before the SDK parses them, and splices results into JSON
+bodies and server-sent events.
 """
 
 from collections import Counter
@@ -19,21 +19,21 @@ from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool, SpooledFrame
-from mcp_mirror.server.auth.principals import namespace_in, owner_scope
+from mcp_mirror.server.auth.principals import namespace_in, owner_scope_entries
 from mcp_mirror.server.connections import admit_connection
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sessions import Sessions, session_name
+from mcp_mirror.server.sessions import Sessions, session_key
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
-_SESSION: Final = b"mcp-session-id"
-_BAD: Final = 400
+_SESSION_HEADER: Final = b"mcp-session-id"
+_BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
-_SLOWEST: Final = 1024
-"""Bytes a second at which a body must come on the average, once `limits.body_timeout` is over."""
-_RETRY: Final = 5
+_MIN_BYTES_PER_SECOND: Final = 1024
+"""The average speed of a body that takes longer than `limits.body_timeout`."""
+_RETRY_AFTER: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
 _PARSE_ERROR: Final = -32700
@@ -47,11 +47,11 @@ _OUTCOMES: Final = {
     421: "foreign host",
     429: "too many",
 }
-"""What the audit log says of a request that is not taken, by its status."""
+"""The outcome of a rejected request in the audit log, by its status."""
 
 
 class PayloadMiddleware:
-    """Wraps an ASGI application that speaks MCP."""
+    """An ASGI middleware that carries payloads past the SDK's application."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class PayloadMiddleware:
         """Wrap an application.
 
         Args:
-            app: What speaks MCP.
-            pending_payloads: Holds the payloads.
-            spool: Where large bodies go.
-            addresses: Refuses requests of web pages that must not reach the gateway.
-            sessions: Told which of them are in use, and which a client has ended.
-            audit: Told which requests are not taken.
+            app: The SDK's application.
+            pending_payloads: Keeps the payloads.
+            spool: Stores large bodies.
+            addresses: Rejects requests of foreign web pages.
+            sessions: Tracks the open requests and the end of sessions.
+            audit: Records rejected requests.
         """
         self._audit = audit
         self._app = app
@@ -79,34 +79,34 @@ class PayloadMiddleware:
         self._spool = spool
         self._addresses = addresses
         self._traffic = spool.policy.traffic
-        self._open: Counter[str] = Counter()
-        """How many requests each principal has open."""
+        self._open_requests: Counter[str] = Counter()
+        """The number of open requests by namespace."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Before a byte is read: a web page in the user's browser must not make us read what it likes.
+        # Checked first, so that a web page in the user's browser cannot make the gateway read a body.
         if refusal := self._addresses.refuse(Request(scope)):
-            await self._refuse(refusal, scope, receive, send)
+            await self._reject(refusal, scope, receive, send)
             return
-        namespace = namespace_in(scope)
-        if self._open[namespace] >= (most := self._traffic.requests_per_principal):
-            await self._refuse(_too_many("requests_per_principal", most, "requests are open"), scope, receive, send)
+        namespace, limit = namespace_in(scope), self._traffic.requests_per_principal
+        if self._open_requests[namespace] >= limit:
+            await self._reject(_too_many("requests_per_principal", limit, "requests are open"), scope, receive, send)
             return
-        session = session_name(namespace, Request(scope).headers.get("mcp-session-id", ""))
-        if self._sessions.is_over(session):
-            await _refusal(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
+        session = session_key(namespace, Request(scope).headers.get("mcp-session-id", ""))
+        if self._sessions.is_closing(session):
+            await _error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
-        send = self._watching(session, send)
-        with self._sessions.using(session), self._counted(namespace):
+        send = self._watch_session_end(session, send)
+        with self._sessions.open_request(session), self._count_request(namespace):
             await (self._post if scope["method"] == "POST" else self._app)(scope, receive, send)
         if scope["method"] == "DELETE":
             self._sessions.end(session)
 
-    def _watching(self, session: str, send: Send) -> Send:
-        """Sends, and learns from the status that the SDK has ended a session."""
+    def _watch_session_end(self, session: str, send: Send) -> Send:
+        """Return a `send` that ends the session if the SDK answers that the session does not exist."""
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == _NOT_FOUND and _is_json(message):
@@ -116,103 +116,107 @@ class PayloadMiddleware:
         return watch
 
     @contextmanager
-    def _counted(self, namespace: str) -> Iterator[None]:
-        self._open[namespace] += 1
+    def _count_request(self, namespace: str) -> Iterator[None]:
+        self._open_requests[namespace] += 1
         try:
             yield
         finally:
-            self._open[namespace] -= 1
-            if not self._open[namespace]:
-                del self._open[namespace]
+            self._open_requests[namespace] -= 1
+            if not self._open_requests[namespace]:
+                del self._open_requests[namespace]
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not Request(scope).headers.get("content-type", "").lower().startswith("application/json"):
             refusal = PlainTextResponse("The body must be application/json.", 400)
-            await self._refuse(refusal, scope, receive, send)
+            await self._reject(refusal, scope, receive, send)
             return
         admit_connection(scope)
-        taken = await self._take(scope, receive)
-        if not isinstance(taken, tuple):
-            if taken is not None:
-                await self._refuse(taken, scope, receive, send)
+        opened = await self._open_body(scope, receive)
+        if not isinstance(opened, tuple):
+            if opened is not None:
+                await self._reject(opened, scope, receive, send)
             return
-        body, token = taken
+        body, token = opened
         try:
-            outgoing = _ResponseWriter(self._pending_payloads, self._noting(namespace_in(scope), send))
-            await self._app(_with_length(scope, len(body)), _replay(body, receive), outgoing.send)
+            writer = _ResponseWriter(self._pending_payloads, self._watch_session_start(namespace_in(scope), send))
+            await self._app(_with_length(scope, len(body)), _replay(body, receive), writer.send)
         finally:
             self._pending_payloads.discard(token)
 
-    async def _refuse(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _reject(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
         outcome = _OUTCOMES.get(refusal.status_code, "not taken")
         self._audit.write(AuditRecord("refusal", namespace_in(scope), "", outcome))
         await refusal(scope, receive, send)
 
-    async def _take(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
-        """What the SDK is to see of the body, and the letter that holds the rest; or a refusal.
+    async def _open_body(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
+        """Read the body and lift its parameters out.
 
-        None where nobody is there any more.
+        Returns:
+            The body for the SDK and the token of the pending parameters; or the response that rejects the request; or
+            None if the client disconnected.
         """
         body = await self._receive(scope, receive)
         if body is None or isinstance(body, JSONResponse):
             return body
-        if "mcp-session-id" not in Request(scope).headers and self._is_over(namespace_in(scope), body):
+        if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(namespace_in(scope), body):
             return _too_many("sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open")
         try:
             frame, token = self._pending_payloads.inbound(body)
         except WireError as error:
-            return _refusal(400, _PARSE_ERROR, str(error), recover_id(body))
+            return _error_response(400, _PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
 
     async def _receive(self, scope: Scope, receive: Receive) -> Buffer | JSONResponse | None:
-        """The body, within its bounds."""
+        """Return the body, the response that rejects it, or None if the client disconnected."""
         if Request(scope).headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            return _refusal(415, _INVALID_REQUEST, "Bodies are taken without a content-encoding alone.", None)
+            return _error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
         try:
             body = await self._read(receive)
         except TimeoutError:
-            said = f"The body came too slowly: see `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
-            return _refusal(408, _INVALID_REQUEST, said, None)
+            message = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
+            return _error_response(408, _INVALID_REQUEST, message, None)
         except ClientDisconnect:
             return None
         if isinstance(body, Overlong):
-            return _refusal(413, _INVALID_REQUEST, _too_large(body), recover_id(body.head))
+            message = f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
+            return _error_response(413, _INVALID_REQUEST, message, recover_id(body.head))
         return body
 
-    def _is_over(self, namespace: str, frame: Buffer) -> bool:
-        """Whether a request would begin a session more than its principal may have."""
+    def _exceeds_sessions(self, namespace: str, frame: Buffer) -> bool:
+        """Return whether a request would create more sessions than its principal may have."""
         if self._sessions.count(namespace) < self._traffic.sessions_per_principal:
             return False
         try:
             return open_message(frame).method == "initialize"
         except WireError:
-            return False  # it will be refused for that
+            return False  # the caller rejects the frame for this error
 
-    def _noting(self, namespace: str, send: Send) -> Send:
-        """Sends, and learns of the session that an answer begins."""
+    def _watch_session_start(self, namespace: str, send: Send) -> Send:
+        """Return a `send` that records the session which a response of the SDK creates."""
 
-        async def note(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < _BAD:
-                begun = [value for name, value in message["headers"] if name.lower() == _SESSION]
-                for identity in begun:
-                    self._sessions.begin(namespace, identity.decode("ascii", "replace"))
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < _BAD_REQUEST:
+                for name, value in message["headers"]:
+                    if name.lower() == _SESSION_HEADER:
+                        self._sessions.add_http_session(namespace, value.decode("ascii", "replace"))
             await send(message)
 
-        return note
+        return watch
 
     async def _read(self, receive: Receive) -> Buffer | Overlong:
-        """The whole body; a large one mapped from a file, one past the bound not at all.
+        """Read the body; a large one is mapped from a file, and one over the limit is not kept.
 
         Raises:
-            TimeoutError: It does not come.
+            TimeoutError: The body is too slow.
+            ClientDisconnect: The client disconnected.
         """
         collector = self._spool.collector()
-        latest = anyio.current_time() + self._traffic.body_timeout
+        deadline = anyio.current_time() + self._traffic.body_timeout
         size = 0
         try:
             while True:
-                silent = anyio.current_time() + self._traffic.body_timeout
-                with anyio.fail_at(min(silent, latest + size / _SLOWEST)):
+                next_deadline = anyio.current_time() + self._traffic.body_timeout
+                with anyio.fail_at(min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)):
                     message = await receive()
                 size += len(message.get("body", b""))
                 if message["type"] == "http.disconnect":
@@ -229,21 +233,22 @@ class PayloadMiddleware:
         return frame
 
 
-def _too_large(body: Overlong) -> str:
-    return f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
-
-
 def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
-    """What ends a session in the SDK as its client does: with a DELETE request."""
+    """Return a function that ends a session of the SDK by its key, with a DELETE request like that of a client.
+
+    Args:
+        app: The SDK's application.
+        path: The path of the MCP endpoint.
+    """
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
     async def send(_message: Message) -> None:
-        """Whether the SDK still had the session makes no difference."""
+        """Ignore the response: the SDK may have ended the session before."""
 
     async def close(key: str) -> None:
-        identity, _, namespace = key.partition(" ")
+        session_id, _, namespace = key.partition(" ")
         scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -254,8 +259,8 @@ def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"host", b"localhost:0"), (_SESSION, identity.encode("latin-1", "replace"))],
-            **(owner_scope(namespace) if namespace else {}),
+            "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
+            **(owner_scope_entries(namespace) if namespace else {}),
         }
         await app(scope, receive, send)
 
@@ -263,35 +268,35 @@ def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
 
 
 class _ResponseWriter:
-    """One response on its way out."""
+    """Sends one response of the SDK, with pending results spliced in."""
 
     def __init__(self, pending_payloads: PendingPayloads, send: Send) -> None:
         self._pending_payloads = pending_payloads
         self._send = send
         self._start: Message | None = None
-        self._held: list[bytes] = []
+        """The start of a JSON response, which is sent with the length of the body."""
+        self._body: list[bytes] = []
 
     async def send(self, message: Message) -> None:
-        """Pass a message of the application's on, payloads spliced in."""
+        """Send an ASGI message of the application."""
         if message["type"] == "http.response.start":
             if _is_json(message):
-                self._start = message  # its length is known only with the body
+                self._start = message
             else:
                 await self._send(message)
         elif self._start is not None:
-            await self._send_json(message)
+            await self._send_json(self._start, message)
         else:
             await self._send_event(message)
 
-    async def _send_json(self, message: Message) -> None:
-        assert self._start is not None  # noqa: S101  # the caller's condition
-        self._held.append(message.get("body", b""))
+    async def _send_json(self, start: Message, message: Message) -> None:
+        self._body.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        segments = self._pending_payloads.outbound(b"".join(self._held))
+        segments = self._pending_payloads.outbound(b"".join(self._body))
         length = str(sum(len(segment) for segment in segments)).encode()
-        headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
-        await self._send({**self._start, "headers": [*headers, (b"content-length", length)]})
+        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+        await self._send({**start, "headers": [*headers, (b"content-length", length)]})
         await self._send_pieces(segments, more=False)
 
     async def _send_event(self, message: Message) -> None:
@@ -299,16 +304,16 @@ class _ResponseWriter:
         if _MARK not in body:
             await self._send(message)
             return
-        lines = [self._line(line) for line in body.splitlines(keepends=True)]
+        lines = [self._splice_line(line) for line in body.splitlines(keepends=True)]
         await self._send_pieces((piece for line in lines for piece in line), more=message.get("more_body", False))
 
-    def _line(self, line: bytes) -> Segments:
+    def _splice_line(self, line: bytes) -> Segments:
         if not line.startswith(_DATA) or _MARK not in line:
             return (line,)
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
         payload = self._pending_payloads.outbound(data[len(_DATA) :])
-        return (_DATA, *(_one_line(segment) for segment in payload), end)
+        return (_DATA, *(_join_lines(segment) for segment in payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, more: bool) -> None:
         for chunk in chunks_of(segments):
@@ -316,15 +321,15 @@ class _ResponseWriter:
         await self._send({"type": "http.response.body", "body": b"", "more_body": more})
 
 
-def _one_line(segment: Buffer) -> Buffer:
-    """A line break between tokens of a payload would end the event's line; a space there means the same."""
+def _join_lines(segment: Buffer) -> Buffer:
+    """Replace line breaks between JSON tokens by spaces, because a line break would end the event's line."""
     text = bytes(segment)
     return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else segment
 
 
 def _is_json(start: Message) -> bool:
-    kinds = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-    return any(kind.startswith(b"application/json") for kind in kinds)
+    media_types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
+    return any(media_type.startswith(b"application/json") for media_type in media_types)
 
 
 def _with_length(scope: Scope, length: int) -> Scope:
@@ -335,7 +340,7 @@ def _with_length(scope: Scope, length: int) -> Scope:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once, then whatever the client does next."""
+    """Return a `receive` that returns the body first, and then the further messages of the client."""
     pending = [body]
 
     async def replay() -> Message:
@@ -346,13 +351,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _too_many(name: str, most: int, what: str) -> JSONResponse:
-    said = f"`limits.{name}` ({most:,}) {what}. Try again in {_RETRY} s."
-    response = _refusal(429, _INTERNAL_ERROR, said, None)
-    response.headers["retry-after"] = str(_RETRY)
+def _too_many(name: str, limit: int, fact: str) -> JSONResponse:
+    message = f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s."
+    response = _error_response(429, _INTERNAL_ERROR, message, None)
+    response.headers["retry-after"] = str(_RETRY_AFTER)
     return response
 
 
-def _refusal(status: int, code: int, message: str, identity: RequestId | None) -> JSONResponse:
-    body = {"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": message}}
+def _error_response(status: int, code: int, message: str, request_id: RequestId | None) -> JSONResponse:
+    body = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(body, status_code=status)

@@ -1,7 +1,7 @@
-"""The payloads of our own faces on their way past the SDK.
+"""Payloads of client requests that bypass the SDK.
 
-A request's parameters are lifted out of the message before the SDK sees it, and a result's members are spliced into
-the message that the SDK writes: what passes through goes out as the bytes that came in.
+The transports lift a request's parameters out of the message before the SDK parses it, and splice a result's members
+into the message that the SDK writes. Payloads therefore leave the gateway as the same bytes that it received.
 """
 
 import secrets
@@ -16,7 +16,6 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_rpc import (
     MARK,
-    Marked,
     check_envelope,
     check_request,
     find_mark,
@@ -27,37 +26,44 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 
-_KEPT: Final = 600.0
-"""Seconds after which a call that was never answered in writing (its caller had gone) is dropped."""
-_SDK_OWNS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
-"""Members of a result that depend on the client's protocol era, or that the SDK writes."""
+_MAX_AGE: Final = 600.0
+"""Seconds after which the payload of a request without a written response is dropped (its client disconnected)."""
+_SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
+"""Members of a result that depend on the client's protocol version, or that the SDK writes."""
 
 
 @dataclass(slots=True)
 class _PendingPayload:
-    """One request: its parameters until its handler takes them, then its result until that is written."""
+    """The payload of one request: its parameters until the handler reads them, then its result until it is written."""
 
     since: float
+    """Monotonic seconds."""
     params: Mapping[str, Buffer] | None = None
     result: Mapping[str, Segments] | None = None
 
 
 class PendingPayloads:
-    """Holds parameters between a message's arrival and its handler, and results between handler and sending."""
+    """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
     def __init__(self, limits: WirePolicy | None = None) -> None:
         self._limits = limits or WirePolicy()
-        self._letters: OrderedDict[str, _PendingPayload] = OrderedDict()
+        self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many requests' payloads are held."""
-        return len(self._letters)
+        """Return the number of requests with pending payloads."""
+        return len(self._payloads)
 
     def inbound(self, frame: Buffer) -> tuple[Buffer, str | None]:
-        """The message for the SDK, and the token of the letter that holds a request's parameters meanwhile.
+        """Lift the parameters out of a request.
+
+        Args:
+            frame: A JSON-RPC message.
+
+        Returns:
+            The message for the SDK, and the token of the pending parameters; None if the message has no parameters.
 
         Raises:
-            WireError: The frame is no JSON-RPC message, or past a bound.
+            WireError: The frame is not a JSON-RPC message, or is over a limit.
         """
         token = secrets.token_hex(16)
         check_request(frame)
@@ -69,18 +75,25 @@ class PendingPayloads:
         return lifted.stub, token
 
     def params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
-        """The parameters of a request, as they came; as the SDK parsed them where they did not come through here.
+        """Take the parameters of a request.
+
+        Args:
+            meta: The `_meta` of the request, with the token.
+            parsed: The parameters as the SDK parsed them, for a request without a token.
+
+        Returns:
+            The JSON text of each parameter, as the client sent it.
 
         Raises:
-            ToolError: They were dropped, for their caller had gone.
+            ToolError: The parameters were dropped, because the client disconnected.
         """
         token = meta.get(MARK)
         if token is None:
             return {key: msgspec.json.encode(value) for key, value in (parsed or {}).items()}
-        letter = self._letters.get(str(token))
-        if letter is None or letter.params is None:
-            raise ToolError("What this request said is gone, for its caller is. Make it again.")
-        params, letter.params = letter.params, None
+        payload = self._payloads.get(str(token))
+        if payload is None or payload.params is None:
+            raise ToolError("The client disconnected, so the request was dropped. Retry it.")
+        params, payload.params = payload.params, None
         return params
 
     def stub(
@@ -89,42 +102,44 @@ class PendingPayloads:
         members: Mapping[str, Buffer | Segments],
         meta: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """A result for the SDK to write, into which the members are put on its way out.
+        """Keep the members of a result until the SDK has written its stub.
 
         Args:
-            stub: What the SDK is to see of it.
-            members: The members that it is not to see.
-            meta: The call's own, where it was one: with it, the result goes where the arguments came from.
+            stub: The result without these members, which the SDK writes.
+            members: JSON text by member.
+            meta: The `_meta` of the request, if the result belongs to one with pending parameters.
+
+        Returns:
+            The stub with a token in `_meta`; `outbound` replaces the token by the members.
         """
         pieces = {key: value if isinstance(value, tuple) else (value,) for key, value in members.items()}
-        kept = {key: value for key, value in pieces.items() if key not in _SDK_OWNS}
+        result = {key: value for key, value in pieces.items() if key not in _SDK_MEMBERS}
         token = str((meta or {}).get(MARK) or "")
         if not token:
             token = secrets.token_hex(16)
-            self._keep(token, _PendingPayload(time.monotonic(), result=kept))
-        elif letter := self._letters.get(token):  # else its caller has gone, and so will the stub
-            letter.result = kept
+            self._keep(token, _PendingPayload(time.monotonic(), result=result))
+        elif payload := self._payloads.get(token):  # else the client disconnected, and the SDK drops the stub too
+            payload.result = result
         return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
 
     def outbound(self, frame: bytes) -> Segments:
-        """The bytes to send for a message of the SDK's."""
-        marked = find_mark(frame)
-        return (frame,) if marked is None else self._spliced(marked, frame)
+        """Return a message of the SDK with the pending result in place of its stub."""
+        if (marked := find_mark(frame)) is None:
+            return (frame,)
+        payload = self._payloads.pop(marked.token, None)
+        return (frame,) if payload is None or payload.result is None else splice(marked, payload.result)
 
     def discard(self, token: str | None) -> None:
-        """Forget a request whose caller gets no answer any more."""
-        self._letters.pop(token or "", None)
+        """Drop the payload of a request that gets no response."""
+        self._payloads.pop(token or "", None)
 
-    def _spliced(self, marked: Marked, frame: bytes) -> Segments:
-        letter = self._letters.pop(marked.token, None)
-        return (frame,) if letter is None or letter.result is None else splice(marked, letter.result)
-
-    def _keep(self, token: str, letter: _PendingPayload) -> None:
-        while self._letters and next(iter(self._letters.values())).since < letter.since - _KEPT:
-            oldest, held = next(iter(self._letters.items()))
-            if held.params is None and held.result is None:  # its handler is at work still
-                self._letters.move_to_end(oldest)
-                held.since = letter.since
+    def _keep(self, token: str, payload: _PendingPayload) -> None:
+        """Add a payload, and drop those that are too old."""
+        while self._payloads and next(iter(self._payloads.values())).since < payload.since - _MAX_AGE:
+            oldest_token, oldest = next(iter(self._payloads.items()))
+            if oldest.params is None and oldest.result is None:  # its handler still works
+                self._payloads.move_to_end(oldest_token)
+                oldest.since = payload.since
                 continue
-            del self._letters[oldest]
-        self._letters[token] = letter
+            del self._payloads[oldest_token]
+        self._payloads[token] = payload

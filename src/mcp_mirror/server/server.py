@@ -1,4 +1,4 @@
-"""The MCP server that clients see: who connects, what we say of ourselves, and the two transports, in both eras."""
+"""The MCP server: handshake, capabilities and instructions, over stdio and HTTP, for both protocol versions."""
 
 import re
 import secrets
@@ -31,14 +31,21 @@ from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
 
-_INSTRUCTIONS: Final = 3900
-"""Characters of instructions; a client cuts at 4,096."""
-_UPSTREAM_INSTRUCTIONS: Final = 600
-_GREETING_WAIT: Final = 3.0
-"""Seconds that a handshake waits for upstreams, so that the instructions can speak of them."""
-_LISTS: Final = ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
-_NOT_RELAYED: Final = frozenset({"io.modelcontextprotocol/tasks"})
-"""Extensions of upstreams that do not work through us."""
+_MAX_INSTRUCTIONS: Final = 3900
+"""Characters of the instructions; some clients cut them at 4,096."""
+_MAX_UPSTREAM_INSTRUCTIONS: Final = 600
+"""Characters of the instructions of one upstream."""
+_HANDSHAKE_WAIT: Final = 3.0
+"""Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
+_CACHEABLE_METHODS: Final = (
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+)
+_UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
+"""Extensions of upstreams that the gateway cannot relay."""
 
 _OWN_INSTRUCTIONS: Final = (
     "Tools {which} answer with a memory path in place of a large result, and read memory paths themselves. Get a "
@@ -49,14 +56,22 @@ _OWN_TOOLS: Final[Mapping[str, str]] = {
     RETRIEVE: f"{RETRIEVE} only shows the user all of it.",
     "memory_edit": "memory_edit makes a changed copy, which has a path of its own.",
 }
-"""What is said of a tool of ours where it is served."""
+"""The instructions for each own tool, used if the gateway serves the tool."""
 
 
 class MirrorServer:
-    """Speaks MCP for a gateway, over any number of connections."""
+    """The MCP server of a gateway, for any number of connections."""
 
     def __init__(self, handlers: Handlers, policy: ServerPolicy, auth: AuthPolicy, spool: Spool, version: str) -> None:
-        """Make a server that serves nobody yet."""
+        """Create a server without connections.
+
+        Args:
+            handlers: The handlers of all methods.
+            policy: The settings of the server.
+            auth: The accepted tokens and issuers of HTTP requests.
+            spool: Stores large messages.
+            version: The version that the server reports.
+        """
         self._auth = auth
         self._gate: Gate | None = None
         self.handlers = handlers
@@ -66,8 +81,8 @@ class MirrorServer:
         self._server: Server[Any] = Server(
             policy.name,
             version=version,
-            cache_hints={method: CacheHint(ttl_ms=0, scope="private") for method in _LISTS},
-            get_tool_input_schema=lambda _name: None,  # what headers must say is checked where arguments are known
+            cache_hints={method: CacheHint(ttl_ms=0, scope="private") for method in _CACHEABLE_METHODS},
+            get_tool_input_schema=lambda _name: None,  # the handler of `tools/call` checks the headers
         )
         handlers.register(self._server)
         keys = policy.state_keys
@@ -76,17 +91,28 @@ class MirrorServer:
             ttl=policy.answer_timeout,
             bind_principal=handlers.sessions.namespace_of,
         )
-        # The SDK's own spans cost a small call more than its work.
+        # Without the SDK's tracing middleware, which takes longer than a small call.
         self._server.middleware[:] = [self._observe, RequestStateBoundary(security, default_audience=policy.name)]
 
-    async def serve_stdio(self, leaving: anyio.Event) -> None:
-        """Serve the one client on standard streams until it leaves, or we do; upstreams start when it has come."""
+    async def serve_stdio(self, shutdown: anyio.Event) -> None:
+        """Serve the client on the standard streams until it disconnects or `shutdown` is set.
+
+        The first request of the client starts the upstreams.
+
+        Raises:
+            MirrorError: Standard output is closed.
+        """
         self._waits_for_client = True
-        async with stdio_streams(self.handlers.pending_payloads, self._spool, leaving) as (read, write):
-            await self._server.run(read, write, self._server.create_initialization_options(_ANNOUNCE))
+        async with stdio_streams(self.handlers.pending_payloads, self._spool, shutdown) as (read, write):
+            notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
+            await self._server.run(read, write, self._server.create_initialization_options(notifications))
 
     def http_app(self, host: str) -> ASGIApp:
-        """An ASGI application that serves Streamable HTTP clients: those who are let in, or all on loopback."""
+        """Return the ASGI application that serves Streamable HTTP.
+
+        Args:
+            host: The address on which the application is served.
+        """
         policy = self._policy
         app = self._server.streamable_http_app(
             streamable_http_path=policy.path,
@@ -97,56 +123,61 @@ class MirrorServer:
         )
         self.handlers.sessions.close = session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
-        layer = PayloadMiddleware(
+        payload_app = PayloadMiddleware(
             app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), self.handlers.sessions, audit
         )
-        self._gate = Gate(layer, self._auth, time.monotonic, audit) if self._auth.is_required else None
-        return _open_to_pages(self._gate or layer, policy.allowed_origins)
+        self._gate = Gate(payload_app, self._auth, time.monotonic, audit) if self._auth.is_required else None
+        return _allow_origins(self._gate or payload_app, policy.allowed_origins)
 
-    def admit(self, auth: AuthPolicy) -> bool:
-        """Let others in from now on; False where that takes a new start, for there would be a gate or none."""
+    def apply_auth(self, auth: AuthPolicy) -> bool:
+        """Accept other tokens and issuers, from the next request on.
+
+        Returns:
+            False if the server must be restarted, because authentication was switched on or off.
+        """
         if self._gate is not None and auth.is_required:
-            self._gate.obey(auth)
+            self._gate.apply_policy(auth)
         return (self._gate is not None) == auth.is_required
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        self._receive(ctx)
+        """Middleware of the SDK's server: track the session, and complete the result."""
+        self._record_client(ctx)
         if ctx.method in ("initialize", "server/discover"):
-            return await self._greet(ctx, call_next)
+            return await self._handle_handshake(ctx, call_next)
         try:
-            return self._uncached(await call_next(ctx))
+            result = await call_next(ctx)
         except BaseException:
             self.handlers.pending_payloads.discard(str(meta_of(ctx).get(MARK)))
             raise
-
-    def _uncached(self, result: HandlerResult) -> HandlerResult:
-        """Where not all principals may see the same, no cache of several gives one what another may see."""
+        # If results depend on scopes, a shared cache could give a principal the result of another.
         if isinstance(result, dict) and "cacheScope" in result and self.handlers.gateway.upstreams.are_scoped:
             return {**result, "cacheScope": "private"}
         return result
 
-    def _receive(self, ctx: Context) -> None:
-        """Know the sender; the one client of standard input is who upstreams are started for."""
-        modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+    def _record_client(self, ctx: Context) -> None:
+        """Record the session of a request; the first request over stdio starts the upstreams for its client."""
+        is_stateless = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         sessions = self.handlers.sessions
-        session = None if modern else sessions.heard_from(ctx)
+        session = None if is_stateless else sessions.record_request(ctx)
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
             channel = session or NullChannel(read_caller(ctx, sessions.namespace_of(ctx), None))
-            modes = ("auto", "legacy") if modern else ("legacy", "auto")
+            modes = ("auto", "legacy") if is_stateless else ("legacy", "auto")
             self.handlers.gateway.upstreams.start(ClientIdentity(channel, modes))  # type: ignore[arg-type]  # literals
 
-    async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def _handle_handshake(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""
         gateway = self.handlers.gateway
         caller = self.handlers.sessions.caller_of(ctx)
-        await gateway.upstreams.settle_listings(min(_GREETING_WAIT, gateway.state.config.mirror.startup_wait), caller)
+        await gateway.upstreams.settle_listings(min(_HANDSHAKE_WAIT, gateway.state.config.mirror.startup_wait), caller)
         result = await call_next(ctx)
-        assert isinstance(result, dict)  # noqa: S101  # the SDK hands on what it has serialised
-        greeting = {**result, "capabilities": self._capabilities(caller)}
-        return {**greeting, "instructions": said} if (said := self.instructions(caller)) else greeting
+        assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
+        instructions = self.instructions(caller)
+        capabilities = {"capabilities": self._capabilities(caller)}
+        return {**result, **capabilities, **({"instructions": instructions} if instructions else {})}
 
     def _capabilities(self, caller: Caller) -> Mapping[str, Any]:
-        """What we, and the upstreams that a caller may see, can do together."""
+        """Return the capabilities of the gateway and of the upstreams that a caller may see."""
         relay, transparent = self.handlers.relay, self.handlers.gateway.state.config.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
         if not transparent or relay.may_offer("resources", caller):
@@ -157,34 +188,34 @@ class MirrorServer:
         for name in ("completions", "logging"):
             offered |= {name: {}} if relay.may_offer(name, caller) else {}
         for name in ("experimental", "extensions"):
-            joined = self._joined(name, caller)
-            offered |= {name: joined} if joined else {}
+            merged = self._merge_capability(name, caller)
+            offered |= {name: merged} if merged else {}
         return offered
 
-    def _joined(self, capability: str, caller: Caller) -> Mapping[str, Any]:
-        joined: dict[str, Any] = {}
+    def _merge_capability(self, name: str, caller: Caller) -> Mapping[str, Any]:
+        """Merge the members of one capability of all upstreams; the first upstream with a member has priority."""
+        merged: dict[str, Any] = {}
         for upstream in self.handlers.gateway.upstreams.visible_to(caller):
-            said = upstream.listing.capabilities.get(capability) if upstream.listing else None
-            joined = {**(said or {}), **joined}
-        return {key: value for key, value in joined.items() if key not in _NOT_RELAYED}
+            members = upstream.listing.capabilities.get(name) if upstream.listing else None
+            merged = {**(members or {}), **merged}
+        return {key: value for key, value in merged.items() if key not in _UNSUPPORTED_EXTENSIONS}
 
     def instructions(self, caller: Caller) -> str:
-        """Ours, and what each upstream that a caller may see says of itself, bounded."""
-        gateway = self.handlers.gateway
-        which = (
-            f"whose name ends with {gateway.state.config.mirror.suffix}"
-            if gateway.state.config.mirror.suffix
-            else "here"
-        )
-        tools = [said for name, said in _OWN_TOOLS.items() if name in gateway.state.own_tools]
-        own = "" if gateway.state.config.is_transparent else " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        told = (_introduce(one, gateway.state.pins) for one in gateway.upstreams.visible_to(caller))
-        parts = [self._policy.instructions or "", own, *told]
-        return _cut("\n\n".join(part for part in parts if part), _INSTRUCTIONS)
+        """Return the instructions of the configuration, the gateway and the upstreams that a caller may see."""
+        state, upstreams = self.handlers.gateway.state, self.handlers.gateway.upstreams
+        suffix = state.config.mirror.suffix
+        own = ""
+        if not state.config.is_transparent:
+            which = f"whose name ends with {suffix}" if suffix else "here"
+            tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools)
+            own = " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
+        of_upstreams = (_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
+        parts = [self._policy.instructions or "", own, *of_upstreams]
+        return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
 
 
-def _open_to_pages(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Let browsers show answers to the pages of these origins (CORS)."""
+def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Allow pages of these origins to read responses in browsers (CORS)."""
     if not origins:
         return app
     patterns = (re.escape(one.removesuffix(":*")) + (r":\d+" if one.endswith(":*") else "") for one in origins)
@@ -197,22 +228,17 @@ def _open_to_pages(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     )
 
 
-_ANNOUNCE: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
-
-
-def _introduce(upstream: Upstream, pins: Pins) -> str:
+def _upstream_instructions(upstream: Upstream, pins: Pins) -> str:
+    """Return the instructions of an upstream, or its state if it is not ready; empty if they must not be shown."""
     name, state = upstream.policy.name, upstream.status.state
     if state != "ready":
         return f"Server {name} is {state}; its tools cannot be called now."
-    said = (upstream.listing.instructions or "").strip() if upstream.listing else ""
-    finding = pins.check_instructions(upstream.policy, upstream.listing.instructions if upstream.listing else None)
-    if (finding and finding.is_blocked) or not upstream.policy.preview:
+    instructions = upstream.listing.instructions if upstream.listing else None
+    finding = pins.check_instructions(upstream.policy, instructions)
+    if (finding and finding.is_blocked) or not upstream.policy.preview or not (text := (instructions or "").strip()):
         return ""
-    return (
-        f"Server {name}: {_cut(sanitize_lines(said, 4 * _UPSTREAM_INSTRUCTIONS), _UPSTREAM_INSTRUCTIONS)}"
-        if said
-        else ""
-    )
+    text = sanitize_lines(text, 4 * _MAX_UPSTREAM_INSTRUCTIONS)
+    return f"Server {name}: {_cut(text, _MAX_UPSTREAM_INSTRUCTIONS)}"
 
 
 def _cut(text: str, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""The sessions of 2025-11-25 clients: which there are, which are in use, and when they end."""
+"""The sessions of 2025-11-25 clients: lookup, idle timeout and end."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -14,173 +14,183 @@ from mcp_mirror.server.auth.principals import namespace_in, scopes_in
 from mcp_mirror.server.client_channel import Context, Session, read_caller
 
 STDIO: Final = "stdio"
-"""The one session of a gateway on standard input and output."""
-_LONGEST_SWEEP: Final = 15.0
-"""Seconds between two looks for sessions that are not used any more."""
+"""The key of the only session on the stdio transport."""
+_MAX_SWEEP_INTERVAL: Final = 15.0
+"""Seconds between two searches for idle sessions."""
 _INITIALIZE: Final = "initialize"
 
 
 class Sessions:
-    """Remembers each, until it ends or nobody uses it any more."""
+    """All sessions. A session ends when its client ends it, or after an idle timeout."""
 
     def __init__(
         self,
         answer_timeout: float,
         clock: Callable[[], float],
         on_end: Callable[[str], None],
-        idle: float = 300.0,
+        idle_timeout: float = 300.0,
         *,
-        wants_principals: bool = False,
+        requires_auth: bool = False,
     ) -> None:
-        """Know none yet.
+        """Create an empty set of sessions.
 
         Args:
-            answer_timeout: Seconds that a user's answer may take.
-            clock: Seconds that only grow.
-            on_end: Told which session is over.
-            idle: Seconds without an open request or stream after which an HTTP session ends.
-            wants_principals: Over HTTP nobody is served whose principal was not verified.
+            answer_timeout: Seconds to wait for responses of clients, which may need the user.
+            clock: Returns monotonic seconds.
+            on_end: Called with the key of each session that has ended.
+            idle_timeout: Seconds without an open request or stream after which an HTTP session ends.
+            requires_auth: HTTP requests without a verified principal are errors.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock
         self._on_end = on_end
-        self._idle = idle
-        self._wants_principals = wants_principals
-        self._known: dict[str, tuple[Session, float]] = {}
-        self._begun: dict[str, tuple[str, float]] = {}
-        """Whose each HTTP session is that the SDK keeps, heard from or not, and when it was used last."""
-        self._open: dict[str, int] = {}
-        """How many HTTP requests of each session are open."""
+        self._idle_timeout = idle_timeout
+        self._requires_auth = requires_auth
+        self._sessions: dict[str, tuple[Session, float]] = {}
+        """The sessions with requests, and when each was used last, by key."""
+        self._http_sessions: dict[str, tuple[str, float]] = {}
+        """The namespace of each HTTP session of the SDK, and when it was used last, by key."""
+        self._open_requests: dict[str, int] = {}
+        """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
-        """Ends a session in the HTTP server, by its name; None where there is no HTTP server."""
+        """Ends a session of the SDK by its key; None without an HTTP server."""
         self._closing: set[str] = set()
-        """HTTP sessions that we have ended, and that the HTTP server still has to forget."""
+        """Ended HTTP sessions that the SDK has not removed yet."""
         self._wake = anyio.Event()
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([session for session, _ in self._known.values()])
+        return iter([session for session, _ in self._sessions.values()])
 
-    def of(self, context: Context) -> Session | None:
-        """The session of a request; None where requests stand alone."""
-        known = self._known.get(self._name(context))
+    def session_of(self, context: Context) -> Session | None:
+        """Return the session of a request; None for stateless requests."""
+        known = self._sessions.get(self._key_of(context))
         return known[0] if known and context.protocol_version not in MODERN_PROTOCOL_VERSIONS else None
 
     def namespace_of(self, context: Context) -> str:
-        """Whose memory a request uses.
+        """Return the namespace of a request.
 
         Raises:
-            MirrorError: Nobody has verified that.
+            MirrorError: The gateway requires authentication, and the request has no verified principal.
         """
         namespace = LOCAL if context.request is None else namespace_in(context.request.scope)
-        if self._wants_principals and context.request is not None and namespace == LOCAL:
-            raise MirrorError("Nobody has been let in with this request.")
+        if self._requires_auth and context.request is not None and namespace == LOCAL:
+            raise MirrorError("The request has no verified principal.")
         return namespace
 
     def caller_of(self, context: Context) -> Caller:
-        """Who makes a request: what a session began with, with the rights of the token that came now.
+        """Return the sender of a request: the client of its session, with the scopes of this request's token.
 
         Raises:
-            MirrorError: Nobody has verified that.
+            MirrorError: The gateway requires authentication, and the request has no verified principal.
         """
-        home = self.of(context)
-        caller = home.caller if home else read_caller(context, self.namespace_of(context), None)
+        session = self.session_of(context)
+        caller = session.caller if session else read_caller(context, self.namespace_of(context), None)
         return replace(caller, scopes=_scopes_of(context))
 
-    def heard_from(self, context: Context) -> Session | None:
-        """Remember a session, or that it is in use; None where it has no name yet, as at the handshake over HTTP."""
+    def record_request(self, context: Context) -> Session | None:
+        """Create the session of a request, or mark it as used.
+
+        Returns:
+            The session; None if it has no id yet, as for an `initialize` request over HTTP.
+        """
         now = self._clock()
-        self._forget_idle(now)
-        if not (key := self._name(context)):
+        self._end_idle(now)
+        if not (key := self._key_of(context)):
             return None
-        session = self._known[key][0] if key in self._known else self._begin(context, key)
+        if key in self._sessions:
+            session = self._sessions[key][0]
+        else:
+            caller = read_caller(context, self.namespace_of(context), key)
+            session = Session(caller, context.session, anyio.Event(), self.answer_timeout)
         session.caller = replace(session.caller, scopes=_scopes_of(context))
-        self._known[key] = (session, now)
-        if context.method != _INITIALIZE:  # the SDK lets nothing else through before the handshake
+        self._sessions[key] = (session, now)
+        if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
         return session
 
     @contextmanager
-    def using(self, key: str) -> Iterator[None]:
-        """While an HTTP request of a session is open, and a stream of its is one, the session is in use."""
+    def open_request(self, key: str) -> Iterator[None]:
+        """Count an open HTTP request or stream of a session for the duration of the context, so it is not idle."""
         if not key:
             yield
             return
-        self._open[key] = self._open.get(key, 0) + 1
+        self._open_requests[key] = self._open_requests.get(key, 0) + 1
         try:
             yield
         finally:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
-            if begun := self._begun.get(key):
-                self._begun[key] = (begun[0], self._clock())
-            if known := self._known.get(key):
-                self._known[key] = (known[0], self._clock())
+            self._open_requests[key] -= 1
+            if not self._open_requests[key]:
+                del self._open_requests[key]
+            if http_session := self._http_sessions.get(key):
+                self._http_sessions[key] = (http_session[0], self._clock())
+            if known := self._sessions.get(key):
+                self._sessions[key] = (known[0], self._clock())
 
-    def begin(self, namespace: str, identity: str) -> None:
-        """The SDK has made a session for a principal."""
-        self._begun[session_name(namespace, identity)] = (namespace, self._clock())
+    def add_http_session(self, namespace: str, session_id: str) -> None:
+        """Record a session that the SDK has created for a principal."""
+        self._http_sessions[session_key(namespace, session_id)] = (namespace, self._clock())
 
     def count(self, namespace: str) -> int:
-        """How many sessions a principal has over HTTP."""
-        before = self._clock() - self._idle
-        for key, (_, used) in tuple(self._begun.items()):
-            if used < before and key not in self._open:
-                del self._begun[key]
-        return sum(one == namespace for one, _ in self._begun.values())
+        """Return the number of HTTP sessions of a principal."""
+        idle_since = self._clock() - self._idle_timeout
+        for key, (_, used) in tuple(self._http_sessions.items()):
+            if used < idle_since and key not in self._open_requests:
+                del self._http_sessions[key]
+        return sum(owner == namespace for owner, _ in self._http_sessions.values())
 
     def is_open(self, key: str) -> bool:
-        """Whether a session has an HTTP request or stream open; that of standard input always has."""
-        return key == STDIO or key in self._open
+        """Whether a session has an open HTTP request or stream; the stdio session always has one."""
+        return key == STDIO or key in self._open_requests
 
     def is_alive(self, key: str) -> bool:
         """Whether a session has not ended."""
-        return key in self._known
+        return key in self._sessions
 
-    def is_over(self, key: str) -> bool:
-        """Whether we have ended an HTTP session that the HTTP server still knows."""
+    def is_closing(self, key: str) -> bool:
+        """Whether an HTTP session has ended but the SDK has not removed it yet."""
         return key in self._closing
 
     def end(self, key: str) -> None:
-        """End a session, for its client or for us: what was made for it ends too."""
-        begun = self._begun.pop(key, None)
-        if self.close is not None and (begun or key in self._known):
+        """End a session and what belongs to it."""
+        http_session = self._http_sessions.pop(key, None)
+        if self.close is not None and (http_session or key in self._sessions):
             self._closing.add(key)
             self._wake.set()
-        if self._known.pop(key, None):
+        if self._sessions.pop(key, None):
             self._on_end(key)
 
     async def run(self) -> NoReturn:
-        """End the sessions that are not used any more; until cancelled."""
+        """End idle sessions until cancelled."""
         while True:
-            with anyio.move_on_after(min(_LONGEST_SWEEP, self._idle / 4)):
+            with anyio.move_on_after(min(_MAX_SWEEP_INTERVAL, self._idle_timeout / 4)):
                 await self._wake.wait()
             self._wake = anyio.Event()
-            self._forget_idle(self._clock())
+            self._end_idle(self._clock())
             for key in tuple(self._closing):
                 if self.close is not None:
                     await self.close(key)
                 self._closing.discard(key)
 
-    def _begin(self, context: Context, key: str) -> Session:
-        caller = read_caller(context, self.namespace_of(context), key)
-        return Session(caller, context.session, anyio.Event(), self.answer_timeout)
-
-    def _forget_idle(self, now: float) -> None:
-        for key, (_, used) in tuple(self._known.items()):
-            if key != STDIO and now - used > self._idle and key not in self._open:
+    def _end_idle(self, now: float) -> None:
+        for key, (_, used) in tuple(self._sessions.items()):
+            if key != STDIO and now - used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
 
-    def _name(self, context: Context) -> str:
+    def _key_of(self, context: Context) -> str:
         if context.request is None:
             return STDIO
-        return session_name(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
+        return session_key(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
 
 
 def _scopes_of(context: Context) -> frozenset[str] | None:
     return None if context.request is None else scopes_in(context.request.scope)
 
 
-def session_name(namespace: str, identity: str) -> str:
-    """What a session is called: with another's id nobody comes to another's session. Empty where there is no id."""
-    return f"{identity} {namespace}" if identity and namespace != LOCAL else identity
+def session_key(namespace: str, session_id: str) -> str:
+    """Return the key of a session, which contains the principal, so that others cannot use the session by its id.
+
+    Args:
+        namespace: The principal's namespace.
+        session_id: The `Mcp-Session-Id` header; an empty one gives an empty key.
+    """
+    return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id

@@ -1,8 +1,8 @@
-"""Our face on standard input and output: JSON-RPC lines, bytes only.
+"""The stdio transport of the server: lines of JSON-RPC, as bytes.
 
-A line that is no message is answered with a JSON-RPC error, and the connection goes on. When we leave, requests that
-are under way are answered, new ones are refused, and the connection ends. While we serve, whatever else writes to
-standard output goes to standard error instead.
+A line that is not a message gets a JSON-RPC error, and the connection continues. At a shutdown, open requests are
+answered, new requests get an error, and the connection ends. While the transport is open, other output of the process
+to standard output goes to standard error.
 """
 
 import os
@@ -26,41 +26,54 @@ from mcp_mirror.types import Buffer
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
 _CANCELLED: Final = "notifications/cancelled"
-_LINGER: Final = 1.0
-"""Seconds after the end of the input that what was asked on it may still be answered."""
-_STARTING: Final = 5.0
-"""The same for what waits for upstreams to start: a file or a pipe may hold all that is asked."""
-_OPENING: Final = frozenset({"initialize", "server/discover", "tools/list"})
+_GRACE: Final = 1.0
+"""Seconds after the end of the input in which open requests can be answered."""
+_STARTUP_GRACE: Final = 5.0
+"""The same for requests that wait for upstreams to start, because the input may be a file or a pipe."""
+_STARTUP_METHODS: Final = frozenset({"initialize", "server/discover", "tools/list"})
 
 
 @asynccontextmanager
 async def stdio_streams(
-    pending_payloads: PendingPayloads, spool: Spool, leaving: anyio.Event
+    pending_payloads: PendingPayloads, spool: Spool, shutdown: anyio.Event
 ) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
-    """What the SDK reads and writes on this process's standard streams; `leaving` is set when we are to end."""
-    with _claimed_streams() as (descriptor_in, descriptor_out):
-        sink = LineSink(descriptor_out)
+    """Open the transport on the standard streams of the process for the duration of the context.
+
+    Args:
+        pending_payloads: Keeps the payloads that bypass the SDK.
+        spool: Stores large messages.
+        shutdown: Set to end the connection after the open requests.
+
+    Yields:
+        The stream that the SDK reads messages from, and the one that it writes to.
+
+    Raises:
+        MirrorError: Standard output is closed.
+    """
+    with _claimed_streams() as (input_descriptor, output_descriptor):
+        sink = LineSink(output_descriptor)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
-            session = _Session(pending_payloads, sink, leaving)
-            source = LineSource(descriptor_in, spool.collector())
-            tasks.start_soon(_end_when_left, session, source)
-            yield _StdioReader(session, source), _StdioWriter(session)
+            connection = _Connection(pending_payloads, sink, shutdown)
+            source = LineSource(input_descriptor, spool.collector())
+            tasks.start_soon(_end_at_shutdown, connection, source)
+            yield _StdioReader(connection, source), _StdioWriter(connection)
             tasks.cancel_scope.cancel()
 
 
-class _Session:
-    """What both directions of the one connection share: the way out, and which requests wait for an answer."""
+class _Connection:
+    """The state that reader and writer share: the output and the open requests."""
 
-    def __init__(self, pending_payloads: PendingPayloads, sink: LineSink, leaving: anyio.Event) -> None:
+    def __init__(self, pending_payloads: PendingPayloads, sink: LineSink, shutdown: anyio.Event) -> None:
         self.pending_payloads = pending_payloads
         self.sink = sink
-        self.leaving = leaving
+        self.shutdown = shutdown
         self._open_requests: dict[RequestId, str] = {}
-        self._answered = anyio.Event()
+        """The method of each request without a response, by its id."""
+        self._is_changed = anyio.Event()
 
-    def note(self, message: types.JSONRPCMessage) -> None:
-        """Keep count of the requests that wait for an answer; a subscription and a cancelled one get none."""
+    def record(self, message: types.JSONRPCMessage) -> None:
+        """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self._open_requests[message.id] = message.method
         elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
@@ -68,25 +81,25 @@ class _Session:
                 self._open_requests.pop(cancelled, None)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self._open_requests.pop(message.id, None)
-        self._answered.set()
-        self._answered = anyio.Event()
+        self._is_changed.set()
+        self._is_changed = anyio.Event()
 
     @property
-    def linger(self) -> float:
-        """Seconds that what was asked may still be answered when the input has ended."""
-        return _STARTING if _OPENING.intersection(self._open_requests.values()) else _LINGER
+    def grace(self) -> float:
+        """Seconds after the end of the input in which open requests can be answered."""
+        return _STARTUP_GRACE if _STARTUP_METHODS.intersection(self._open_requests.values()) else _GRACE
 
-    async def all_answered(self) -> None:
-        """Wait until no request waits."""
+    async def wait_until_answered(self) -> None:
+        """Wait until all requests are answered."""
         while self._open_requests:
-            await self._answered.wait()
+            await self._is_changed.wait()
 
 
 class _StdioReader(MessageStream):
-    """What the client says."""
+    """The messages of the client."""
 
-    def __init__(self, session: _Session, source: LineSource) -> None:
-        self._session = session
+    def __init__(self, connection: _Connection, source: LineSource) -> None:
+        self._connection = connection
         self._source = source
         self._pacer = Pacer()
 
@@ -95,93 +108,95 @@ class _StdioReader(MessageStream):
             while True:
                 frame = await self._source.receive()
                 self._pacer.begin()
-                message = await self._open(frame)
+                message = await self._parse(frame)
                 await self._pacer.end()
                 if message is not None:
-                    self._session.note(message.message)
+                    self._connection.record(message.message)
                     return message
-        except (anyio.EndOfStream, OSError):  # the client has gone, or has asked all that it will, or we leave
-            with anyio.move_on_after(self._session.linger):
-                await self._session.all_answered()
+        except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
+            with anyio.move_on_after(self._connection.grace):
+                await self._connection.wait_until_answered()
             raise anyio.EndOfStream from None
 
-    async def _open(self, frame: Frame) -> SessionMessage | None:
+    async def _parse(self, frame: Frame) -> SessionMessage | None:
+        """Return the message of a frame; answer an invalid or refused one with an error and return None."""
         token = None
         try:
-            stub, token = self._session.pending_payloads.inbound(_bytes_of(frame))
+            stub, token = self._connection.pending_payloads.inbound(_read_frame(frame))
             message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
-            if not (self._session.leaving.is_set() and isinstance(message, types.JSONRPCRequest)):
+            if not (self._connection.shutdown.is_set() and isinstance(message, types.JSONRPCRequest)):
                 return SessionMessage(message)
-            self._session.pending_payloads.discard(token)
-            await self._refuse(types.INTERNAL_ERROR, "The gateway is stopping: it takes no new requests.", message.id)
+            self._connection.pending_payloads.discard(token)
+            reason = "The gateway is stopping: it accepts no new requests."
+            await self._send_error(types.INTERNAL_ERROR, reason, message.id)
         except WireError as error:
-            await self._refuse(types.PARSE_ERROR, str(error), frame_id(frame))
+            await self._send_error(types.PARSE_ERROR, str(error), frame_id(frame))
         except ValueError:
-            self._session.pending_payloads.discard(token)
+            self._connection.pending_payloads.discard(token)
             reason = "The message is not a JSON-RPC request, notification or response."
-            await self._refuse(types.INVALID_REQUEST, reason, frame_id(frame))
+            await self._send_error(types.INVALID_REQUEST, reason, frame_id(frame))
         return None
 
-    async def _refuse(self, code: int, reason: str, identity: RequestId | None) -> None:
-        error = types.JSONRPCError(jsonrpc="2.0", id=identity, error=types.ErrorData(code=code, message=reason))
-        await self._session.sink.send((error.model_dump_json(exclude_unset=True).encode(),))
+    async def _send_error(self, code: int, message: str, request_id: RequestId | None) -> None:
+        error = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=message))
+        await self._connection.sink.send((error.model_dump_json(exclude_unset=True).encode(),))
 
 
-async def _end_when_left(session: _Session, source: LineSource) -> None:
-    """What is under way may need the client still, for its answers and cancellations: so we read until it is done."""
-    await session.leaving.wait()
-    await session.all_answered()
+async def _end_at_shutdown(connection: _Connection, source: LineSource) -> None:
+    """End the input once all requests are answered; until then they may need responses and cancellations."""
+    await connection.shutdown.wait()
+    await connection.wait_until_answered()
     source.end()
 
 
 class _StdioWriter(MessageSink):
-    """What the client is told."""
+    """The messages to the client."""
 
-    def __init__(self, session: _Session) -> None:
-        self._session = session
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         try:
-            await self._session.sink.send(self._session.pending_payloads.outbound(frame))
-        except OSError:  # the client has gone; its end of the input ends the session
+            await self._connection.sink.send(self._connection.pending_payloads.outbound(frame))
+        except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
-        self._session.note(item.message)
+        self._connection.record(item.message)
 
 
-def _bytes_of(frame: Frame) -> Buffer:
+def _read_frame(frame: Frame) -> Buffer:
     if isinstance(frame, Overlong):
         raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
     if isinstance(frame, SpooledFrame):
-        with frame:  # the map stays as long as the arguments do
+        with frame:  # the file stays mapped while the arguments refer to it
             return frame.view
     return frame
 
 
 @contextmanager
 def _claimed_streams() -> Iterator[tuple[int, int]]:
-    """Private duplicates of standard input and output; the public ones lead away from the wire meanwhile.
+    """Redirect the standard streams so that other code of the process cannot disturb the connection.
+
+    Yields:
+        Private descriptors of the original standard input and output.
 
     Raises:
-        MirrorError: There is no standard output to serve on.
+        MirrorError: Standard output is closed.
     """
-    has_input, has_output, has_errors = (stream is not None for stream in _standard_streams())
+    # Python sets a stream to None if its descriptor was closed at the start.
+    standard_streams: tuple[TextIO | None, ...] = (sys.stdin, sys.stdout, sys.stderr)
+    has_input, has_output, has_errors = (stream is not None for stream in standard_streams)
     if not has_output:
-        raise MirrorError("Standard output is closed: there is nobody to serve. Use --http to serve over HTTP.")
+        raise MirrorError("Standard output is closed, so stdio clients cannot connect. Use --http to serve over HTTP.")
     sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    source = os.dup(0 if has_input else nowhere)  # a closed descriptor's number may be another's by now
+    null = os.open(os.devnull, os.O_RDWR)
+    source = os.dup(0 if has_input else null)  # another file may have the number of a closed descriptor
     sink = os.dup(1)
     if has_input:
-        os.dup2(nowhere, 0)
-    os.dup2(2 if has_errors else nowhere, 1)
+        os.dup2(null, 0)
+    os.dup2(2 if has_errors else null, 1)
     try:
         yield source, sink
     finally:
         os.dup2(sink, 1)
-        os.close(nowhere)
-
-
-def _standard_streams() -> tuple[TextIO | None, TextIO | None, TextIO | None]:
-    """None for one that was closed before we started."""
-    return sys.stdin, sys.stdout, sys.stderr
+        os.close(null)

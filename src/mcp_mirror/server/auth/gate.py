@@ -1,13 +1,13 @@
-"""The gate before our face on HTTP: who shows no good token gets a challenge, and not a byte of the body is read.
+"""Authentication of HTTP requests: requests without a valid token get a 401 with a `WWW-Authenticate` challenge.
 
-Tokens are taken from the Authorization header alone: of whoever shows them (Bearer, RFC 6750), and those that are bound
-to a key of whoever proves to have it (DPoP, RFC 9449). Where clients can get one is said in metadata (RFC 9728), which
-everybody may read.
+The gate checks only the head and does not read the body of a rejected request. It accepts tokens in the Authorization
+header: bearer tokens (RFC 6750), and tokens that are bound to a key with a proof of that key (DPoP, RFC 9449). Public
+metadata (RFC 9728) names the issuers of tokens.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,184 +25,193 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord
 from mcp_mirror.server.auth.jwts import Issuers
 from mcp_mirror.server.auth.keys import KeysUnavailableError
-from mcp_mirror.server.auth.principals import Principal, scope_of
-from mcp_mirror.server.auth.proofs import ALGORITHMS, Proofs
+from mcp_mirror.server.auth.principals import Principal, scope_entries
+from mcp_mirror.server.auth.proofs import ALGORITHMS, ProofVerifier
 from mcp_mirror.server.auth.tokens import find_principal
-from mcp_mirror.server.graceful_shutdown import ListeningStream, only_listens
+from mcp_mirror.server.graceful_shutdown import ListenStream, is_listen_request
 from mcp_mirror.settings.access import AuthPolicy, is_loopback
 from mcp_mirror.settings.policies import ServerPolicy
 
 _logger = logging.getLogger(__name__)
 
 _URL: Final = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=True))
-"""An issuer is compared letter by letter."""
-_IN_QUERY: Final = frozenset({"access_token", "token", "authorization", "api_key", "apikey", "bearer"})
-"""Names under which clients put tokens into URLs, where logs and histories keep them."""
-_SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+"""Keeps an empty path, because clients compare issuers as strings."""
+_TOKEN_PARAMETERS: Final = frozenset({"access_token", "token", "authorization", "api_key", "apikey", "bearer"})
+"""Query parameters with which clients send tokens in URLs, which logs and histories keep."""
+_SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why somebody is not let in."""
+    """A reason for which the gate rejects a request."""
 
     status: int
     error: str | None
-    """OAuth's code; None where no token came."""
+    """The OAuth error code; None for requests without a token."""
     description: str
     outcome: str
-    """What the audit log says of it."""
+    """The outcome in the audit log."""
 
 
-_MISPLACED: Final = _Refusal(
-    400, "invalid_request", "Send one token, in the Authorization header alone.", "misplaced token"
+_MISPLACED_TOKEN: Final = _Refusal(
+    400, "invalid_request", "Send exactly one token, in the Authorization header.", "misplaced token"
 )
-_NONE: Final = _Refusal(401, None, "A token is required, in the Authorization header.", "no good token")
-_BAD: Final = _Refusal(
+_MISSING_TOKEN: Final = _Refusal(401, None, "A token is required, in the Authorization header.", "no good token")
+_INVALID_TOKEN: Final = _Refusal(
     401, "invalid_token", "The token is unknown, has expired, or is not for this server.", "no good token"
 )
-_BOUND: Final = _Refusal(
+_BOUND_TOKEN: Final = _Refusal(
     401, "invalid_token", "The token is bound to a key. Send it as DPoP, with a proof of that key.", "no good token"
 )
-_UNBOUND: Final = _Refusal(401, "invalid_token", "The token is bound to no key. Send it as Bearer.", "no good token")
-_UNPROVED: Final = _Refusal(
+_BEARER_TOKEN: Final = _Refusal(
+    401, "invalid_token", "The token is not bound to a key. Send it as Bearer.", "no good token"
+)
+_INVALID_PROOF: Final = _Refusal(
     401,
     "invalid_dpop_proof",
-    "Send one new proof with each request: of the token's key, for this method, URL, token and time.",
+    "Send a new proof with each request, signed with the token's key, for this method, URL, token and time.",
     "no good proof",
 )
-_NARROW: Final = _Refusal(
+_INSUFFICIENT_SCOPE: Final = _Refusal(
     403, "insufficient_scope", "The token does not have the scope that is required.", "insufficient scope"
 )
 
 
 class Gate:
-    """Wraps an ASGI application that only principals may use."""
+    """An ASGI middleware that admits only requests with a valid token."""
 
     def __init__(self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], audit: Audit = NO_AUDIT) -> None:
-        """Let nobody in yet.
+        """Create a gate before an application.
 
         Args:
-            app: What they may use.
-            policy: Who may.
-            clock: Seconds that only grow.
-            audit: Told who is refused.
+            app: The application.
+            policy: The accepted tokens and issuers.
+            clock: Returns monotonic seconds.
+            audit: Records rejected requests.
         """
         self._audit = audit
         self._app = app
         self._clock = clock
-        self._proofs = Proofs(time.time)
-        self.obey(policy)
+        self._proofs = ProofVerifier(time.time)
+        self.apply_policy(policy)
 
-    def obey(self, policy: AuthPolicy) -> None:
-        """Let in whom this policy names, and nobody else, from now on."""
+    def apply_policy(self, policy: AuthPolicy) -> None:
+        """Admit the principals of this policy only, from the next request on."""
         self._policy = policy
         self._issuers = Issuers(policy.issuers, self._clock)
-        self._metadata, self._metadata_url = _metadata_of(policy)
+        self._metadata, self._metadata_url = _build_metadata(policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
+        """Serve one request, or reject it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
-            return  # a WebSocket that is not accepted is refused
+            return  # the server rejects a WebSocket that the application does not accept
         elif any(route.matches(scope)[0] is not Match.NONE for route in self._metadata.routes):
             await self._metadata(scope, receive, send)
         else:
-            answer = await self._admit(Request(scope))
-            if isinstance(answer, JSONResponse):
-                await answer(scope, receive, send)
+            result = await self._authenticate(Request(scope))
+            if isinstance(result, JSONResponse):
+                await result(scope, receive, send)
             else:
-                await self._serve(answer, {**scope, **scope_of(answer)}, receive, send)
+                await self._serve(result, {**scope, **scope_entries(result)}, receive, send)
 
     async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve who was let in. What only listens ends with the token; a call that has begun is answered."""
-        if principal.expires is None or not only_listens(Request(scope)):
+        """Serve an admitted request. A listen stream ends when the token expires; calls continue to their end."""
+        if principal.expires is None or not is_listen_request(Request(scope)):
             await self._app(scope, receive, send)
             return
-        over = anyio.Event()
+        expired = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_set_after, over, principal.expires - time.time())
-            stream = ListeningStream(receive, send, over)
+            tasks.start_soon(_set_after, expired, principal.expires - time.time())
+            stream = ListenStream(receive, send, expired)
             await self._app(scope, stream.receive, stream.send)
             await stream.end()
             tasks.cancel_scope.cancel()
 
-    async def _admit(self, request: Request) -> Principal | JSONResponse:
-        scheme, token = _shown(request)
-        if _IN_QUERY.intersection(map(str.lower, request.query_params)) or len(_headers(request)) > 1:
-            return self._refuse(_MISPLACED, scheme)
+    async def _authenticate(self, request: Request) -> Principal | JSONResponse:
+        """Return the principal of a request, or the response that rejects it."""
+        headers = request.headers.getlist("authorization")
+        name, _, credentials = (headers or [""])[0].partition(" ")
+        scheme, token = _SCHEMES.get(name.lower()), credentials.strip()
+        if _TOKEN_PARAMETERS.intersection(map(str.lower, request.query_params)) or len(headers) > 1:
+            return self._reject(_MISPLACED_TOKEN, scheme)
         if scheme is None or not token:
-            return self._refuse(_NONE, None)
+            return self._reject(_MISSING_TOKEN, None)
         try:
-            principal = await self._verify(token)
+            principal = await self._find_principal(token)
         except KeysUnavailableError as error:
-            return JSONResponse(_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
+            return JSONResponse(_error_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
         if principal is None:
-            return self._refuse(_BAD, scheme)
-        flaw, wanted = self._flaw(principal, request), "DPoP" if principal.key else "Bearer"
-        return principal if flaw is None else self._refuse(flaw, wanted, principal.namespace)
+            return self._reject(_INVALID_TOKEN, scheme)
+        if (refusal := self._check_principal(principal, request, scheme, token)) is None:
+            return principal
+        return self._reject(refusal, "DPoP" if principal.key else "Bearer", principal.namespace)
 
-    def _flaw(self, principal: Principal, request: Request) -> _Refusal | None:
-        """Why the principal of a good token is not let in with this request."""
-        scheme, token = _shown(request)
-        if (principal.key is not None) != (scheme == "DPoP"):
-            return _BOUND if principal.key else _UNBOUND
-        if principal.key is not None and not self._proofs.holds(request, token, principal, self._policy.resource):
-            return _UNPROVED
-        if missing := [scope for scope in self._policy.scopes if scope not in principal.scopes]:
-            _logger.info("A token is refused: it lacks %d scopes", len(missing))
-            return _NARROW
-        return None
-
-    async def _verify(self, token: str) -> Principal | None:
+    async def _find_principal(self, token: str) -> Principal | None:
         found = find_principal(token, self._policy.tokens, self._policy.scopes)
         return found or (await self._issuers.find_principal(token) if self._policy.issuers else None)
 
-    def _refuse(self, why: _Refusal, scheme: str | None, namespace: str = "") -> JSONResponse:
-        """A challenge as RFC 6750, section 3, and RFC 9449, section 7.1, have it: an error only where a token came."""
-        self._audit.write(AuditRecord("refusal", namespace, "", why.outcome))
-        _logger.info("A request is refused: %s", why.outcome)
-        challenge = {"www-authenticate": ", ".join(self._challenge(one, why) for one in self._schemes(scheme))}
-        return JSONResponse(_body(why.error or "invalid_token", why.description), why.status, challenge)
+    def _check_principal(self, principal: Principal, request: Request, scheme: str, token: str) -> _Refusal | None:
+        """Check the scheme, the proof and the scopes of a request with a valid token; return why it is rejected."""
+        if (principal.key is not None) != (scheme == "DPoP"):
+            return _BOUND_TOKEN if principal.key else _BEARER_TOKEN
+        if principal.key is not None and not self._proofs.verify(request, token, principal, self._policy.resource):
+            return _INVALID_PROOF
+        if missing := [scope for scope in self._policy.scopes if scope not in principal.scopes]:
+            _logger.info("Rejected a token: it lacks %d scopes", len(missing))
+            return _INSUFFICIENT_SCOPE
+        return None
 
-    def _schemes(self, scheme: str | None) -> list[str]:
-        """By which schemes a token may come: the one that it takes, or all that are taken."""
+    def _reject(self, refusal: _Refusal, scheme: str | None, namespace: str = "") -> JSONResponse:
+        """Return a response with a challenge for each scheme (RFC 6750, section 3; RFC 9449, section 7.1)."""
+        self._audit.write(AuditRecord("refusal", namespace, "", refusal.outcome))
+        _logger.info("Rejected a request: %s", refusal.outcome)
+        schemes = self._accepted_schemes() if scheme is None else [scheme]
+        challenge = {"www-authenticate": ", ".join(self._challenge(one, refusal) for one in schemes)}
+        body = _error_body(refusal.error or "invalid_token", refusal.description)
+        return JSONResponse(body, refusal.status, challenge)
+
+    def _accepted_schemes(self) -> list[str]:
         policy = self._policy
-        if scheme is not None:
-            return [scheme]
-        takes_bearers = policy.tokens or not all(one.require_dpop for one in policy.issuers)
-        wants_proofs = any(one.require_dpop for one in policy.issuers)
-        return [*(["Bearer"] if takes_bearers else []), *(["DPoP"] if wants_proofs else [])]
+        has_bearer_tokens = policy.tokens or not all(one.require_dpop for one in policy.issuers)
+        has_bound_tokens = any(one.require_dpop for one in policy.issuers)
+        return [*(["Bearer"] if has_bearer_tokens else []), *(["DPoP"] if has_bound_tokens else [])]
 
-    def _challenge(self, scheme: str, why: _Refusal) -> str:
-        told = {
-            "error": why.error or "",
-            "error_description": why.description if why.error else "",
+    def _challenge(self, scheme: str, refusal: _Refusal) -> str:
+        parameters = {
+            "error": refusal.error or "",  # RFC 6750, section 3.1: not for requests without a token
+            "error_description": refusal.description if refusal.error else "",
             "scope": " ".join(self._policy.scopes),
             "resource_metadata": self._metadata_url,
             "algs": " ".join(ALGORITHMS) if scheme == "DPoP" else "",
         }
-        fields = ", ".join(f'{name}="{value}"' for name, value in told.items() if value)
+        fields = ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
         return f"{scheme} {fields}".rstrip()
 
 
 def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:
-    """What is needed before others than this machine's users may reach the gateway at an address.
+    """Check that the configuration is safe for an address that other machines can reach.
+
+    Args:
+        host: The address to serve on.
+        auth: The accepted tokens and issuers.
+        server: The settings of the server.
 
     Raises:
-        MirrorError: It is not there.
+        MirrorError: The address is not a loopback address, and `auth` or `server.allowed_hosts` is missing.
     """
     if is_loopback(host):
         return
     if not auth.is_required:
         raise MirrorError(
-            f"{host!r} is not a loopback address, and whoever reaches it would be let in. Write 'auth:' with tokens or "
-            "issuers, or serve on 127.0.0.1."
+            f"{host!r} is not a loopback address, and without 'auth:' all clients that reach it would be admitted. "
+            "Write 'auth:' with tokens or issuers, or serve on 127.0.0.1."
         )
     if not server.allowed_hosts:
         raise MirrorError(
             f"{host!r} is not a loopback address. Name in 'server.allowed_hosts' the hosts under which clients reach "
-            "it, such as tools.example.com; other names are refused."
+            "it, such as tools.example.com; the gateway rejects requests for other hosts."
         )
 
 
@@ -211,22 +220,12 @@ async def _set_after(event: anyio.Event, seconds: float) -> None:
     event.set()
 
 
-def _body(error: str, description: str) -> dict[str, str]:
+def _error_body(error: str, description: str) -> dict[str, str]:
     return {"error": error, "error_description": description}
 
 
-def _headers(request: Request) -> list[str]:
-    return request.headers.getlist("authorization")
-
-
-def _shown(request: Request) -> tuple[str | None, str]:
-    """By which scheme a token came, if it is one of ours, and the token."""
-    written, _, token = (_headers(request) or [""])[0].partition(" ")
-    return _SCHEMES.get(written.lower()), token.strip()
-
-
-def _metadata_of(policy: AuthPolicy) -> tuple[Router, str]:
-    """What serves our metadata, and its URL; nothing where there is nobody to get a token from."""
+def _build_metadata(policy: AuthPolicy) -> tuple[Router, str]:
+    """Return routes for the protected resource metadata, and its URL; none if the configuration has no issuers."""
     if not (policy.resource and policy.issuers):
         return Router(), ""
     resource = _URL.validate_python(policy.resource)
@@ -241,5 +240,5 @@ def _metadata_of(policy: AuthPolicy) -> tuple[Router, str]:
         dpop_bound_access_tokens_required=is_bound or None,
     )
     methods = ["GET", "OPTIONS"]
-    served = cors_middleware(ProtectedResourceMetadataHandler(metadata).handle, methods)
-    return Router([Route(url.path or "/", served, methods=methods)]), str(url)
+    endpoint = cors_middleware(ProtectedResourceMetadataHandler(metadata).handle, methods)
+    return Router([Route(url.path or "/", endpoint, methods=methods)]), str(url)

@@ -1,7 +1,7 @@
-"""An issuer's public keys (JWKS, RFC 7517): from a file or a URL, kept for a while.
+"""An issuer's public keys (JWKS, RFC 7517), read from a file or a URL and cached.
 
-A token may name a key that has come meanwhile: then they are asked for anew, but not oftener than strangers may make us
-ask.
+A token with an unknown key makes the gateway read the keys again, because the issuer may have added the key. A minimum
+interval bounds how often such tokens can cause a request.
 """
 
 import json
@@ -21,115 +21,119 @@ from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 
 _logger = logging.getLogger(__name__)
 
-_FRESH: Final = 600.0
-"""Seconds for which keys are not asked for again."""
-_STALE: Final = 86_400.0
-"""Seconds for which they are used where they cannot be had again."""
-_PAUSE: Final = 10.0
-"""Seconds between two times that a key which we do not know makes us ask."""
-_LARGEST: Final = 1 << 18
-"""Bytes."""
-_PATIENCE: Final = 5.0
-"""Seconds that asking may take."""
+_MAX_AGE: Final = 600.0
+"""Seconds after which the keys are read again."""
+_MAX_STALE_AGE: Final = 86_400.0
+"""Seconds for which the cached keys are used while the source is not available."""
+_MIN_REFRESH_INTERVAL: Final = 10.0
+"""Seconds between two reads that tokens with unknown keys cause."""
+_MAX_BYTES: Final = 1 << 18
+"""Bytes of a key set."""
+_TIMEOUT: Final = 5.0
+"""Seconds that a request for the keys may take."""
 
 
 class KeysUnavailableError(MirrorError):
-    """An issuer's keys cannot be had: whose a token is cannot be told now."""
+    """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
 class Keys:
-    """The keys of one issuer."""
+    """The public keys of one issuer, with a cache."""
 
     def __init__(self, source: str, clock: Callable[[], float], *, allow_private: bool = False) -> None:
-        """Ask for none yet.
+        """Create an empty cache; the first lookup reads the keys.
 
         Args:
             source: A URL or a file.
-            clock: Seconds that only grow.
-            allow_private: A name that looks public may have a private address.
+            clock: Returns monotonic seconds.
+            allow_private: A public name in the URL may resolve to a private address.
         """
         self._allow_private = allow_private
         self._source = source
         self._clock = clock
         self._keys: Sequence[Mapping[str, Any]] = ()
-        self._had = -_STALE
-        self._asked = -_FRESH
+        self._last_success = -_MAX_STALE_AGE
+        self._last_attempt = -_MAX_AGE
         self._lock = anyio.Lock()
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key that a token names, for an algorithm; None where the issuer has none.
+        """Return the key that a token names; None if the issuer does not have it.
 
         Args:
-            kid: The key's name; None where the token has none, and only one key fits.
-            algorithm: One that the configuration allows.
+            kid: The key's id. None matches the only key for the algorithm, if there are not several.
+            algorithm: A configured signature algorithm.
 
         Raises:
-            KeysUnavailableError: They cannot be had.
+            KeysUnavailableError: The keys could not be read for a day.
         """
-        if self._clock() - self._asked >= _FRESH:
-            await self._refresh(_FRESH)
+        if self._clock() - self._last_attempt >= _MAX_AGE:
+            await self._refresh(_MAX_AGE)
         found = self._choose(kid, algorithm)
-        if found is None and self._clock() - self._asked >= _PAUSE:
-            await self._refresh(_PAUSE)
+        if found is None and self._clock() - self._last_attempt >= _MIN_REFRESH_INTERVAL:
+            await self._refresh(_MIN_REFRESH_INTERVAL)
             found = self._choose(kid, algorithm)
-        if self._clock() - self._had >= _STALE:
-            raise KeysUnavailableError("The keys that tokens are checked with cannot be had now. Try again later.")
+        if self._clock() - self._last_success >= _MAX_STALE_AGE:
+            raise KeysUnavailableError("The keys to verify tokens with are not available now. Try again later.")
         return found
 
     def _choose(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        fitting = [key for key in self._keys if kid is None or key.get("kid") == kid]
-        usable = [key for one in fitting if (key := _usable(one, algorithm))]
+        matching = [key for key in self._keys if kid is None or key.get("kid") == kid]
+        usable = [key for one in matching if (key := _load_key(one, algorithm))]
         return usable[0] if len(usable) == 1 or (usable and kid is not None) else None
 
-    async def _refresh(self, pause: float) -> None:
+    async def _refresh(self, interval: float) -> None:
         async with self._lock:
-            if self._clock() - self._asked < pause:  # another request has asked meanwhile
+            if self._clock() - self._last_attempt < interval:  # another request has read them while this one waited
                 return
             try:
-                self._keys = _read(await self._fetch())
-                self._had = self._clock()
+                self._keys = _parse_key_set(await self._fetch())
+                self._last_success = self._clock()
             except (OSError, ValueError, RecursionError, httpx2.HTTPError) as error:
-                _logger.warning("The keys of an issuer cannot be had: %s", type(error).__name__)
-            finally:  # and not before: who comes meanwhile waits for them
-                self._asked = self._clock()
+                _logger.warning("The keys of an issuer could not be read: %s", type(error).__name__)
+            finally:  # after the read, so that requests that come during it wait for the keys
+                self._last_attempt = self._clock()
 
     async def _fetch(self) -> bytes:
         if self._source.startswith(("https://", "http://")):
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_TIMEOUT):
                 return await _download(self._source, AddressPolicy.of(self._source, everywhere=self._allow_private))
         return await anyio.to_thread.run_sync(_read_file, self._source)
 
 
-async def _download(url: str, reach: AddressPolicy) -> bytes:
-    """What is at a URL, and nowhere else: where it leads elsewhere, that is not asked."""
+async def _download(url: str, addresses: AddressPolicy) -> bytes:
+    """Download a key set without following redirects, which could lead to other servers.
+
+    Raises:
+        ValueError: The status is not 200, or the body is too large.
+    """
     async with (
-        httpx2.AsyncClient(transport=SSRFGuardTransport(reach), timeout=_PATIENCE, follow_redirects=False) as client,
+        httpx2.AsyncClient(transport=SSRFGuardTransport(addresses), timeout=_TIMEOUT, follow_redirects=False) as client,
         client.stream("GET", url, headers={"accept": "application/json", "accept-encoding": "identity"}) as response,
     ):
         if response.status_code != httpx2.codes.OK:
             raise ValueError
-        body = await read_beginning(response, _LARGEST + 1)
-    if len(body) > _LARGEST:
+        body = await read_beginning(response, _MAX_BYTES + 1)
+    if len(body) > _MAX_BYTES:
         raise ValueError
     return body
 
 
 def _read_file(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        return file.read(_LARGEST)
+        return file.read(_MAX_BYTES)
 
 
-def _read(text: bytes) -> Sequence[Mapping[str, Any]]:
-    """Raises `ValueError` for what is no JWKS."""
-    read = json.loads(text)
-    keys = read.get("keys") if isinstance(read, dict) else None
+def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
+    """Return the keys of a JWKS document; raise `ValueError` for other documents."""
+    document = json.loads(text)
+    keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
-        raise ValueError  # noqa: TRY004  # what was read is wrong, not who called
+        raise ValueError  # noqa: TRY004  # the document is wrong, not an argument's type
     return [key for key in keys if isinstance(key, dict)]
 
 
-def _usable(key: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """The key for checking this algorithm's signatures; None where it is for something else."""
+def _load_key(key: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
+    """Return the key if it verifies signatures of this algorithm; None for other keys."""
     if key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm or key.get("kty") == "oct":
         return None
     try:

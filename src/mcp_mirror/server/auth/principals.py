@@ -1,7 +1,7 @@
-"""Principals: who a request is from, by what was verified and nothing else.
+"""Principals: the verified senders of requests.
 
-A principal's namespace is the pair of who vouches for it and what they call it, so that two issuers never meet, and
-neither meets the local user.
+The namespace of a principal is the pair of issuer and name. Principals of two issuers, and the local user, therefore
+never share a namespace.
 """
 
 import json
@@ -15,51 +15,51 @@ from starlette.authentication import AuthCredentials
 
 from mcp_mirror.callers import LOCAL
 
-_BY_TOKEN = "token"  # noqa: S105  # stands where others have an issuer, which is a URL
+_STATIC_ISSUER = "token"  # in place of an issuer, which is a URL
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a token has shown somebody to be."""
+    """The sender of a request, as its verified token names it."""
 
     issuer: str
     name: str = field(repr=False)
     scopes: frozenset[str] = frozenset()
     expires: float | None = None
-    """Seconds since the epoch after which the token is good no more."""
+    """When the token expires, in seconds since the epoch; None: never."""
     key: str | None = None
-    """Thumbprint of the key that the token is bound to (RFC 9449, section 6.1). None: whoever shows it is let in."""
+    """Thumbprint of the key that the token is bound to (RFC 9449, section 6.1). None: a bearer token."""
 
     @classmethod
     def of_token(cls, name: str, scopes: frozenset[str]) -> "Principal":
-        """Who a configured token is for."""
-        return cls(_BY_TOKEN, name, scopes)
+        """Return the principal of a configured token."""
+        return cls(_STATIC_ISSUER, name, scopes)
 
     @property
     def namespace(self) -> str:
-        """Whose memory it is."""
+        """The namespace of the principal's memory."""
         return json.dumps([self.issuer, self.name])
 
 
-def scope_of(principal: Principal) -> Mapping[str, Any]:
-    """What an ASGI scope says of who was let in; the SDK ties a session to it. The token itself is nowhere."""
+def scope_entries(principal: Principal) -> Mapping[str, Any]:
+    """Return the ASGI scope entries of a principal; the SDK binds a session to them. They do not contain the token."""
     token = AccessToken(token="", client_id=principal.namespace, scopes=sorted(principal.scopes))
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials(token.scopes)}
 
 
-def owner_scope(namespace: str) -> Mapping[str, Any]:
-    """What an ASGI scope says of a principal: the SDK takes our own request as that of the sessions' owner."""
+def owner_scope_entries(namespace: str) -> Mapping[str, Any]:
+    """Return ASGI scope entries with which the SDK accepts a request of the gateway as one of the session's owner."""
     token = AccessToken(token="", client_id=namespace, scopes=[])
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials()}
 
 
 def scopes_in(scope: Mapping[str, Any]) -> frozenset[str] | None:
-    """What the token of a request is good for; None where nobody had to show one."""
+    """Return the OAuth scopes of a request's token; None if the gateway requires no token."""
     user = scope.get("user")
     return frozenset(user.access_token.scopes) if isinstance(user, AuthenticatedUser) else None
 
 
 def namespace_in(scope: Mapping[str, Any]) -> str:
-    """Whose request an ASGI scope is; the local user's where nobody had to be let in."""
+    """Return the namespace of a request; the local user's if the gateway requires no token."""
     user = scope.get("user")
     return user.access_token.client_id if isinstance(user, AuthenticatedUser) else LOCAL

@@ -1,6 +1,6 @@
-"""Static bearer tokens: minted here, configured as hashes.
+"""Static bearer tokens: `mcp-mirror token` creates them, and the configuration contains their hashes.
 
-A token is 256 bits of chance, so its plain SHA-256 tells nothing about it; a slow hash is for what people think up.
+A token has 256 random bits, so its plain SHA-256 hash reveals nothing about it. Slow hashes are for passwords.
 """
 
 import hashlib
@@ -13,13 +13,22 @@ from mcp_mirror.settings.access import TOKEN_PREFIX, TokenPolicy
 
 
 def mint_token() -> tuple[str, str]:
-    """A new token, and what the configuration says for it."""
+    """Return a new token, and its hash for the configuration as `sha256:<hex>`."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     return token, f"sha256:{_digest(token)}"
 
 
 def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterable[str]) -> Principal | None:
-    """Whose a token is; None if nobody's. The time that it takes does not depend on the token."""
+    """Return the principal of a token, in a time that does not depend on the token.
+
+    Args:
+        token: The token of a request.
+        policies: The configured tokens.
+        required: The scopes of a token without configured scopes.
+
+    Returns:
+        The principal; None if the token is not configured.
+    """
     digest, found = _digest(token), None
     for policy in policies:
         if hmac.compare_digest(digest, policy.digest):
