@@ -314,7 +314,7 @@ async def open_application(
             tasks.start_soon(notifier.run_notifications)
             tasks.start_soon(sessions.run)
             tasks.start_soon(notifier.run_rebuilds)
-            tasks.start_soon(usage_counter.follow)
+            tasks.start_soon(usage_counter.run)
             async with services.upstreams.running():
                 if not awaits_client:
                     services.upstreams.start()
@@ -346,7 +346,7 @@ async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
         yield usage_counter
     finally:
         with anyio.CancelScope(shield=True):
-            await usage_counter.deliver()
+            await usage_counter.flush()
 
 
 def _dependencies(  # what all upstreams are made with

@@ -26,7 +26,7 @@ from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.cli.reload import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
+from mcp_mirror.gateway.input_required import check_round, input_required_reply, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.server.announcements import ListChange
 from mcp_mirror.upstreams.channel_proxy import require_scopes
@@ -200,7 +200,7 @@ async def test_a_hidden_upstream_is_answered_like_an_unknown_one(configured: Con
 async def test_a_token_with_the_scope_uses_the_upstream(scoped: Path) -> None:
     async with both(scoped) as (alice, bob):
         assert '\\"deep\\": 1' in await alice.call("crm_echo_mirrored", value={"deep": 1})
-        assert "There is no tool" in await alice.call("crm_grow_mirrored")
+        assert "Unknown tool" in await alice.call("crm_grow_mirrored")
         assert "What is at" in await alice.ask("resources/read", {"uri": "notes://one"})
         assert "What is at" in await bob.ask("resources/read", {"uri": "notes://one"})
         assert "Greet Ada" in await alice.ask("prompts/get", {"name": "greet", "arguments": {"who": "Ada"}})
@@ -223,7 +223,7 @@ async def test_the_scopes_are_those_of_the_token_of_each_request(scoped: Path) -
             assert ['"crm_grow_mirrored"' in one for one in seen] == [True, False, False]
             assert ['"crm_echo_mirrored"' in one for one in seen] == [True, True, False]
             called = [await carla.ask("tools/call", call, modern=False, **rights[scope]) for scope in rights]
-            assert ["There is no tool" in one for one in called] == [False, False, True]
+            assert ["Unknown tool" in one for one in called] == [False, False, True]
 
 
 @pytest.mark.parametrize(("required", "cached"), [(["crm"], {"private"}), ([], {"public"})], ids=["scoped", "free"])
@@ -358,11 +358,11 @@ async def test_a_session_without_its_scope_can_unsubscribe(scoped: Path) -> None
 
 def test_answers_to_an_input_request_go_to_no_other_upstream() -> None:
     asked = InputRequired({"q": {"method": "roots/list", "params": {}}}, {"state": "x"})
-    reply = json.loads(join(object_of(asked_reply(asked, b"{}", "crm"))))
+    reply = json.loads(join(object_of(input_required_reply(asked, b"{}", "crm"))))
     again = read_round(b"{}", reply["requestState"])
-    assert checked(again, b"{}", "crm") is again
+    assert check_round(again, b"{}", "crm") is again
     with pytest.raises(RefusedError):
-        checked(again, b"{}", "wiki")
+        check_round(again, b"{}", "wiki")
 
 
 async def test_the_local_user_sees_all_tools(scoped: Path, connect: Connect) -> None:

@@ -13,7 +13,7 @@ from tests.load import slowness
 from tests.shells.conftest import memory_over
 
 from mcp_mirror.memory.resources import list_values
-from mcp_mirror.memory.value_lookup import unknown_path
+from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.settings.policies import StoreKind, StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
@@ -83,7 +83,7 @@ async def test_four_askers_of_many_values_wait_for_none_of_them(
         asked = f"{based(VALUES // 2)[:-1]}0"
 
         async def mistyped() -> None:
-            assert based(VALUES // 2) in str(await unknown_path(store, "me", asked))
+            assert based(VALUES // 2) in str(await unknown_path_error(store, "me", asked))
 
         async def page() -> None:
             assert len((await list_values(memory, "me", based(VALUES // 2)))[0]) == 100

@@ -47,13 +47,13 @@ class Shelf:
 
     async def resource(self, *contents: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"contents": array_of(contents), "ttlMs": b"1"}
-        told = await self.capture.resource(result, "me", PLACE)
+        told = await self.capture.capture_resource(result, "me", PLACE)
         assert told["ttlMs"] == b"1"
         return items_of(told["contents"])
 
     async def prompt(self, *messages: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"messages": array_of(messages), "description": b'"d"'}
-        told = await self.capture.prompt(result, "me", ResourceOrigin("docs", "greet"))
+        told = await self.capture.capture_prompt(result, "me", ResourceOrigin("docs", "greet"))
         assert told["description"] == b'"d"'
         return items_of(told["messages"])
 
@@ -186,8 +186,8 @@ async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> Non
 )
 async def test_what_has_no_contents_passes(result: Mapping[str, Buffer]) -> None:
     shelf = Shelf()
-    assert await shelf.capture.resource(result, "me", PLACE) == result
-    assert await shelf.capture.prompt(result, "me", PLACE) == result
+    assert await shelf.capture.capture_resource(result, "me", PLACE) == result
+    assert await shelf.capture.capture_prompt(result, "me", PLACE) == result
 
 
 async def test_by_default_everything_passes() -> None:
@@ -204,11 +204,11 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     hidden = replace(shelf.capture, may_show=lambda name: name != PLACE.upstream)
     told: list[Mapping[str, Buffer | Segments]] = []
     contents = [b'{"uri":"x://c4nary","mimeType":"c4nary","text":"c4nary","_meta":{"c4nary":1}}', b'{"blob":"c4nary"}']
-    told.append(await hidden.resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE))
-    told.append(await hidden.resource({"contents": b'"c4nary"'}, "me", PLACE))
+    told.append(await hidden.capture_resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE))
+    told.append(await hidden.capture_resource({"contents": b'"c4nary"'}, "me", PLACE))
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
     asked: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
-    told.append(await hidden.prompt(asked, "me", ResourceOrigin("docs", "greet")))
+    told.append(await hidden.capture_prompt(asked, "me", ResourceOrigin("docs", "greet")))
     shown = [json.loads(join(part)) for one in told for part in one.values() if isinstance(part, tuple)]
     assert "c4nary" not in str([bytes(join(p)) if isinstance(p, tuple) else p for one in told for p in one.values()])
     assert [set(one) for one in told] == [{"contents"}, {"contents"}, {"messages"}]
@@ -216,7 +216,9 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     assert [len(part) for part in shown] == [2, 0, 2]
     assert [one["role"] for one in shown[2]] == ["user", "assistant"]
     assert not any(descriptor.preview for descriptor, _ in await shelf.stored())
-    passed = await shelf.capture.resource({"contents": array_of(contents)}, "me", ResourceOrigin("other", "x://c4nary"))
+    passed = await shelf.capture.capture_resource(
+        {"contents": array_of(contents)}, "me", ResourceOrigin("other", "x://c4nary")
+    )
     assert items_of(passed["contents"]) == contents
 
 
@@ -229,13 +231,13 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     member = "contents" if kind == "resource" else "messages"
     item = content(LARGE) if kind == "resource" else message(type="text", text=LARGE)
     result: dict[str, Buffer | Segments] = {member: array_of((item,))}
-    await getattr(shelf.capture, kind)(result, "me", PLACE)
+    await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
     ((stored, _),) = await shelf.stored()
     assert stored.labels == {"sources": "docs", "integrity": "trusted", "confidentiality": "internal"}
     result["_meta"] = b'{"ifc":{"confidentiality":"private"}}'
     with pytest.raises(ToolError, match=r"may not be shown to the model: it is private, and `flows\.model\.accepts"):
-        await getattr(shelf.capture, kind)(result, "me", PLACE)
+        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
     shelf.capture = replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
     with pytest.raises(ToolError):
-        await getattr(shelf.capture, kind)(result, "me", PLACE)
+        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
     assert shelf.kept == 1

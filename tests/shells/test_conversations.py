@@ -53,7 +53,7 @@ def spend(conversations: ContextBudgets, conversation: Conversation | None, cost
         ({"id": "c-1", "tokens": 0}, None, Conversation(("harness", "c-1"), 0)),
         ({"tokens": 5}, "s-1", Conversation(("connection", "s-1"), 5)),
         ({"tokens": 5}, None, None),
-        ({"reset": True}, "s-1", Conversation(("connection", "s-1"), None, begins_anew=True)),
+        ({"reset": True}, "s-1", Conversation(("connection", "s-1"), None, is_reset=True)),
         ({"reset": False}, "s-1", Conversation(("connection", "s-1"))),
     ],
 )
@@ -95,17 +95,17 @@ def test_a_harness_reports_the_size_or_the_restart_of_a_conversation() -> None:
     spend(conversations, CHAT, 7000)
     assert spend(conversations, Conversation(CHAT.key, 2000), 0) == 900
     assert spend(conversations, Conversation(CHAT.key, 7500), 0) == 500
-    assert spend(conversations, Conversation(CHAT.key, 2000, begins_anew=True), 50) == 6000
+    assert spend(conversations, Conversation(CHAT.key, 2000, is_reset=True), 50) == 6000
     assert spend(conversations, CHAT, 0) == 5950
-    assert spend(conversations, Conversation(CHAT.key, begins_anew=True), 0) == 7900
+    assert spend(conversations, Conversation(CHAT.key, is_reset=True), 0) == 7900
     assert spend(conversations, Conversation(CHAT.key, 20_000), 0) == 0
     assert (
-        spend(conversations, Conversation(CHAT.key, 8000 - MIN_CALL_TOKENS + 1, begins_anew=True), 0)
+        spend(conversations, Conversation(CHAT.key, 8000 - MIN_CALL_TOKENS + 1, is_reset=True), 0)
         == MIN_CALL_TOKENS - 1
     )
-    assert spend(conversations, Conversation(CHAT.key, 5, begins_anew=True).going_on, 0) == MIN_CALL_TOKENS - 1
+    assert spend(conversations, Conversation(CHAT.key, 5, is_reset=True).without_report, 0) == MIN_CALL_TOKENS - 1
     assert spend(conversations, Conversation(("harness", "new"), 20), 0) == 7900
-    assert spend(conversations, Conversation(("harness", "newer"), 3000, begins_anew=True), 0) == 5000
+    assert spend(conversations, Conversation(("harness", "newer"), 3000, is_reset=True), 0) == 5000
 
 
 def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
@@ -118,7 +118,7 @@ def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
 def test_a_call_in_flight_keeps_its_budget_when_the_conversation_restarts() -> None:
     conversations = kept()
     with conversations.reserve("me", CHAT, 1000, lambda: 100) as hold:
-        assert spend(conversations, Conversation(CHAT.key, 0, begins_anew=True), 0) == 7000
+        assert spend(conversations, Conversation(CHAT.key, 0, is_reset=True), 0) == 7000
         hold.settle(400)
     assert spend(conversations, CHAT, 0) == 7600
 
@@ -133,13 +133,13 @@ def test_another_window_holds_for_conversations_that_go_on() -> None:
 def test_a_call_without_room_for_a_path_is_not_to_be_made() -> None:
     conversations = kept()
     for tokens, spent in ((8000 - MIN_CALL_TOKENS, False), (8000 - MIN_CALL_TOKENS + 1, True), (8000, True)):
-        with conversations.reserve("me", Conversation(CHAT.key, tokens, begins_anew=True), 1000, lambda: 100) as hold:
+        with conversations.reserve("me", Conversation(CHAT.key, tokens, is_reset=True), 1000, lambda: 100) as hold:
             assert hold.is_exhausted is spent
 
 
 def test_an_operator_hears_of_a_window_that_the_definitions_fill(caplog: pytest.LogCaptureFixture) -> None:
     assert spend(kept(ContextPolicy(280, 0.2)), CHAT, 0) == 124
-    assert "The definitions of the tools alone take 100 tokens, and `context` leaves 224" in caplog.text
+    assert "The tool definitions take 100 of the 224 tokens that `context` allows" in caplog.text
     caplog.clear()
     assert spend(kept(ContextPolicy(285, 0.2)), CHAT, 0) == 128
     assert caplog.text == ""

@@ -135,7 +135,7 @@ async def test_a_value_is_read_as_what_it_is(memory: Memory, blob: bytes, kind: 
 
 async def test_what_holds_nothing_that_can_be_shown_says_so(memory: Memory) -> None:
     base = await put(memory, 1, b'{"type":"resource","resource":{"uri":"a:b"}}', "binary")
-    with pytest.raises(ToolError, match="give its path to a tool"):
+    with pytest.raises(ToolError, match="Pass its path to a tool"):
         await read(memory, f"memory://{base}")
 
 
@@ -189,5 +189,5 @@ async def test_what_is_not_there_or_is_anothers_is_told_alike(memory: Memory) ->
     for odd in ("", "nonsense", "%FF", "../x"):
         with pytest.raises(ToolError, match="No value is stored under"):
             await read(memory, f"memory://{odd}")
-    with pytest.raises(ToolError, match=r'no key "b"\. There is "/a"'):
+    with pytest.raises(ToolError, match=r'no key "b"\. Its keys are "/a"'):
         await read(memory, f"memory://{mine}/b")

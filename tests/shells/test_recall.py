@@ -12,7 +12,7 @@ import pytest
 
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.value_lookup import nearest, nearest_first, recall, unknown_path
+from mcp_mirror.memory.value_lookup import look_up, nearest, nearest_first, unknown_path_error
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -39,7 +39,7 @@ async def memory_of(bases: Sequence[str]) -> MemoryStore:
 
 
 async def answer(text: str, bases: Sequence[str]) -> str:
-    return str(await unknown_path(await memory_of(bases), "me", text))
+    return str(await unknown_path_error(await memory_of(bases), "me", text))
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ async def answer(text: str, bases: Sequence[str]) -> str:
     ],
 )
 async def test_a_path_that_is_like_one_of_the_callers_own_is_answered_with_that(text: str) -> None:
-    assert f'. Nearest are "{GRID}". Copy a path to the letter.' in await answer(text, [GRID, SHEET])
+    assert f'. Nearest are "{GRID}". Copy a path exactly.' in await answer(text, [GRID, SHEET])
 
 
 @pytest.mark.parametrize("text", ["zzz", "", "the grid from above", "-", "x-11111111-1111-4111-8111-111111111111"])
 async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -> None:
     bases = [new_base("tool", UUID(int=number, version=4)) for number in range(5)]
     listed = ", ".join(f'"{base}"' for base in (SHEET, bases[4], bases[3]))
-    assert f". Newest are {listed}. Copy a path to the letter." in await answer(text, [*bases, SHEET])
+    assert f". Newest are {listed}. Copy a path exactly." in await answer(text, [*bases, SHEET])
 
 
 async def test_where_nothing_is_stored_that_is_said() -> None:
@@ -71,7 +71,7 @@ NOTICE = (
 
 
 async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
-    said = f'That is a whole notice, which names several paths. Give one alone: "{GRID}" or "{SHEET}".'
+    said = f'This is a whole notice, which names several paths. Give only one: "{GRID}" or "{SHEET}".'
     assert await answer(NOTICE, [GRID, SHEET]) == said
 
 
@@ -97,7 +97,7 @@ def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
 async def test_ten_thousand_values_and_a_long_text_are_no_matter_of_seconds() -> None:
     store = await memory_of([new_base("tool", UUID(int=number << 64, version=4)) for number in range(10_000)])
     started = process_time()
-    await unknown_path(store, "me", f"{GRID}{'0' * 1_000_000}")
+    await unknown_path_error(store, "me", f"{GRID}{'0' * 1_000_000}")
     assert process_time() - started < 4
 
 
@@ -112,7 +112,7 @@ async def test_a_pasted_notice_resolves_to_its_value_not_to_its_input() -> None:
     path = read_path(notice)
     assert path is not None
     nowhere: Any = None  # nothing here is scanned by another process
-    found_value = await recall(store, nowhere, "me", path)
+    found_value = await look_up(store, nowhere, "me", path)
     assert found_value is not None
     assert found_value.blob == b"[7]"
 
@@ -139,6 +139,6 @@ async def test_a_value_deleted_during_its_search_is_searched_to_the_end(
     await store.put("me", replace(descriptor(GRID), size=len(blob)), (blob,), file)
     with ChildWatchdog() as child_watchdog:
         async with aclosing(FrameScanner(child_watchdog)) as scanner:
-            found = await recall(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
+            found = await look_up(store, scanner, "me", MemoryPath(GRID, ("rows", "5000000", "last")))
     assert found is not None
     assert bytes(found.blob) == b"7"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def roots(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
     """Two roots, the second behind a link of the operator's own; both ways of getting to a file."""
     if request.param == "resolved":
-        monkeypatch.setattr(module, "_WALKS", False)  # as on Windows
+        monkeypatch.setattr(module, "_HAS_DIR_FD", False)  # as on Windows
     for name in ("one/below", "two", "outside"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "two")
@@ -34,7 +34,7 @@ def roots(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def content(roots: Roots, name: str) -> bytes:
-    with roots.reading(name) as file:
+    with roots.open_file(name) as file:
         return os.read(file, 100)
 
 

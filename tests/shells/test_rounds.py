@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.gateway.input_required import asked_reply, checked, read_round
+from mcp_mirror.gateway.input_required import check_round, input_required_reply, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
@@ -20,7 +20,7 @@ ARGUMENTS = b'{"q": 1.0}'
 
 def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the client gets, parsed."""
-    reply: dict[str, Any] = json.loads(join(object_of(asked_reply(asked, arguments))))
+    reply: dict[str, Any] = json.loads(join(object_of(input_required_reply(asked, arguments))))
     return reply
 
 
@@ -33,32 +33,32 @@ def test_a_state_comes_back_as_it_went_and_to_the_same_arguments_alone(
     again = read_round(b'{"a":{}}', reply["requestState"])
     assert again is not None
     assert (again.answers, again.state[key]) == (b'{"a":{}}', state)
-    assert checked(again, memoryview(arguments)) is again
+    assert check_round(again, memoryview(arguments)) is again
     if others != arguments:
         with pytest.raises(RefusedError):
-            checked(again, others)
+            check_round(again, others)
 
 
 def test_questions_go_on_as_the_server_wrote_them() -> None:
     raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
-    reply = asked_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
+    reply = input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
     assert reply["inputRequests"] == raw
     assert "requestState" not in reply
 
 
 def test_a_request_that_is_made_for_the_first_time_brings_nothing() -> None:
     assert read_round(None, None) is None
-    assert checked(None, ARGUMENTS) is None
+    assert check_round(None, ARGUMENTS) is None
 
 
 def test_answers_alone_and_a_state_alone_are_rounds() -> None:
     stateless = read_round(b'{"a":{}}', None)
     assert stateless == InputRound(b'{"a":{}}', {})
-    assert checked(stateless, ARGUMENTS) is stateless
+    assert check_round(stateless, ARGUMENTS) is stateless
     again = read_round(None, sent(InputRequired({}, {"state": "s"}))["requestState"])
     assert again is not None
     assert (again.answers, again.state["state"]) == (b"{}", "s")
-    assert checked(again, ARGUMENTS) is again
+    assert check_round(again, ARGUMENTS) is again
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_state_that_is_none_of_ours_is_refused(state: str) -> None:
 @pytest.mark.parametrize("state", ['{"state":"s"}', '{"held":"h"}', '{"held":"h","of":""}', '{"of":"x"}'])
 def test_a_state_that_names_no_request_is_refused(state: str) -> None:
     with pytest.raises(RefusedError, match="Invalid or expired requestState"):
-        checked(read_round(b"{}", state), ARGUMENTS)
+        check_round(read_round(b"{}", state), ARGUMENTS)

@@ -37,9 +37,9 @@ async def test_what_is_counted_is_told_at_once_and_delivered_later(store: Fickle
     usage_counter.add("you", 1, 0)
     assert store.counted == 0
     assert (await usage_counter.stats("me")).traffic == Traffic(15, 500)
-    await usage_counter.deliver()
+    await usage_counter.flush()
     assert store.counted == 2
-    await usage_counter.deliver()
+    await usage_counter.flush()
     assert store.counted == 2
     assert (await store.stats("me")).traffic == (await usage_counter.stats("me")).traffic == Traffic(15, 500)
     assert (await usage_counter.stats("stranger")).traffic == Traffic()
@@ -49,11 +49,11 @@ async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(st
     usage_counter = UsageCounter(store)
     usage_counter.add("me", 10, 500)
     store.away = True
-    await usage_counter.deliver()
+    await usage_counter.flush()
     usage_counter.add("me", 1, 1)
     assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
     store.away = False
-    await usage_counter.deliver()
+    await usage_counter.flush()
     assert (await store.stats("me")).traffic == Traffic(11, 501)
     assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
 
@@ -61,7 +61,7 @@ async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(st
 async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> None:
     usage_counter = UsageCounter(store, pause=0.001)
     async with asyncio.timeout(60), anyio.create_task_group() as tasks:
-        tasks.start_soon(usage_counter.follow)
+        tasks.start_soon(usage_counter.run)
         for total in (1, 2):
             usage_counter.add("me", 1, 0)
             while (await store.stats("me")).traffic.sent < total:  # the tally goes on

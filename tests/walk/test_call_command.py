@@ -87,7 +87,7 @@ async def test_a_tool_that_nobody_has_is_told_once_everybody_was_asked(
 ) -> None:
     ended = await run("call", "--config", str(configured({"raw": raw()})), "send_mail")
     assert ended.code == 1
-    assert "There is no tool 'send_mail'." in ended.out
+    assert "Unknown tool 'send_mail'." in ended.out
 
 
 async def test_our_own_tool_waits_for_nobody(configured: Configured, run: Run, raw: Any) -> None:

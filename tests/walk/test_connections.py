@@ -80,7 +80,7 @@ async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Confi
                 await asyncio.sleep(0.05)
         assert (await growing.call_tool("sprout_mirrored", {})).is_error is not True
         assert "sprout_mirrored" not in await names(other)
-        assert "There is no tool" in str((await other.call_tool("sprout_mirrored", {})).content)
+        assert "Unknown tool" in str((await other.call_tool("sprout_mirrored", {})).content)
 
 
 @pytest.mark.parametrize("style", ["json", "lf"])

@@ -129,7 +129,7 @@ async def test_each_conversation_has_its_own_window_and_upstreams_do_not_see_it(
         full.told = {"reset": True, "tokens": OURS}
         assert await full.say(text) == ""
         full.told = {"reset": True, "tokens": OURS - 100}
-        assert "context is full: 100 tokens are left for tools' answers. Nothing was called." in await full.say(text)
+        assert "context is full: 100 tokens are left for tool results. Nothing was called." in await full.say(text)
         full.told = {"reset": True, "tokens": OURS - 150}
         assert PATH.fullmatch((await full.say(text)).strip())
         assert await other.say(text) == text
@@ -142,7 +142,7 @@ async def test_each_conversation_has_its_own_window_and_upstreams_do_not_see_it(
         full.told = {"reset": True}
         assert await full.say(text) == text
         full.told = {"tokens": "many"}
-        assert "`tokens` (the number that it holds now)" in await full.say(text)
+        assert "`tokens` (the number that it contains now)" in await full.say(text)
         meta: Any = {CONVERSATION: "c-1", "example.com/other": 7}
         heard = await client.call_tool("hear_mirrored", {"x": "1"}, meta=meta)
         assert isinstance(heard.content[0], TextContent)

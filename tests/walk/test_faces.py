@@ -76,13 +76,13 @@ async def test_a_line_that_is_no_message_is_answered_and_the_connection_goes_on(
 
 
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
-    ("no_such_mirrored", {}, "There is no tool 'no_such_mirrored'. Nearest are "),
+    ("no_such_mirrored", {}, "Unknown tool 'no_such_mirrored'. Nearest are "),
     ("say", {}, "Nearest are say_mirrored"),
-    ("hear_mirrored", {"x": "{path}/nokey"}, 'there is no key "nokey". There is "/data"'),
+    ("hear_mirrored", {"x": "{path}/nokey"}, 'has no key "nokey". Its keys are "/data"'),
     ("hear_mirrored", {"x": "{path}/data/9"}, "It is an array whose items are 0 to 2"),
     ("hear_mirrored", {"x": "say-00000000-0000-4000-8000-000000000000"}, 'Nearest are "{path}"'),
     ("hear_mirrored", {"x": "{cut}"}, 'Nearest are "{path}"'),
-    ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "has nothing below it"),
+    ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
     ("retrieve_final_answer_from_memory", {"path": "{path}"}, "Did you mean 'memory_path'?"),
     (

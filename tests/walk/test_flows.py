@@ -236,8 +236,8 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
     async with desk(STRICT, flows=HIDING) as user:
         assert "no such key" in await user.refused("web_refuse_mirrored")
         assert "no such key" not in (told := await user.refused("crm_refuse_mirrored"))
-        assert "cannot be told" in told
-        assert "cannot be told" in (told := await user.refused("crm_die_mirrored"))
+        assert "hides the error message" in told
+        assert "hides the error message" in (told := await user.refused("crm_die_mirrored"))
         assert "fell over" not in told
 
 
@@ -303,7 +303,7 @@ async def test_every_store_keeps_the_labels(
 async def test_a_value_from_before_there_were_labels_is_taken_for_the_worst(desk: Any) -> None:
     async with desk(STRICT) as user:
         base, writer = f"say-{uuid.uuid4()}", user.application.gateway.writer
-        await writer.keep_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
+        await writer.store_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
         assert await user.labels(base) == {}
         assert "it is untrusted" in await user.refused("mail_hear_mirrored", x=base)
         told = await user.text("memory_describe", memory_path=base)

@@ -118,7 +118,7 @@ async def test_a_call_waits_for_its_upstream_and_meets_its_tools_of_now(
             if "id" in said:
                 answers[said["id"]] = said["result"]["content"][0]["text"]
         assert "hello" in answers[101]
-        assert "There is no tool 'first_mirrored'" in answers[102]
+        assert "Unknown tool 'first_mirrored'" in answers[102]
 
 
 async def test_tools_of_an_upstream_are_listed_until_it_fails(

@@ -83,7 +83,7 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
             answer = json.loads(await client.call(f"{name}_mirrored"))["result"]
             assert answer["isError"] is True
             assert f"{how}, so it is quarantined" in answer["content"][0]["text"]
-        assert "There is no tool" in await client.text("say_mirrored")
+        assert "Unknown tool" in await client.text("say_mirrored")
         (tmp_path / "tools").write_text(json.dumps(AFTER))
         assert (await run("lock", "--config", config)).code == 0
         client.process.send_signal(signal.SIGHUP)

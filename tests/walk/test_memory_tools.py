@@ -145,7 +145,7 @@ async def test_values_are_listed_page_by_page_and_forgotten(configured: Configur
         assert "No value is stored" in await refused(client, "memory_read", {"memory_path": put})
         assert "No value is stored" in await refused(client, "memory_forget", {"memory_path": put})
         below = await refused(client, "memory_forget", {"memory_path": f"{bases[0]}/n"})
-        assert below == f'Only a whole value can be forgotten. Give "{bases[0]}".'
+        assert below == f'Only a whole value can be deleted. Give "{bases[0]}".'
 
 
 async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
@@ -199,7 +199,7 @@ async def test_no_window_is_over_the_budget(
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_read", {"memory_path": "say-nothing"}, "No value is stored under"),
-    ("memory_read", {"memory_path": "P/nothing"}, 'there is no key "nothing". There is "/a"'),
+    ("memory_read", {"memory_path": "P/nothing"}, 'has no key "nothing". Its keys are "/a"'),
     ("memory_read", {"memory_path": "P", "limit": 0}, "`limit` must be 1 or more"),
     ("memory_read", {"memory_path": "P", "offset": 9}, "Offset 9 is past the end: there are 1 keys."),
     ("memory_grep", {"memory_path": "P", "pattern": "("}, "is not a valid RE2 expression"),
@@ -209,9 +209,13 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_edit", {"memory_path": "P", "old_text": "1"}, "`old_text` needs `new_text`"),
     ("memory_edit", {"memory_path": "P", "old_text": "", "new_text": "x"}, "`old_text` is empty"),
     ("memory_edit", {"memory_path": "P", "patch": [{"op": "remove", "path": "/b"}]}, '"b" does not exist'),
-    ("memory_edit", {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]}, "null is no value"),
-    ("memory_list", {"after": "nothing"}, "Leave it out for the first page"),
-    ("memory_import", {"file": "x"}, "There is no tool 'memory_import'"),
+    (
+        "memory_edit",
+        {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]},
+        "null cannot",
+    ),
+    ("memory_list", {"after": "nothing"}, "Omit it for the first page"),
+    ("memory_import", {"file": "x"}, "Unknown tool 'memory_import'"),
 ]
 
 
@@ -363,7 +367,7 @@ async def test_clients_see_the_enabled_tools_and_check_prints_their_cost(
 async def test_a_transparent_gateway_has_none_of_them(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
         await client.greet()
-        assert "There is no tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
+        assert "Unknown tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
 
 
 LARGE = 200_000_000 if "FULL_SIZE" in os.environ else 80_000_000

@@ -180,7 +180,7 @@ async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
         ("average_mirrored", '{"values": ', "The arguments are no JSON object: "),
         ("average_mirrored", "[1]", "The arguments are no JSON object: "),
         ("average_mirrored", {"values": object()}, "A value of type dict cannot be encoded as JSON: "),
-        ("averag", {}, "There is no tool 'averag'. Nearest are average_mirrored."),
+        ("averag", {}, "Unknown tool 'averag'. Nearest are average_mirrored."),
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
     ],
 )

@@ -50,7 +50,7 @@ async def test_a_client_gets_no_byte_of_it_and_hands_all_of_it_on(
         assert CANARY in await client.text("retrieve_final_answer_from_memory", {"memory_path": path_of(heard)})
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": at}) == CANARY
         unknown = await client.text("open_hear_mirrored", {"text": f"{paths['structured']}/x"})
-        assert unknown.endswith('there is no key "x". Its keys are told by position alone: "/~#0" to "/~#3".')
+        assert unknown.endswith('has no key "x". Its keys are hidden; name them by position: "/~#0" to "/~#3".')
         assert CANARY not in await client.text("memory_list")
         edited = await client.text("memory_edit", {"memory_path": paths["structured"], "merge": {"b~": 1}})
         assert CANARY not in edited
@@ -86,5 +86,5 @@ async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
         result = json.dumps({"content": [], "structuredContent": {"a": CANARY}})
         path = path_of(await client.text("say_mirrored", {"result": result}))
         said = await client.text("open_hear_mirrored", {"text": f"{path}/~#0"})
-    assert "a value behind a memory path is not as the tool's schema wants it" in said
+    assert "the value of a memory path does not match the tool's schema" in said
     assert CANARY not in said

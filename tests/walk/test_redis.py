@@ -92,7 +92,7 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
                 await asyncio.sleep(0.05)
         assert await stored(client)
     log = b"".join(client.stderr).decode()
-    assert "passed on, for it could not be stored" in log
+    assert "passed on unchanged because it could not be stored" in log
     assert "The store's Redis server is used again." in log
     assert "127.0.0.1" not in log
 

@@ -28,7 +28,7 @@ from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.files import bytes_of
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
+from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
@@ -67,9 +67,9 @@ class _StoredValues:
         path = read_path(text)
         with ChildWatchdog() as child_watchdog:
             async with aclosing(FrameScanner(child_watchdog)) as scanner:
-                found = await recall(self.store, scanner, self.namespace, path) if path else None
+                found = await look_up(self.store, scanner, self.namespace, path) if path else None
         if found is None:
-            raise await unknown_path(self.store, self.namespace, strip_wrapping(text))
+            raise await unknown_path_error(self.store, self.namespace, strip_wrapping(text))
         return found
 
 
@@ -113,7 +113,7 @@ def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigO
 
     async def run(values: _StoredValues) -> None:
         found = await values.find(path)
-        facts = _facts(found.known) | {"path": str(found.path)} if found.known else {}
+        facts = _facts(found.descriptor) | {"path": str(found.path)} if found.descriptor else {}
         for name, fact in facts.items():
             print(f"{name + ':':<12}{sanitize_to_lines(str(fact))}")
         print(f"\n{_beginning(found)}")

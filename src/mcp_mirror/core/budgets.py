@@ -57,7 +57,7 @@ class TokenAccount:
         return max(self.capacity - self.sent - self.reserved, 0)
 
     def share(self, wanted: int) -> int:
-        """The tokens that a call gets of those it wants; less than `MIN_CALL_TOKENS` if there is no room for a call."""
+        """The tokens that a call gets; less than `MIN_CALL_TOKENS` if the account has no room for a call."""
         return min(wanted, max(self.room // ROOM_DIVISOR, min(self.room, MIN_CALL_TOKENS)))
 
     def reserve(self, tokens: int) -> "TokenAccount":

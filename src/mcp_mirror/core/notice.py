@@ -45,8 +45,8 @@ _MAX_MEDIA_LINES: Final = 8
 _USE: Final = "Use it as the argument of the next tool."
 _USE_BELOW: Final = "Use it or path/key as argument of next tool."
 _USE_ITEM: Final = "Use it or path/0 as argument of next tool."
-_STANDS: Final = "This path stands for"
-_PREVIEW: Final = f"{_STANDS} the result. Preview, not the result:"
+_SUBJECT: Final = "This path stands for"
+_PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
 _NOT_THE_PREVIEW_ITEM: Final = "Use the path or path/0 as argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
@@ -118,14 +118,14 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
 def _description_lines(stored: NoticeInput) -> tuple[str, ...]:
     """The lines that describe a value without a preview of several lines, an object, or an error."""
     if stored.is_error and not stored.preview:
-        return (f"{_STANDS} an error ({_outline(stored)}).",)
+        return (f"{_SUBJECT} an error ({_outline(stored)}).",)
     if stored.error is not None:
-        return (f"{_STANDS} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
+        return (f"{_SUBJECT} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
     if stored.kind == "object" and stored.members:
         return _object_lines(stored)
     if not stored.preview or stored.kind == "object":
         return (f"This path ({_outline(stored)}) stands for the result.",)
-    return (f"{_STANDS} {_preview(stored).summary}.",)
+    return (f"{_SUBJECT} {_preview(stored).summary}.",)
 
 
 def _object_lines(stored: NoticeInput) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def _object_lines(stored: NoticeInput) -> tuple[str, ...]:
     listed = _list_keys(stored, MAX_PREVIEW_TOKENS // 2 if has_table else MAX_PREVIEW_TOKENS)
     room = MAX_PREVIEW_TOKENS - stored.estimate(listed.encode())
     rows = preview_rows(stored.blob, stored.members, stored.estimate, room) if has_table else None
-    return (f"{_STANDS} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
+    return (f"{_SUBJECT} object: {listed}.", *((rows.summary, *rows.lines) if rows else ()))
 
 
 def _preview(stored: NoticeInput) -> Preview:
@@ -228,7 +228,7 @@ def _json(stored: NoticeInput) -> str:
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
-    parts["use"] = _dump_json(f"{_STANDS} the result. {_instruction(stored)}")
+    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_instruction(stored)}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 

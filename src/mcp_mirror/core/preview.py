@@ -100,7 +100,7 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
 def preview_rows(
     blob: Buffer, known: Sequence[Member], estimate: Estimate, room: int = MAX_PREVIEW_TOKENS
 ) -> Preview | None:
-    """The fields and the first item of the largest array of objects among an object's members; None if there is none.
+    """The fields and first item of the largest array of objects in an object; None without such an array.
 
     Args:
         blob: The object's JSON text.
@@ -236,7 +236,7 @@ def _describe_rows(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, t
 
 
 def _format_row(blob: Buffer, known: Iterable[Member], room: _TokenBudget) -> str:
-    """One object as JSON with long strings cut and large containers omitted; empty if there is no room."""
+    """One object as JSON with long strings cut and large containers omitted; empty without room."""
     parts: list[str] = []
     for key, span in known:
         part = f"{as_json_string(key, _MAX_FIELD_NAME)}:{_format_cell(blob, span)}"

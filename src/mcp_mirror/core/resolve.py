@@ -41,7 +41,7 @@ _MAX_NAMED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A string in the arguments that stands for a stored value."""
+    """A string in the arguments that names a stored value."""
 
     span: Span
     location: Location

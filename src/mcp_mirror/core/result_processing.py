@@ -123,7 +123,7 @@ class RejectedFrame:
 
 
 def process_result(
-    members: Mapping[str, Buffer], order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+    members: Mapping[str, Buffer], options: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
 ) -> ProcessedResult:
     """Process a result.
 
@@ -132,29 +132,29 @@ def process_result(
     """
     if not _is_result(members):
         raise WireError("The message is not a tool result: `content` must be an array and `isError` true or false.")
-    captured = capture(members, order.rules, estimate, decode)
-    if not order.rules.preview:
+    captured = capture(members, options.rules, estimate, decode)
+    if not options.rules.preview:
         members = _replace_members(captured)
     if (value := captured.value) is None:
         return ProcessedResult(members, captured)
-    if captured.in_order and order.style == "compact":  # a text may refer to the image above it
+    if captured.in_order and options.style == "compact":  # a text may refer to the image above it
         captured = replace(captured, shown="", passed=captured.in_order)
-    _check_keys(value, order.max_key_bytes)
-    notice = _write_notice(value, captured, order, estimate)
+    _check_keys(value, options.max_key_bytes)
+    notice = _write_notice(value, captured, options, estimate)
     indexed = replace(value, members=value.members[:MAX_INDEXED_KEYS])
     return ProcessedResult(members, replace(captured, value=indexed), notice)
 
 
 def process_frame(
-    frame: Buffer, order: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
+    frame: Buffer, options: ProcessingOptions, estimate: Estimate, decode: Decode = decode_text
 ) -> ProcessedResult | RejectedFrame:
     """Parse a whole response frame and process its result.
 
     Raises:
         WireError: The frame is not a JSON-RPC response or exceeds a limit.
     """
-    members = read_result_members(frame, order.max_depth)
-    return members if isinstance(members, RejectedFrame) else process_result(members, order, estimate, decode)
+    members = read_result_members(frame, options.max_depth)
+    return members if isinstance(members, RejectedFrame) else process_result(members, options, estimate, decode)
 
 
 def read_result_members(frame: Buffer, max_depth: int = MAX_DEPTH) -> Mapping[str, Buffer] | RejectedFrame:
@@ -209,21 +209,21 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
         )
 
 
-def _write_notice(value: Draft, captured: Captured, order: ProcessingOptions, estimate: Estimate) -> str:
-    content_base = order.companion_base if captured.companion else order.base
+def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate) -> str:
+    content_base = options.companion_base if captured.companion else options.base
     stored = NoticeInput(
-        path=order.base,
-        tool=order.tool,
-        arguments=order.arguments,
+        path=options.base,
+        tool=options.tool,
+        arguments=options.arguments,
         blob=value.blob,
         kind=value.kind,
         estimate=estimate,
         members=value.members,
         shown=captured.shown,
-        companion=order.companion_base if captured.named else None,
+        companion=options.companion_base if captured.named else None,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
         error=captured.error,
         preview=value.preview,
         is_error=captured.is_error,
     )
-    return write_notice(stored, order.style)
+    return write_notice(stored, options.style)

@@ -76,12 +76,12 @@ def twin_of(tool: Mapping[str, Any], name: str, widened: Schema, description: st
         widened: The result of `admit_paths` for the tool's input schema.
         description: Replaces the tool's description; None keeps it.
     """
-    said = description if description is not None else str(tool.get("description") or "")
+    text = description if description is not None else str(tool.get("description") or "")
     advert = {key: value for key, value in tool.items() if key not in ("outputSchema", EXECUTION)}
-    hinted = f"{_end_sentence(said.rstrip())} {_ARGUMENT_HINT}".lstrip()
-    if widened.get("properties") and not len(said) <= _MAX_DESCRIPTION < len(hinted):
-        said = hinted
-    return advert | {"name": name, "description": said, "inputSchema": widened}
+    hinted = f"{_end_sentence(text.rstrip())} {_ARGUMENT_HINT}".lstrip()
+    if widened.get("properties") and not len(text) <= _MAX_DESCRIPTION < len(hinted):
+        text = hinted
+    return advert | {"name": name, "description": text, "inputSchema": widened}
 
 
 def _end_sentence(sentence: str) -> str:
@@ -289,8 +289,8 @@ def _widen(schema: Any, depth: int) -> Any:
     kinds = _type_names(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):
         is_reference = not inner.keys().isdisjoint(REFERENCES)
-        said = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if is_reference else {}
-        return said | {"anyOf": [inner, _PATH]}
+        annotations = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if is_reference else {}
+        return annotations | {"anyOf": [inner, _PATH]}
     alternatives = _sequence(inner.get("anyOf"))
     if not alternatives or any(_accepts_any_text(part) for part in alternatives):
         return inner

@@ -98,7 +98,7 @@ class References:
         return tuple(unquote(token).replace("~1", "/").replace("~0", "~") for token in tokens)
 
     def at(self, pointer: Pointer) -> Any:
-        """The value at a path of keys; None if there is none."""
+        """The value at a path of keys; None if it does not exist."""
         found: Any = self.root
         for token in pointer:
             if isinstance(found, list):

@@ -1,4 +1,4 @@
-"""What happens between a client's request and an upstream: the tool call, resources, prompts, subscriptions.
+"""Answers clients' requests with upstreams: tool calls, resources, prompts, completions and subscriptions.
 
-It must not know transports, neither those of clients nor those of upstreams, and no storage backend.
+It must not know storage backends or transports, whether of clients or of upstreams.
 """

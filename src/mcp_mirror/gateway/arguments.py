@@ -1,4 +1,4 @@
-"""Prepares the arguments of a call for its tool: replaces pointers, validates, and picks the headers' arguments."""
+"""Prepares the arguments of a call for its tool: replaces pointers, validates, and selects arguments for headers."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,10 +23,10 @@ _INLINE_BYTES: Final = 1 << 17
 Found = Pointer | EscapedPath | TypedText
 """A string of the arguments that is replaced."""
 Validate = Callable[[CatalogEntry, bytes], Awaitable[str | None]]
-"""Returns what is wrong with a tool's arguments, JSON text; None if nothing is, or if the upstream validates them."""
+"""Returns the first fault of a tool's arguments (JSON text); None if they are valid or the upstream validates them."""
 
 
-async def fit_arguments(  # one call's
+async def fit_arguments(
     entry: CatalogEntry,
     arguments: Buffer,
     found: tuple[Pointer | EscapedPath, ...],
@@ -37,7 +37,7 @@ async def fit_arguments(  # one call's
 ) -> Segments:
     """Replace pointers by their values and validate the result against the tool's own schema.
 
-    If the arguments are not valid, texts are also read as the JSON that they spell, where no text is expected.
+    If the arguments are not valid, a text in place of another type is replaced by the JSON that it contains.
 
     Args:
         entry: The tool.
@@ -51,23 +51,23 @@ async def fit_arguments(  # one call's
         ToolError: The arguments do not fit.
     """
     sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
-    if (wrong := await _find_fault(entry, sent, validate)) is None:
+    if (fault := await _find_fault(entry, sent, validate)) is None:
         return sent
-    spelled = find_typed_texts(arguments, found, types_at(entry.schema))
-    if spelled:
-        replaced = tuple(sorted((*found, *spelled), key=lambda item: item.span.start))
+    typed_texts = find_typed_texts(arguments, found, types_at(entry.schema))
+    if typed_texts:
+        replaced = tuple(sorted((*found, *typed_texts), key=lambda item: item.span.start))
         changed = await _substitute(entry, arguments, replaced, values)
         if await _find_fault(entry, changed, validate) is None:
             return changed
     if not may_quote:
-        wrong = "a value behind a memory path is not as the tool's schema wants it"
-    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {wrong}. Correct them and call again.")
+        fault = "the value of a memory path does not match the tool's schema"
+    raise ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. Correct them and call again.")
 
 
 async def _substitute(
     entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
-    """Replace pointers by their values; large values may need another form, which takes time."""
+    """Replace pointers by their values; in a thread if a value is large, because it may need to be parsed or quoted."""
 
     def replace_all() -> Segments:
         return substitute_pointers(arguments, found, values, types_at(entry.schema))
@@ -77,24 +77,24 @@ async def _substitute(
 
 
 async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Validate) -> str | None:
-    """Return what is wrong; None if nothing is, or if the arguments are left to the upstream."""
+    """Return the first fault of the arguments; None if they are valid, or so large that the upstream validates them."""
     if sum(map(len, arguments)) > _VALIDATED_BYTES:
         return None
     return await validate(entry, bytes(join(arguments)))
 
 
 def header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
-    """Return the arguments that are mirrored into HTTP headers, parsed, each in its place."""
-    picked: dict[str, Any] = {}
+    """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
+    selected: dict[str, Any] = {}
     text = join(arguments) if entry.headers else b""
     for location in entry.headers:
         if not isinstance(span := locate(text, location), Miss):
-            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits: no header holds it
-                _place(picked, location, json.loads(text[span.start : span.stop]))
-    return picked
+            with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
+                _set_at(selected, location, json.loads(text[span.start : span.stop]))
+    return selected
 
 
-def _place(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
+def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
     *above, last = location
     for token in above:
         tree = tree.setdefault(str(token), {})

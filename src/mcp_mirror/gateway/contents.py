@@ -1,7 +1,7 @@
-"""Resources and prompts that are too large to be shown, captured like a tool's results where the user wants that.
+"""Captures large contents of resources and large messages of prompts, as results of tools are captured.
 
-By default they pass: a person has asked for them. Each content of a resource, and each message of a prompt, is looked
-at on its own.
+By default (`mirror.capture_resources: false`) they are passed on unchanged, because a person requested them. Contents
+that the model may not see are always captured. Each content and each message is captured separately.
 """
 
 import logging
@@ -28,137 +28,173 @@ from mcp_mirror.types import Buffer, Provenance, Segments
 _logger = logging.getLogger(__name__)
 
 LABELS: Final = frozenset({"resource", "prompt"})
-"""With what paths of captured resources and prompts begin."""
+"""The labels with which paths of captured contents begin."""
 
-_AT_ONCE_BYTES: Final = 1 << 20
+_INLINE_BYTES: Final = 1 << 20
+"""Contents up to this size are processed on the event loop, larger ones in a thread."""
 
 Members = Mapping[str, Buffer | Segments]
+"""A result, its members JSON text."""
+
+
+class _Source(NamedTuple):
+    """The origin and the owner of a content."""
+
+    label: str
+    namespace: str
+    origin: ResourceOrigin
+    labels: Labels
+    """The flow labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentCapture:
-    """Captures contents, if it is told to."""
+    """Captures the contents of resources and prompts if the configuration or the flow policy requires it."""
 
     writer: ValueWriter
     mirror: MirrorPolicy
     limits: WirePolicy
     new_id: Callable[[], UUID]
+    """Returns a UUID of version 4."""
     may_show: Callable[[str], bool] = lambda _upstream: True
-    """Whether models are shown what an upstream says; of another, everything is stored."""
+    """Returns whether the model may see an upstream's text. Contents of other upstreams are always stored."""
     flows: Flows = field(default_factory=Flows)
 
-    async def resource(self, result: Members, namespace: str, place: ResourceOrigin) -> Members:
-        """The result of a `resources/read`, large contents exchanged for notices.
+    async def capture_resource(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
+        """Return the result of a `resources/read` with notices in place of large contents.
+
+        Args:
+            result: The upstream's result.
+            namespace: The owner of stored values.
+            origin: The resource.
 
         Raises:
-            ToolError: The model may not see it.
+            ToolError: The flow policy hides the resource from the model.
+            StoreError: The model may not see a content, and the content could not be stored.
         """
-        labels = self._labels(result, place)
-        listed = open_array(_text(result.get("contents", b"null"))) if self._captures(place) else None
-        if listed is None and self.may_show(place.upstream):
+        source = _Source("resource", namespace, origin, self._read_labels(result, origin))
+        is_shown = self.may_show(origin.upstream)
+        items = self._items_to_capture(result, "contents", origin)
+        if items is None and is_shown:
             return result
         contents: list[Segments] = []
-        for raw in listed or ():
+        for raw in items or ():
             members = open_object(raw) or {}
-            block = _block_of(raw, members)
-            notice = await self._notice(block, _Origin("resource", namespace, place, labels))
-            told = {"mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)}
-            kept = {key: value for key, value in members.items() if key not in ("blob", "text")}
-            kept = kept if self.may_show(place.upstream) else {"uri": msgspec.json.encode(place.key)}
-            contents.append((raw,) if notice is None else object_of({**kept, **told}))
-        return self._rest(result, place) | {"contents": array_of(contents)}
+            notice = await self._capture(_block_of(raw, members), source)
+            if notice is None:
+                contents.append((raw,))
+                continue
+            rest: Members = {"uri": msgspec.json.encode(origin.key)}
+            if is_shown:
+                rest = {key: value for key, value in members.items() if key not in ("blob", "text")}
+            contents.append(object_of({**rest, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)}))
+        return {**(result if is_shown else {}), "contents": array_of(contents)}
 
-    async def prompt(self, result: Members, namespace: str, place: ResourceOrigin) -> Members:
-        """The result of a `prompts/get`, large messages exchanged for notices.
+    async def capture_prompt(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
+        """Return the result of a `prompts/get` with notices in place of large messages.
+
+        Args:
+            result: The upstream's result.
+            namespace: The owner of stored values.
+            origin: The prompt.
 
         Raises:
-            ToolError: The model may not see it.
+            ToolError: The flow policy hides the prompt from the model.
+            StoreError: The model may not see a message, and the message could not be stored.
         """
-        labels = self._labels(result, place)
-        listed = open_array(_text(result.get("messages", b"null"))) if self._captures(place) else None
-        if listed is None and self.may_show(place.upstream):
+        source = _Source("prompt", namespace, origin, self._read_labels(result, origin))
+        is_shown = self.may_show(origin.upstream)
+        items = self._items_to_capture(result, "messages", origin)
+        if items is None and is_shown:
             return result
         messages: list[Segments] = []
-        for raw in listed or ():
+        for raw in items or ():
             members = open_object(raw) or {}
-            origin = _Origin("prompt", namespace, place, labels)
-            notice = await self._notice((members.get("content", b"{}"),), origin)
-            told = msgspec.json.encode({"type": "text", "text": notice})
-            kept = members if self.may_show(place.upstream) else {"role": _role(members)}
-            messages.append((raw,) if notice is None else object_of({**kept, "content": told}))
-        return self._rest(result, place) | {"messages": array_of(messages)}
+            notice = await self._capture((members.get("content", b"{}"),), source)
+            if notice is None:
+                messages.append((raw,))
+                continue
+            rest: Members = members if is_shown else {"role": _role_of(members)}
+            content = msgspec.json.encode({"type": "text", "text": notice})
+            messages.append(object_of({**rest, "content": content}))
+        return {**(result if is_shown else {}), "messages": array_of(messages)}
 
-    def _rest(self, result: Members, place: ResourceOrigin) -> dict[str, Buffer | Segments]:
-        """What else there is in a result, as far as that may be shown."""
-        return dict(result) if self.may_show(place.upstream) else {}
+    def _items_to_capture(self, result: Members, member: str, origin: ResourceOrigin) -> "list[Buffer] | None":
+        """The contents or messages of a result; None if they are not captured or not an array."""
+        if self.may_show(origin.upstream) and not self.mirror.capture_resources:
+            return None
+        return open_array(_as_buffer(result.get(member, b"null")))
 
-    def _captures(self, place: ResourceOrigin) -> bool:
-        return self.mirror.capture_resources or not self.may_show(place.upstream)
+    def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
+        """The flow labels of a result.
 
-    def _labels(self, result: Members, place: ResourceOrigin) -> Labels:
-        given, ifc = self.flows.lowest, read_ifc(_text(result.get("_meta", b"null")))
-        labels = self.flows.labels_of_result(place.upstream, given, ifc)
+        Raises:
+            ToolError: The flow policy hides it from the model.
+        """
+        ifc = read_ifc(_as_buffer(result.get("_meta", b"null")))
+        labels = self.flows.labels_of_result(origin.upstream, self.flows.lowest, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
-            raise ToolError(f"{place.key!r} may not be shown to the model: {refusal.why}. Ask the user to change that.")
+            raise ToolError(
+                f"{origin.key!r} may not be shown to the model: {refusal.why}. Ask the user to change that rule."
+            )
         return labels
 
-    async def _notice(self, block: Segments, origin: "_Origin") -> str | None:
-        """What to say instead of a content block; None where it is small, or cannot be stored."""
-        label, namespace, place, labels = origin
-        preview = self.may_show(place.upstream)
+    async def _capture(self, block: Segments, source: _Source) -> str | None:
+        """Store a content block if it is too large or hidden; return its notice.
+
+        Returns:
+            None if the block is passed on, because it is small or could not be stored.
+
+        Raises:
+            StoreError: The model may not see the block, and the block could not be stored.
+        """
+        label, namespace, origin, labels = source
+        preview = self.may_show(origin.upstream)
         rules = CaptureRules(
             "large", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False, preview=preview
         )
-        order = ProcessingOptions(
+        options = ProcessingOptions(
             rules=rules,
             style=self.mirror.notice,
             tool=label,
-            arguments=msgspec.json.encode({"of": place.key}),
+            arguments=msgspec.json.encode({"of": origin.key}),
             base=new_base(label, self.new_id()),
             companion_base=new_base(label, self.new_id()),
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )
-        digest = await _digest({"content": join(array_of([block]))}, order)
-        if digest.captured.value is None or digest.captured.shown is not None:
+        result = await _process(join(array_of([block])), options)
+        if result.captured.value is None or result.captured.shown is not None:
             return None
         try:
-            made = Provenance(place.upstream, place.key, "")
-            await self.writer.keep(namespace, made, order, digest.captured, labels_as_text(labels))
+            provenance = Provenance(origin.upstream, origin.key, "")
+            await self.writer.store_result(namespace, provenance, options, result.captured, labels_as_text(labels))
         except StoreError as error:
             if not preview:
                 raise
-            _logger.warning("A %s is passed on, for it could not be stored. %s", label, error)
+            _logger.warning("A %s is passed on unchanged because it could not be stored. %s", label, error)
             return None
-        return digest.notice
+        return result.notice
 
 
-class _Origin(NamedTuple):
-    """Where a content comes from, and whose it is."""
-
-    label: str
-    namespace: str
-    place: ResourceOrigin
-    labels: Labels
+async def _process(content: Buffer, options: ProcessingOptions) -> ProcessedResult:
+    members = {"content": content}
+    if len(content) > _INLINE_BYTES:
+        return await anyio.to_thread.run_sync(process_result, members, options, options.estimate)
+    return process_result(members, options, options.estimate)
 
 
-async def _digest(members: Mapping[str, Buffer], order: ProcessingOptions) -> ProcessedResult:
-    if len(members["content"]) > _AT_ONCE_BYTES:
-        return await anyio.to_thread.run_sync(process_result, members, order, order.estimate)
-    return process_result(members, order, order.estimate)
-
-
-def _role(message: Mapping[str, Buffer]) -> bytes:
-    """One of the protocol's two: else it could be any text."""
+def _role_of(message: Mapping[str, Buffer]) -> bytes:
+    """The role if it is one of MCP's two, else `user`: a hidden upstream could write any text there."""
     return b'"assistant"' if bytes(message.get("role", b"")) == b'"assistant"' else b'"user"'
 
 
 def _block_of(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
-    """A resource's content as a tool's result would have it."""
+    """A resource's content as a content block of a tool result."""
     if "text" in members:
         return object_of({"type": b'"text"', "text": members["text"]})
     return object_of({"type": b'"resource"', "resource": raw})
 
 
-def _text(member: Buffer | Segments) -> Buffer:
+def _as_buffer(member: Buffer | Segments) -> Buffer:
     return join(member) if isinstance(member, tuple) else member

@@ -1,7 +1,7 @@
-"""Token accounts of conversations: how much each call may send, from its start on.
+"""Token accounts of conversations: each call reserves the tokens that its reply may take.
 
-Accounts are kept by namespace and by the harness's conversation id, or by the connection if there is no id. They live
-in this process only.
+An account belongs to a namespace and to the harness's conversation id, or to the connection if the harness sends none.
+Accounts live in this process only.
 """
 
 import logging
@@ -28,7 +28,7 @@ _MAX_ID: Final = 200
 """Characters of an id."""
 _EXPECTED: Final = (
     f"`{CONVERSATION}` in `_meta` must be an id of up to {_MAX_ID} characters, or an object with any of `id`, `reset` "
-    "(true: the conversation starts again) and `tokens` (the number that it holds now)."
+    "(true: the conversation starts again) and `tokens` (the number that it contains now)."
 )
 
 Key = tuple[str, str]
@@ -42,11 +42,11 @@ class Conversation:
     key: Key
     tokens: int | None = None
     """All tokens in the conversation, at least: concurrent calls do not know each other's. None: not reported."""
-    begins_anew: bool = False
-    """The conversation holds only `tokens`: it was compacted, or another one has taken its id."""
+    is_reset: bool = False
+    """The conversation contains only `tokens`: it was compacted, or a new conversation has its id."""
 
     @property
-    def going_on(self) -> "Conversation":
+    def without_report(self) -> "Conversation":
         """The same conversation without its report, which counts once."""
         return Conversation(self.key)
 
@@ -77,7 +77,7 @@ def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conver
     if name is None and connection is None:
         return None
     key = ("connection", connection or "") if name is None else ("harness", str(name))
-    return Conversation(key, tokens, begins_anew=reset)
+    return Conversation(key, tokens, is_reset=reset)
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class ContextBudgets:
         entry = accounts.get(conversation.key)
         if entry is None:
             entry = accounts[conversation.key] = _LedgerEntry(_new_account(capacity, definitions()), now)
-        elif conversation.begins_anew:
+        elif conversation.is_reset:
             sent = definitions() if conversation.tokens is None else conversation.tokens
             entry.account = replace(entry.account, sent=sent)
         sent = max(entry.account.sent, conversation.tokens or 0)
@@ -194,7 +194,7 @@ class ContextBudgets:
 def _new_account(capacity: int, definitions: int) -> TokenAccount:
     if definitions + MIN_CALL_TOKENS > capacity:
         _logger.warning(
-            "The definitions of the tools alone take %d tokens, and `context` leaves %d: no tool can be called.",
+            "The tool definitions take %d of the %d tokens that `context` allows, so tools cannot be called.",
             definitions,
             capacity,
         )

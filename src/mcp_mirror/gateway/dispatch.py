@@ -13,8 +13,8 @@ from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.arguments import fit_arguments, header_arguments
 from mcp_mirror.gateway.call import Call, RuntimeState
-from mcp_mirror.gateway.input_required import asked_reply, checked
-from mcp_mirror.gateway.results import ResultProcessor, hide_errors, result_of_refusal
+from mcp_mirror.gateway.input_required import check_round, input_required_reply
+from mcp_mirror.gateway.results import ResultProcessor, hide_errors, may_preview, result_of_refusal
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -64,7 +64,7 @@ class Dispatcher:
             MirrorError: The call cannot be answered.
         """
         if call.again is not None:
-            checked(call.again, call.arguments)
+            check_round(call.again, call.arguments)
         if own := call.own_tools.get(call.name):
             return await self._run_own_tool(call, own)
         entry, catalog = await self._router.route(call)
@@ -81,7 +81,7 @@ class Dispatcher:
         return content_reply(await tool.call(memory, call.namespace, call.arguments))
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
-        """Call an upstream's tool. Of an original beside its twin no pointers are resolved, and nothing is stored."""
+        """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
         inputs = await self._load_inputs(call, entry, catalog)
         visibility = self._results.decide_visibility(call, entry, inputs.labels, inputs.values)
         arguments = await self._fit(call, entry, inputs)
@@ -115,9 +115,9 @@ class Dispatcher:
         audit = services.audit.within(call.id)
         guard = FlowGuard(flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
         loader = ArgumentLoader(services.writer.store, services.scanner, guard)
-        known = await loader.look(found)
+        known = await loader.describe(found)
         labels = guard.admit(known, entry.upstream)
-        return _Inputs(found, await loader.fetch(found, known), labels)
+        return _Inputs(found, await loader.load(found, known), labels)
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
@@ -125,7 +125,7 @@ class Dispatcher:
             return (call.arguments,)
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
         may_quote = not inputs.values or (
-            all(value.preview for value in inputs.values.values()) and self._read_state().flows.may_show(inputs.labels)
+            may_preview(inputs.values) and self._read_state().flows.may_show(inputs.labels)
         )
         return await fit_arguments(entry, call.arguments, inputs.found, inputs.values, validate, may_quote=may_quote)
 
@@ -138,7 +138,7 @@ class Dispatcher:
             UpstreamError: The upstream failed or refused the call.
         """
         upstream = self._services.upstreams[entry.upstream]
-        await upstream.settle_for(call.channel)  # a connection of the caller's own may list another definition
+        await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         self._router.check(call)
         request = UpstreamRequest(
             method="tools/call",
@@ -152,7 +152,7 @@ class Dispatcher:
         return await upstream.request(request, channel, call.again)
 
     def _log_strings(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> None:
-        """Log which strings of the arguments are memory paths, and why; it names only arguments of the schema."""
+        """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
         if len(call.arguments) > _MAX_EXPLAINED:
             _logger.debug("arguments of tool=%s are too large to explain", entry.name)
             return
@@ -167,7 +167,7 @@ class Dispatcher:
 
 
 def _require_input(call: Call, required: InputRequired) -> Reply:
-    """Return the upstream's input requests, with the state that the client brings back."""
+    """Return the upstream's input requests, with the state that the client returns."""
     if call.round_state:
         required = replace(required, state={**(required.state or {}), **call.round_state})
-    return asked_reply(required, call.arguments)
+    return input_required_reply(required, call.arguments)

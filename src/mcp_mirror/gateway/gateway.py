@@ -25,7 +25,7 @@ STATUS_URI: Final = "mcp-mirror://upstreams"
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call may have beside its tool and arguments; see `Call`."""
+    """Optional members of a call; see `Call`."""
 
     meta: Mapping[str, Any]
     again: InputRound | None
@@ -74,7 +74,7 @@ class Gateway:
         )
 
     def call_tool(self, call: Call) -> Awaitable[Reply]:
-        """Answer a call; errors become results with `isError` that say what to do.
+        """Answer a call; errors become results with `isError` that name the next step.
 
         Raises:
             RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
@@ -86,7 +86,7 @@ class Gateway:
         return self.runtime.state.catalog_for(caller)
 
     def may_show(self, upstream: str) -> bool:
-        """Whether the model may see an upstream's words that do not depend on any value."""
+        """Whether the model may see texts of an upstream that do not depend on a stored value."""
         return may_show_upstream(self.services.upstreams, self.runtime.state.flows, upstream)
 
     def owns_uri(self, uri: str) -> bool:

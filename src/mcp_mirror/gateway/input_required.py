@@ -1,7 +1,7 @@
-"""Requests that are made again to bring a client's answers: what is told between the rounds.
+"""Input-required results and the rounds that follow them (protocol version 2026-07-28).
 
-A client of the 2026 era gets the questions and a state, and makes the same request again with both. The state says
-which request it belongs to; that nobody changes it on the way is the face's to see to.
+A client of this version gets the input requests and a state, and repeats its request with answers and state. The state
+names the request that it belongs to. The server seals the state, so that clients cannot change it.
 """
 
 import hashlib
@@ -16,49 +16,55 @@ from mcp_mirror.errors import RefusedError
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
-_OF: Final = "of"
-"""The state's member that tells which arguments the request had."""
+_REQUEST: Final = "of"
+"""The member of the state with the digest of the request's arguments and upstream."""
 
 
-def asked_reply(asked: InputRequired, arguments: Buffer, upstream: str = "") -> Mapping[str, Buffer | Segments]:
-    """What a client gets instead of a result: the questions, and the state to bring back with the answers.
+def input_required_reply(
+    required: InputRequired, arguments: Buffer, upstream: str = ""
+) -> Mapping[str, Buffer | Segments]:
+    """Return the reply that requests input: the input requests, and the state that the client returns.
 
     Args:
-        asked: The questions.
-        arguments: Those of the request.
-        upstream: Whose questions they are, where the request's name may come to mean another's.
+        required: The input requests and the upstream's state.
+        arguments: The arguments of the request.
+        upstream: The upstream that requires input, if the request's name may refer to another upstream later.
     """
-    requests = asked.raw if asked.raw is not None else msgspec.json.encode(asked.requests)
+    requests = required.raw if required.raw is not None else msgspec.json.encode(required.requests)
     reply: dict[str, Buffer | Segments] = {"resultType": b'"input_required"', "inputRequests": requests}
-    if asked.state is not None:
-        state = json.dumps({**asked.state, _OF: _digest(arguments, upstream)})
+    if required.state is not None:
+        state = json.dumps({**required.state, _REQUEST: _digest(arguments, upstream)})
         reply["requestState"] = msgspec.json.encode(state)
     return reply
 
 
 def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
-    """What a request brings; None for one that is made for the first time.
+    """Return the answers and the state of a request; None if it has neither.
+
+    Args:
+        answers: `inputResponses`, JSON text.
+        state: `requestState`.
 
     Raises:
-        RefusedError: The state is none of ours.
+        RefusedError: The gateway did not make the state.
     """
     if answers is None and state is None:
         return None
     try:
-        read = {} if state is None else msgspec.json.decode(state, type=dict[str, str])
+        members = {} if state is None else msgspec.json.decode(state, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError):
-        raise _foreign() from None
-    return InputRound(b"{}" if answers is None else answers, read)
+        raise _invalid_state() from None
+    return InputRound(b"{}" if answers is None else answers, members)
 
 
-def checked(again: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
-    """The round, where it belongs to a request with these arguments, to this upstream.
+def check_round(again: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
+    """Return the round if it belongs to a request with these arguments to this upstream.
 
     Raises:
-        RefusedError: It belongs to another.
+        RefusedError: It belongs to another request.
     """
-    if again is not None and again.state and again.state.get(_OF) != _digest(arguments, upstream):
-        raise _foreign()
+    if again is not None and again.state and again.state.get(_REQUEST) != _digest(arguments, upstream):
+        raise _invalid_state()
     return again
 
 
@@ -66,6 +72,6 @@ def _digest(arguments: Buffer, upstream: str) -> str:
     return hashlib.sha256(upstream.encode() + b"\0" + bytes(arguments)).hexdigest()
 
 
-def _foreign() -> RefusedError:
-    said = "Invalid or expired requestState"
-    return RefusedError(said, types.INVALID_PARAMS, said, {"reason": "invalid_request_state"})
+def _invalid_state() -> RefusedError:
+    message = "Invalid or expired requestState"
+    return RefusedError(message, types.INVALID_PARAMS, message, {"reason": "invalid_request_state"})

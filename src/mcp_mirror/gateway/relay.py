@@ -1,6 +1,7 @@
-"""Resources, prompts and completions of the upstreams, handed on to clients as they are.
+"""Relays lists and requests of resources, prompts and completions between clients and upstreams.
 
-Lists are asked for anew each time, over the caller's own connections; what was listed last tells whose a name is.
+Each list is fetched from the upstreams, over the caller's own connections. The last list maps the names that clients
+use to upstreams.
 """
 
 import logging
@@ -18,7 +19,7 @@ from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin, assign_name, merge_lists, scheme_of
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
-from mcp_mirror.gateway.input_required import asked_reply, checked
+from mcp_mirror.gateway.input_required import check_round, input_required_reply
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
@@ -30,43 +31,45 @@ from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import Upstream
 from mcp_mirror.workers.frames import FrameScanner
 
-_IN_TURN: Final[tuple[Kind, ...]] = ("resources", "templates")
-"""What is listed where it is not known whose a resource is."""
+_RESOURCE_KINDS: Final[tuple[Kind, ...]] = ("resources", "templates")
+"""The lists that can name the upstream of a resource, in the order in which they are fetched."""
 _CAPABILITY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
-_OURS: Final = frozenset({"_meta", "requestState", "inputResponses"})
-"""Parameters that are not passed on as they came."""
+_OWN_PARAMS: Final = frozenset({"_meta", "requestState", "inputResponses"})
+"""Parameters that the gateway rebuilds for the upstream."""
 _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002, 0})
-"""How servers say that they do not have a resource."""
+"""Error codes of servers that do not have a resource."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
-Sight = tuple[str, ...]
-"""The names of all upstreams that somebody may see, in the order of the configuration."""
+UpstreamNames = tuple[str, ...]
+"""The names of all upstreams that a caller may see, in the order of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """One request of a client's for something that an upstream has."""
+    """A client's request for a resource, a prompt or a completion."""
 
     channel: ClientChannel
     params: Mapping[str, Buffer]
-    """As they came."""
+    """The parameters as the client sent them, each JSON text."""
     meta: Mapping[str, Any]
+    """Members of `_meta` for the upstream."""
     again: InputRound | None = None
+    """The client's answers, if this request repeats one that required input."""
 
 
-class Relayed(NamedTuple):
-    """A result, and what it came from."""
+class RelayedResult(NamedTuple):
+    """An upstream's result and its origin."""
 
     members: Members
-    place: ResourceOrigin
+    origin: ResourceOrigin
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A list for a client."""
+class ClientList:
+    """A merged list for a client."""
 
     items: tuple[Segments, ...]
     ttl_ms: int
@@ -75,219 +78,234 @@ class Listed:
 
 @dataclass(slots=True)
 class Relay:
-    """Hands requests for resources, prompts and completions on."""
+    """Relays requests for resources, prompts and completions."""
 
     upstreams: UpstreamRegistry
     scanner: FrameScanner
     """Reads large results."""
     may_show: Callable[[str], bool] = lambda _upstream: True
-    """Whether the model may see what an upstream says; see `Gateway.may_show`."""
+    """Returns whether the model may see an upstream's text; see `Gateway.may_show`."""
     max_depth: int = MAX_DEPTH
-    """Levels of nesting that a result may have."""
+    """Maximum nesting depth of a result."""
     is_reserved: IsReserved = lambda _uri: False
-    """Whether a URI, or a template of URIs, is the gateway's own."""
-    _places: dict[tuple[Kind, Sight], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
-    """What was listed last, by the names under which those know it who may see the same upstreams."""
-    _last: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
-    """What each upstream listed last, by whom it was for: what one principal was shown is not another's."""
+    """Returns whether a URI or a URI template is the gateway's own."""
+    _origins: dict[tuple[Kind, UpstreamNames], Mapping[str, ResourceOrigin]] = field(default_factory=dict)
+    """The last list of each kind as names and origins. Callers that may see the same upstreams share it."""
+    _last_pages: dict[tuple[Kind, str, str], Page] = field(default_factory=dict)
+    """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
-        """Whether any upstream that a caller may see has a capability."""
+        """Whether an upstream that the caller may see has a capability.
+
+        Args:
+            capability: A server capability of MCP, such as `resources`.
+            caller: The client.
+            detail: A member of the capability, such as `subscribe`.
+        """
         return any(upstream.offers(capability, detail) for upstream in self.upstreams.visible_to(caller))
 
     def may_offer(self, capability: str, caller: Caller, detail: str = "") -> bool:
-        """Whether one has a capability, or may turn out to have it when it has started."""
+        """Like `offers`, but also true while the capabilities of an upstream are unknown, such as during its start."""
         unknown = any(upstream.listing is None for upstream in self.upstreams.visible_to(caller))
         return unknown or self.offers(capability, caller, detail)
 
-    async def list_all(self, kind: Kind, channel: ClientChannel) -> Listed:
-        """What all upstreams that the caller may see have of a kind; of one that fails, what it had last.
+    async def list_all(self, kind: Kind, channel: ClientChannel) -> ClientList:
+        """Return the merged list of all upstreams that the caller may see; of an upstream that fails, its last list.
 
         Raises:
-            UpstreamError: All failed.
+            UpstreamError: All upstreams failed.
         """
-        offering = self._offering(_CAPABILITY[kind], channel.caller)
+        offering = self._upstreams_with(_CAPABILITY[kind], channel.caller)
         pages: dict[str, Page] = {}
         failures: list[UpstreamError] = []
 
         async def list_one(upstream: Upstream) -> None:
             try:
-                link = upstream.listing_connection(channel)
-                way = filter_content(channel, may_show=self.may_show(upstream.policy.name)) or channel
-                pages[upstream.policy.name] = await link.list_all(*KINDS[kind][:2], way)
+                connection = upstream.listing_connection(channel)
+                filtered = filter_content(channel, may_show=self.may_show(upstream.policy.name)) or channel
+                pages[upstream.policy.name] = await connection.list_all(*KINDS[kind][:2], filtered)
             except UpstreamError as error:
                 failures.append(error)
-                log.warning("%s", error.log_message)
+                _logger.warning("%s", error.log_message)
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:
                 tasks.start_soon(list_one, upstream)
         if failures and not pages:
             raise failures[0]
-        names = [one.policy.name for one in offering]
+        names = [upstream.policy.name for upstream in offering]
         namespace = channel.caller.namespace
-        self._last |= {(kind, name, namespace): page for name, page in pages.items()}
-        # One that is away for a while keeps what it had, and the others keep their names.
-        present = [(name, pages.get(name, self._last.get((kind, name, namespace)))) for name in names]
-        merged = merge_lists(kind, ((name, page.items) for name, page in present if page), self._reserved(kind))
-        self._places[kind, self._sight_of(channel.caller)] = merged.places
-        ttl_ms, scope = join_cache_hints(hint for _, page in present if page for hint in page.hints)
-        return Listed(merged.items, 0 if failures else ttl_ms, scope)
+        self._last_pages |= {(kind, name, namespace): page for name, page in pages.items()}
+        # An upstream that is down for a while keeps its items, so that the names of the others do not change.
+        listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
+        merged = merge_lists(kind, ((name, page.items) for name, page in listed if page), self._reservation_of(kind))
+        self._origins[kind, self._visible_names(channel.caller)] = merged.places
+        ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
+        return ClientList(merged.items, 0 if failures else ttl_ms, scope)
 
-    async def read_resource(self, uri: str, asking: RelayRequest) -> Relayed:
-        """The contents of a resource, as its upstream gives them.
+    async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
+        """Return the contents of a resource, as its upstream sent them.
 
         Raises:
-            RefusedError: No upstream has it, or the one that does refused.
-            UpstreamError: It failed.
+            RefusedError: The caller's upstreams do not have the resource, or its upstream refused.
+            UpstreamError: The upstream failed.
         """
-        places = await self._places_of(uri, asking.channel)
-        for place in places[:-1]:
+        origins = await self._possible_origins(uri, request.channel)
+        for origin in origins[:-1]:
             try:
-                return await self._request("resources/read", "uri", place, asking)
+                return await self._request("resources/read", "uri", origin, request)
             except RefusedError as error:
                 if error.code not in _NOT_FOUND:
                     raise
-        if not places:
-            raise not_found(uri, asking.channel)
-        return await self._request("resources/read", "uri", places[-1], asking)
+        if not origins:
+            raise resource_not_found(uri, request.channel)
+        return await self._request("resources/read", "uri", origins[-1], request)
 
-    async def get_prompt(self, name: str, asking: RelayRequest) -> Relayed:
-        """A prompt, as its upstream gives it.
+    async def get_prompt(self, name: str, request: RelayRequest) -> RelayedResult:
+        """Return a prompt, as its upstream sent it.
 
         Raises:
-            RefusedError: No upstream has it, or the one that does refused.
-            UpstreamError: It failed.
+            RefusedError: The caller's upstreams do not have the prompt, or its upstream refused.
+            UpstreamError: The upstream failed.
         """
-        return await self._request("prompts/get", "name", await self._prompt(name, asking.channel), asking)
+        return await self._request("prompts/get", "name", await self._find_prompt(name, request.channel), request)
 
-    async def complete(self, ref: Mapping[str, Any], asking: RelayRequest) -> Members:
-        """Completions for an argument of a prompt or of a resource template.
+    async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> Members:
+        """Return completions for an argument of a prompt or of a resource template.
+
+        Args:
+            ref: The parameter `ref`.
+            request: The whole request.
 
         Raises:
-            RefusedError: No upstream has it, or the one that does refused.
-            UpstreamError: It failed.
+            RefusedError: The caller's upstreams do not have the prompt or template, or its upstream refused.
+            UpstreamError: The upstream failed.
         """
         if ref.get("type") == "ref/prompt":
-            key, place = "name", await self._prompt(str(ref.get("name")), asking.channel)
+            key, origin = "name", await self._find_prompt(str(ref.get("name")), request.channel)
         else:
-            key = "uri"
-            places = await self._places_of(str(ref.get("uri")), asking.channel)
-            if not places:
-                raise not_found(str(ref.get("uri")), asking.channel)
-            place = places[0]
-        if not self.may_show(place.upstream):
+            key, origin = "uri", await self.find_resource(str(ref.get("uri")), request.channel)
+        if not self.may_show(origin.upstream):
             return {"completion": b'{"values":[]}'}
-        renamed = {**asking.params, "ref": msgspec.json.encode({**ref, key: place.key})}
-        order = _order("completion/complete", {}, RelayRequest(asking.channel, renamed, asking.meta))
-        return await self._send(place.upstream, order, asking.channel, None)
+        renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
+        outbound = _upstream_request("completion/complete", {}, RelayRequest(request.channel, renamed, request.meta))
+        return await self._send(origin.upstream, outbound, request.channel, None)
 
-    async def place_of(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
-        """Whose a resource is, as well as can be told.
+    async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
+        """Return the likeliest origin of a resource.
 
         Raises:
-            RefusedError: Nobody's.
+            RefusedError: The caller's upstreams do not have it.
         """
-        places = await self._places_of(uri, channel)
-        if not places:
-            raise not_found(uri, channel)
-        return places[0]
+        origins = await self._possible_origins(uri, channel)
+        if not origins:
+            raise resource_not_found(uri, channel)
+        return origins[0]
 
-    def name_of(self, place: ResourceOrigin, caller: Caller) -> str:
-        """The URI under which a client knows a resource."""
-        return assign_name("resources", place, self._listed("resources", caller), self.is_reserved)
+    def uri_for(self, origin: ResourceOrigin, caller: Caller) -> str:
+        """Return the URI that a client uses for a resource."""
+        return assign_name("resources", origin, self._last_list("resources", caller), self.is_reserved)
 
-    def _reserved(self, kind: Kind) -> IsReserved:
+    def _reservation_of(self, kind: Kind) -> IsReserved:
+        """The check for reserved names: the gateway has no prompts of its own."""
         return self.is_reserved if kind != "prompts" else lambda _name: False
 
-    def _sight_of(self, caller: Caller) -> Sight:
+    def _visible_names(self, caller: Caller) -> UpstreamNames:
         return tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
 
-    def _listed(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
-        """What was listed last of a kind to those who may see the same; nothing where nothing was."""
-        return self._places.get((kind, self._sight_of(caller)), {})
+    def _last_list(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
+        """The last list for callers that may see the same upstreams; empty before the first."""
+        return self._origins.get((kind, self._visible_names(caller)), {})
 
-    def _offering(self, capability: str, caller: Caller) -> Sequence[Upstream]:
+    def _upstreams_with(self, capability: str, caller: Caller) -> Sequence[Upstream]:
         return [upstream for upstream in self.upstreams.visible_to(caller) if upstream.offers(capability)]
 
-    async def _prompt(self, name: str, channel: ClientChannel) -> ResourceOrigin:
-        if name not in self._listed("prompts", channel.caller):
+    async def _find_prompt(self, name: str, channel: ClientChannel) -> ResourceOrigin:
+        if name not in self._last_list("prompts", channel.caller):
             await self.list_all("prompts", channel)
-        if place := self._listed("prompts", channel.caller).get(name):
-            return place
-        offering = self._offering("prompts", channel.caller)
-        if len(offering) == 1:  # it may know prompts that it does not list
+        if origin := self._last_list("prompts", channel.caller).get(name):
+            return origin
+        offering = self._upstreams_with("prompts", channel.caller)
+        if len(offering) == 1:  # it may have prompts that it does not list
             return ResourceOrigin(offering[0].policy.name, name)
-        said = f"There is no prompt {name[:200]!r}; see prompts/list."
-        raise RefusedError(said, types.INVALID_PARAMS, said)
+        message = f"Unknown prompt {name[:200]!r}. Take a name from prompts/list."
+        raise RefusedError(message, types.INVALID_PARAMS, message)
 
-    async def _places_of(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
-        """Where a resource may be, the likeliest first."""
+    async def _possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
+        """The possible origins of a resource, the likeliest first."""
         caller = channel.caller
-        offering = [upstream.policy.name for upstream in self._offering("resources", caller)]
-        for kind in _IN_TURN if len(offering) > 1 else ():
-            if self._known(uri, caller) is None and (kind, self._sight_of(caller)) not in self._places:
+        offering = [upstream.policy.name for upstream in self._upstreams_with("resources", caller)]
+        for kind in _RESOURCE_KINDS if len(offering) > 1 else ():
+            if self._listed_origin(uri, caller) is None and (kind, self._visible_names(caller)) not in self._origins:
                 await self.list_all(kind, channel)
-        if known := self._known(uri, caller):
-            return (known,)
+        if listed := self._listed_origin(uri, caller):
+            return (listed,)
         for name in offering:
             scheme, _, rest = uri.partition("+")
             if rest and scheme == scheme_of(name):
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
 
-    def _known(self, uri: str, caller: Caller) -> ResourceOrigin | None:
-        templates = self._listed("templates", caller)
-        if place := self._listed("resources", caller).get(uri) or templates.get(uri):
-            return place
-        for template, place in templates.items():
+    def _listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
+        """The origin of a URI that is listed or matches a listed template."""
+        templates = self._last_list("templates", caller)
+        if origin := self._last_list("resources", caller).get(uri) or templates.get(uri):
+            return origin
+        for template, origin in templates.items():
             if _matches(template, uri):
-                return ResourceOrigin(place.upstream, uri.removeprefix(template.removesuffix(place.key)))
+                prefix = template.removesuffix(origin.key)
+                return ResourceOrigin(origin.upstream, uri.removeprefix(prefix))
         return None
 
-    async def _request(self, method: str, key: str, place: ResourceOrigin, asking: RelayRequest) -> Relayed:
-        order = _order(method, {key: place.key}, asking)
-        arguments = asking.params.get("arguments", b"{}")
-        again = checked(asking.again, arguments, place.upstream)
-        return Relayed(await self._send(place.upstream, order, asking.channel, again, arguments), place)
+    async def _request(self, method: str, key: str, origin: ResourceOrigin, request: RelayRequest) -> RelayedResult:
+        outbound = _upstream_request(method, {key: origin.key}, request)
+        arguments = request.params.get("arguments", b"{}")
+        again = check_round(request.again, arguments, origin.upstream)
+        return RelayedResult(await self._send(origin.upstream, outbound, request.channel, again, arguments), origin)
 
     async def _send(
         self,
         upstream: str,
-        order: UpstreamRequest,
+        request: UpstreamRequest,
         channel: ClientChannel,
         again: InputRound | None,
         arguments: Buffer = b"{}",
     ) -> Members:
-        hides = not self.may_show(upstream)
+        is_shown = self.may_show(upstream)
         try:
-            way = filter_content(channel, may_show=not hides) or channel
-            arrival = await self.upstreams[upstream].request(order, way, again)
+            filtered = filter_content(channel, may_show=is_shown) or channel
+            response = await self.upstreams[upstream].request(request, filtered, again)
         except RefusedError:
             raise
         except UpstreamError as error:
-            if not hides:
+            if is_shown:
                 raise
-            said = f"Upstream {upstream!r} failed at {order.what}. Its words are not shown."
-            raise UpstreamError(said).with_log_message(error.log_message) from None
-        if isinstance(arrival, InputRequired):
-            return asked_reply(arrival, arguments, upstream)
-        with discard_after(arrival):
-            if not isinstance(arrival, SpooledFrame):
-                return arrival
+            message = (
+                f"Upstream {upstream!r} failed to answer {request.what}. Its message is hidden from the model. "
+                "Ask the operator to read the gateway's log."
+            )
+            raise UpstreamError(message).with_log_message(error.log_message) from None
+        if isinstance(response, InputRequired):
+            return input_required_reply(response, arguments, upstream)
+        with discard_after(response):
+            if not isinstance(response, SpooledFrame):
+                return response
             try:
-                members = await self.scanner.open(arrival, self.max_depth)
+                members = await self.scanner.open(response, self.max_depth)
             except WireError as error:
-                raise UpstreamError(f"Upstream {upstream!r} answered {order.what} unreadably. {error}") from None
+                raise UpstreamError(
+                    f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"
+                ) from None
             if isinstance(members, RejectedFrame):
-                raise self.upstreams[upstream].refusal(order.what, members.code, members.message, hidden=hides)
+                raise self.upstreams[upstream].refusal(request.what, members.code, members.message, hidden=not is_shown)
             return members
 
 
-def _order(method: str, shown: Mapping[str, str], asking: RelayRequest) -> UpstreamRequest:
-    kept: dict[str, Segments] = {key: (raw,) for key, raw in asking.params.items() if key not in _OURS}
-    renamed: dict[str, Segments] = {key: (msgspec.json.encode(value),) for key, value in shown.items()}
-    return UpstreamRequest(method, {**kept, **renamed}, shown, asking.meta)
+def _upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:
+    """The request for the upstream: the client's parameters, with the upstream's own names."""
+    params: dict[str, Segments] = {key: (raw,) for key, raw in request.params.items() if key not in _OWN_PARAMS}
+    params |= {key: (msgspec.json.encode(value),) for key, value in renamed.items()}
+    return UpstreamRequest(method, params, renamed, request.meta)
 
 
 def _matches(template: str, uri: str) -> bool:
@@ -297,8 +315,8 @@ def _matches(template: str, uri: str) -> bool:
         return False
 
 
-def not_found(uri: str, channel: ClientChannel) -> RefusedError:
-    """There is no such resource: the eras say it with different codes."""
-    said = "Resource not found"
+def resource_not_found(uri: str, channel: ClientChannel) -> RefusedError:
+    """Return the error of an unknown resource, with the code of the client's protocol version."""
+    message = "Resource not found"
     code = types.INVALID_PARAMS if channel.caller.is_stateless else -32002
-    return RefusedError(f"{said}: {uri[:200]}", code, said, {"uri": uri})
+    return RefusedError(f"{message}: {uri[:200]}", code, message, {"uri": uri})

@@ -76,7 +76,7 @@ class ResultProcessor:
     def decide_visibility(
         self, call: Call, entry: CatalogEntry, input_labels: Labels, values: Mapping[Pointer, Resolved]
     ) -> Visibility:
-        """Decide before the call what the model may see of the result and of the upstream's words.
+        """Decide before the call what the model may see of the result and of the upstream's messages.
 
         Labels in the result itself (`_meta.ifc`) may change this for the result.
 
@@ -88,9 +88,7 @@ class ResultProcessor:
             if call.config.is_transparent:
                 raise ToolError(WITHHELD)
             return Visibility.PATH_ONLY
-        if values and not all(value.preview for value in values.values()):
-            return Visibility.METADATA
-        return Visibility.FULL
+        return Visibility.FULL if may_preview(values) else Visibility.METADATA
 
     def choose_options(
         self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
@@ -101,7 +99,7 @@ class ResultProcessor:
         if tokens is not None:
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
             rules = replace(rules, inline_budget=inline_budget, error_budget=error_budget)
-        if values and not all(value.preview for value in values.values()):
+        if not may_preview(values):
             rules = replace(rules, preview=False)
         return ProcessingOptions(
             rules=rules,
@@ -157,12 +155,12 @@ class ResultProcessor:
             digest = hashlib.sha256(call.arguments).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths)
-            await self.services.writer.keep(call.namespace, provenance, options, captured, trace.labels)
+            await self.services.writer.store_result(call.namespace, provenance, options, captured, trace.labels)
             trace.path = options.base
         trace.envelope = captured.envelope
 
     async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> Reply:
-        """Return the notice of a stored result, or its path if the notice does not fit, or the result as it came."""
+        """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
         result = processed.result
         if result.captured.value is None and not processed.is_hidden:
             return await self._pass_through(call, options.tool, result.members)
@@ -175,7 +173,7 @@ class ResultProcessor:
     async def reply_unstored(
         self, call: Call, options: ProcessingOptions, processed: CallResult, error: StoreError
     ) -> Reply:
-        """Return a result that could not be stored as it came, if the model may see it and it is not too large.
+        """Return a result that could not be stored unchanged, if the model may see it and it is not too large.
 
         Raises:
             StoreError: The result is hidden or too large.
@@ -184,7 +182,7 @@ class ResultProcessor:
         is_shown = members and not processed.is_hidden and _is_within_answer(members, call.config.mirror)
         if not is_shown or not await self._reserve(call, members):
             raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {error}")
-        _logger.warning("A result of %r is passed on, for it could not be stored. %s", options.tool, error)
+        _logger.warning("A result of %r is passed on unchanged because it could not be stored. %s", options.tool, error)
         return members
 
     async def _read(self, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
@@ -197,7 +195,9 @@ class ResultProcessor:
             else:
                 result = process_result(response, options, options.estimate)
         except WireError as error:
-            raise UpstreamError(f"Upstream {entry.upstream!r} answered {entry.tool!r} unreadably. {error}") from None
+            raise UpstreamError(
+                f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
+            ) from None
         if isinstance(result, RejectedFrame):
             hidden = options.visibility is not Visibility.FULL
             upstream = self.services.upstreams[entry.upstream]
@@ -218,7 +218,7 @@ class ResultProcessor:
         return call.reservation.widen(await _cost(call, reply))
 
     async def _pass_through(self, call: Call, tool: str, members: Reply) -> Reply:
-        """Return a result that is not stored as it came, or an error if its conversation has no room for it."""
+        """Return a result that is not stored unchanged, or an error if its conversation has no room for it."""
         if await self._reserve(call, members):
             return members
         return error_reply(
@@ -226,6 +226,11 @@ class ResultProcessor:
             f"{call.reservation.left:,} that are left in this conversation's context, and is not stored "
             "(`capture: never`). Compact the conversation, or ask for less."
         )
+
+
+def may_preview(values: Mapping[Pointer, Resolved]) -> bool:
+    """Whether the model may see parts of all values in the arguments, and thus of what the upstream makes of them."""
+    return all(value.preview for value in values.values())
 
 
 def result_of_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
@@ -258,8 +263,8 @@ def hide_errors(tool: str, visibility: Visibility) -> Iterator[None]:
         if is_shown:
             raise
         raise ToolError(
-            f"Tool {tool!r} failed. Why cannot be told: the labels of what its upstream was given or gives keep what "
-            "that says from the model (`flows.model`)."
+            f"Tool {tool!r} failed. The flow policy hides the error message from the model (`flows.model`), because "
+            "the message may repeat hidden values. Ask the user to read the gateway's log."
         ) from None
 
 

@@ -47,7 +47,7 @@ class Router:
         return entry, catalog
 
     def check(self, call: Call) -> None:
-        """Check the tool again, after a connection of the caller's own was opened.
+        """Check the tool again after the caller's own connection was opened.
 
         Raises:
             ToolError: The tool is quarantined on that connection.
@@ -64,14 +64,14 @@ class Router:
         return ToolError(f"Upstream {upstream!r} is {status.state}{detail} Try again in a moment.")
 
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
-        """Return the error of a name that the caller's catalog does not have, with the nearest names."""
+        """Return the error for a name that is not in the caller's catalog, with the nearest names."""
         near = nearest(call.name, (*catalog.entries, *call.own_tools))
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
         down = [one.policy.name for one in self.upstreams.visible_to(call.caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         is_hidden = call.name in catalog.hidden
         reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
-        return ToolError(f"There is no tool {call.name!r}. {advice}{missing}", reason)
+        return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", reason)
 
 
 def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:
@@ -87,5 +87,5 @@ def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:
 
 
 def may_show_upstream(upstreams: UpstreamRegistry, flows: Flows, upstream: str) -> bool:
-    """Whether the model may see an upstream's words that do not depend on any value."""
+    """Whether the model may see texts of an upstream that do not depend on a stored value."""
     return upstreams.may_show(upstream) and flows.may_show(flows.labels_of_result(upstream, flows.lowest))

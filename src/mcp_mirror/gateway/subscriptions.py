@@ -1,6 +1,7 @@
-"""Who wants to be told of which resource's updates, and how each upstream is asked to tell.
+"""Resource subscriptions: which clients get the updates of a resource, and how its upstream is subscribed to.
 
-An upstream of the 2025 era is subscribed to with a request; one of the 2026 era with a stream that is kept open.
+Upstreams of protocol version 2025-11-25 get a `resources/subscribe` request, those of 2026-07-28 a stream that stays
+open.
 """
 
 import contextlib
@@ -21,172 +22,199 @@ from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest, UpstreamSession
 
 _PAUSE: Final = 1.0
-"""Seconds before a subscription that was lost is made again."""
+"""Seconds before a lost subscription is renewed."""
 
-Watcher = Callable[[str, Mapping[str, Any]], None]
-"""Told of an update: the URI as clients know it, and the notification's parameters."""
+UpdateListener = Callable[[str, Mapping[str, Any]], None]
+"""Gets each update: the URI as the client knows it, and the notification's parameters."""
+_Key = tuple[ResourceOrigin, str | None]
+"""A resource and the owner of the connection; None for the shared connection."""
 
 
 @dataclass(slots=True)
-class _Watch:
-    """One resource over one connection, and all who watch it."""
+class _Subscription:
+    """The subscription of one resource over one connection, and its subscribers."""
 
-    place: ResourceOrigin
-    link: ReconnectingConnection
-    watchers: dict[Hashable, tuple[Watcher, ClientChannel]] = field(default_factory=dict)
-    """Who is told, and the way to them: it tells over which connection, and what they may know of."""
+    origin: ResourceOrigin
+    connection: ReconnectingConnection
+    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel]] = field(default_factory=dict)
+    """The channel determines the connection and the scopes of a subscriber."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class Subscriptions:
-    """The resources that clients watch."""
+    """The resources that clients are subscribed to."""
 
-    def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, most: int = 1000) -> None:
-        """Watch nothing yet; streams are kept open in `tasks`. One principal watches `most` resources."""
-        self._most = most
-        self._whose: dict[Hashable, str] = {}
-        """The principal of each who watches something."""
+    def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, limit: int = 1000) -> None:
+        """Begin without subscriptions.
+
+        Args:
+            upstreams: All upstreams.
+            relay: Finds the upstream of a resource.
+            tasks: Runs one task per subscription.
+            limit: Subscriptions that one principal may have.
+        """
+        self._limit = limit
+        self._namespaces: dict[Hashable, str] = {}
+        """The namespace of each subscriber."""
         self._upstreams = upstreams
         self._relay = relay
         self._tasks = tasks
-        self._watches: dict[tuple[ResourceOrigin, str | None], _Watch] = {}
+        self._subscriptions: dict[_Key, _Subscription] = {}
 
-    async def subscribe(self, channel: ClientChannel, uri: str, who: Hashable, watcher: Watcher) -> None:
-        """Tell `watcher` of each update of a resource from now on.
+    async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
+        """Pass each update of a resource to a listener from now on.
+
+        Args:
+            channel: The client.
+            uri: The resource, as the client knows it.
+            subscriber: Identifies the subscription for `unsubscribe` and `drop`.
+            listener: Gets the updates.
 
         Raises:
-            ToolError: The client watches too many.
-            UpstreamError: Its upstream refused, or is away.
+            ToolError: The client has too many subscriptions.
+            UpstreamError: The upstream refused, is not connected, or does not exist.
         """
         namespace = channel.caller.namespace
-        if who not in self._whose and sum(one == namespace for one in self._whose.values()) >= self._most:
+        if subscriber not in self._namespaces and self._count(namespace) >= self._limit:
             raise ToolError(
-                f"This client watches `limits.subscriptions_per_principal` ({self._most:,}) resources already. "
-                "Leave one first (resources/unsubscribe)."
+                f"This client has {self._limit:,} resource subscriptions, as many as "
+                "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
-        place = await self._relay.place_of(uri, channel)
-        link = await self._upstreams[place.upstream].connection_for(channel)
-        watch = self._watches.get(key := (place, link.owner.name))
-        if watch is None:
-            watch = _Watch(place, link)
-            connection = await link.get_session()
-            if not connection.modern:
-                await connection.request(_order("resources/subscribe", place), channel)
-            if (other := self._watches.get(key)) is None:  # nobody has come meanwhile
-                self._watches[key] = watch
-                self._tasks.start_soon(self._keep, watch, connection)
-            else:
-                watch = other
-        watch.watchers[who] = watcher, channel
-        self._whose[who] = namespace
+        origin = await self._relay.find_resource(uri, channel)
+        connection = await self._upstreams[origin.upstream].connection_for(channel)
+        subscription = self._subscriptions.get(key := (origin, connection.owner.name))
+        if subscription is None:
+            subscription = _Subscription(origin, connection)
+            session = await connection.get_session()
+            if not session.modern:
+                await session.request(_request_for("resources/subscribe", origin), channel)
+            if (concurrent := self._subscriptions.get(key)) is None:
+                self._subscriptions[key] = subscription
+                self._tasks.start_soon(self._keep, subscription, session)
+            else:  # another client subscribed while this one waited
+                subscription = concurrent
+        subscription.subscribers[subscriber] = listener, channel
+        self._namespaces[subscriber] = namespace
 
-    async def unsubscribe(self, channel: ClientChannel, uri: str, who: Hashable) -> None:
-        """Tell nobody under this name any more; whoever watches may leave, though they see less now than then.
+    def _count(self, namespace: str) -> int:
+        return sum(one == namespace for one in self._namespaces.values())
+
+    async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
+        """End a subscription, also of a resource that the client may not see any more.
 
         Raises:
-            RefusedError: Nobody has such a resource.
-            UpstreamError: Its upstream refused.
+            RefusedError: The client is not subscribed, and its upstreams do not have the resource.
+            UpstreamError: The upstream refused.
         """
-        if who not in self._whose:
-            await self._relay.place_of(uri, channel)
-        for key, watch in tuple(self._watches.items()):
-            if self._leave(key, watch, who):
-                await self._end(watch, channel)
+        if subscriber not in self._namespaces:
+            await self._relay.find_resource(uri, channel)
+        for key, subscription in tuple(self._subscriptions.items()):
+            if self._remove(key, subscription, subscriber):
+                await self._end(subscription, channel)
 
-    def forget(self, who: Hashable) -> None:
-        """A client has gone; its upstreams are told so in their own time."""
-        for key, watch in tuple(self._watches.items()):
-            if self._leave(key, watch, who):
-                self._tasks.start_soon(self._end_quietly, watch)
+    def drop(self, subscriber: Hashable) -> None:
+        """End the subscription of a client that has disconnected; its upstream is notified in a task."""
+        for key, subscription in tuple(self._subscriptions.items()):
+            if self._remove(key, subscription, subscriber):
+                self._tasks.start_soon(self._end_quietly, subscription)
 
-    def forget_session(self, session: str) -> None:
-        """The client of a session has gone: the upstreams' connections that were its own go without a word."""
-        for key, watch in tuple(self._watches.items()):
-            for who in tuple(watch.watchers):
-                if isinstance(who, tuple) and who[0] == session and self._leave(key, watch, who):
-                    watch.scope.cancel()
+    def drop_session(self, session: str) -> None:
+        """End the subscriptions of a session that has ended, without a request: its connections are closed too."""
+        for key, subscription in tuple(self._subscriptions.items()):
+            for subscriber in tuple(subscription.subscribers):
+                is_of_session = isinstance(subscriber, tuple) and subscriber[0] == session
+                if is_of_session and self._remove(key, subscription, subscriber):
+                    subscription.scope.cancel()
 
-    def _leave(self, key: tuple[ResourceOrigin, str | None], watch: _Watch, who: Hashable) -> bool:
-        """Whether nobody watches any more."""
-        if who not in watch.watchers:
+    def _remove(self, key: _Key, subscription: _Subscription, subscriber: Hashable) -> bool:
+        """Remove a subscriber; return whether it was the last one, so that the subscription must end."""
+        if subscriber not in subscription.subscribers:
             return False
-        del watch.watchers[who]
-        self._whose.pop(who, None)
-        if watch.watchers:
+        del subscription.subscribers[subscriber]
+        self._namespaces.pop(subscriber, None)
+        if subscription.subscribers:
             return False
-        del self._watches[key]
+        del self._subscriptions[key]
         return True
 
-    async def _end(self, watch: _Watch, channel: ClientChannel | None = None) -> None:
-        watch.scope.cancel()
-        if (connection := watch.link.current_session) and not connection.modern:
-            await connection.request(_order("resources/unsubscribe", watch.place), channel)
-            if (watch.place, watch.link.owner.name) in self._watches:  # somebody has come meanwhile
-                await connection.request(_order("resources/subscribe", watch.place), channel)
+    async def _end(self, subscription: _Subscription, channel: ClientChannel | None = None) -> None:
+        subscription.scope.cancel()
+        origin, connection = subscription.origin, subscription.connection
+        if (session := connection.current_session) and not session.modern:
+            await session.request(_request_for("resources/unsubscribe", origin), channel)
+            if (origin, connection.owner.name) in self._subscriptions:  # a client subscribed during the request
+                await session.request(_request_for("resources/subscribe", origin), channel)
 
-    async def _end_quietly(self, watch: _Watch) -> None:
+    async def _end_quietly(self, subscription: _Subscription) -> None:
         with contextlib.suppress(UpstreamError):
-            await self._end(watch)
+            await self._end(subscription)
 
     def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
-        """Told by an upstream, over the connection of a party or over one for all, that a resource was updated."""
-        for watch in tuple(self._watches.values()):
-            if watch.place.upstream == upstream and watch.link.owner.name == owner and _covers(watch.place.key, uri):
-                self._tell(watch, uri, params)
+        """Pass an upstream's `notifications/resources/updated` to the subscribers.
 
-    def _tell(self, watch: _Watch, uri: str, params: Mapping[str, Any]) -> None:
-        if not self._relay.may_show(watch.place.upstream):
-            uri, params = watch.place.key, {}
-        for watcher, channel in self._entitled(watch):
-            watcher(self._relay.name_of(ResourceOrigin(watch.place.upstream, uri), _caller_of(channel)), params)
+        Args:
+            upstream: The upstream.
+            owner: The owner of the connection; None for the shared connection.
+            uri: The URI in the notification.
+            params: The notification's parameters.
+        """
+        for subscription in tuple(self._subscriptions.values()):
+            is_concerned = (subscription.origin.upstream, subscription.connection.owner.name) == (upstream, owner)
+            if is_concerned and _covers(subscription.origin.key, uri):
+                self._notify(subscription, uri, params)
 
-    def _entitled(self, watch: _Watch) -> Sequence[tuple[Watcher, ClientChannel]]:
-        """Those who may know of the upstream now: its scopes can be others than when they began, and theirs too."""
+    def _notify(self, subscription: _Subscription, uri: str, params: Mapping[str, Any]) -> None:
+        upstream = subscription.origin.upstream
+        if not self._relay.may_show(upstream):
+            uri, params = subscription.origin.key, {}
+        for listener, channel in self._entitled(subscription):
+            listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _caller_of(channel)), params)
+
+    def _entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel]]:
+        """The subscribers that may see the upstream now: its scopes or theirs may have changed since they began."""
         try:
-            required = self._upstreams[watch.place.upstream].policy.required_scopes
+            required = self._upstreams[subscription.origin.upstream].policy.required_scopes
         except UpstreamError:
             return ()
-        return [one for one in watch.watchers.values() if _caller_of(one[1]).has_scopes(required)]
+        return [one for one in subscription.subscribers.values() if _caller_of(one[1]).has_scopes(required)]
 
-    async def _keep(self, watch: _Watch, connection: UpstreamSession) -> None:
-        """Stay subscribed over connections that come and go; what may have been missed counts as an update."""
-        subscribed: UpstreamSession | None = None if connection.modern else connection
-        with watch.scope:
+    async def _keep(self, subscription: _Subscription, session: UpstreamSession) -> None:
+        """Renew the subscription on each new connection. Updates may be lost between two, so that is one update."""
+        subscribed: UpstreamSession | None = None if session.modern else session
+        with subscription.scope:
             while True:
-                with contextlib.suppress(UpstreamError, MCPError):
-                    await self._follow(watch, connection, is_subscribed=subscribed is connection)
+                with contextlib.suppress(UpstreamError, MCPError), subscription.connection.kept_open():
+                    await self._wait_for_end(subscription.origin, session, is_subscribed=subscribed is session)
                 await anyio.sleep(_PAUSE)
-                if not (entitled := self._entitled(watch)):
+                if not (entitled := self._entitled(subscription)):
                     continue
                 try:
-                    watch.link = await self._upstreams[watch.place.upstream].connection_for(entitled[0][1])
-                    connection = await watch.link.get_session()
+                    upstream = self._upstreams[subscription.origin.upstream]
+                    subscription.connection = await upstream.connection_for(entitled[0][1])
+                    session = await subscription.connection.get_session()
                 except UpstreamError:
                     continue
-                self._tell(watch, watch.place.key, {"uri": watch.place.key})
+                self._notify(subscription, subscription.origin.key, {"uri": subscription.origin.key})
 
-    async def _follow(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
-        with watch.link.kept_open():
-            await self._stay(watch, connection, is_subscribed=is_subscribed)
-
-    async def _stay(self, watch: _Watch, connection: UpstreamSession, *, is_subscribed: bool) -> None:
-        if connection.modern:
-            await connection.listen(resourceSubscriptions=[watch.place.key])
+    async def _wait_for_end(self, origin: ResourceOrigin, session: UpstreamSession, *, is_subscribed: bool) -> None:
+        """Subscribe if that is not done yet, and wait until the session or its stream ends."""
+        if session.modern:
+            await session.listen(resourceSubscriptions=[origin.key])
             return
         if not is_subscribed:
-            await connection.request(_order("resources/subscribe", watch.place))
-        await connection.ended.wait()
+            await session.request(_request_for("resources/subscribe", origin))
+        await session.ended.wait()
 
 
 def _caller_of(channel: ClientChannel) -> Caller:
-    """Who somebody is now: a session goes on with other tokens than that of the request which began something."""
+    """The caller by the session's current token: a session may have other tokens than the request that began it."""
     return (channel.session_channel or channel).caller
 
 
-def _order(method: str, place: ResourceOrigin) -> UpstreamRequest:
-    return UpstreamRequest(method, {}, {"uri": place.key})
+def _request_for(method: str, origin: ResourceOrigin) -> UpstreamRequest:
+    return UpstreamRequest(method, {}, {"uri": origin.key})
 
 
 def _covers(watched: str, updated: str) -> bool:
-    """Whether an update is one of what is watched: the resource itself, or one below it."""
+    """Whether an update concerns a watched resource: the resource itself or one below it."""
     return updated == watched or updated.startswith(f"{watched.rstrip('/')}/")

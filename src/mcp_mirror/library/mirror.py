@@ -30,8 +30,8 @@ from mcp_mirror.functions.results import media_of, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
-from mcp_mirror.memory.tools.lookup import CONTENTS, find
-from mcp_mirror.memory.tools.save import NewValue, store
+from mcp_mirror.memory.tools.lookup import CONTENTS, find_value
+from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate
@@ -168,7 +168,7 @@ class Mirror:
             ToolError: Nothing is stored there.
             MirrorError: The mirror is not open.
         """
-        found = self._within(lambda opened: find(opened.gateway.memory, namespace, path, _READ, to=None))
+        found = self._within(lambda opened: find_value(opened.gateway.memory, namespace, path, _READ, to=None))
         return _python(await found)
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
@@ -187,7 +187,7 @@ class Mirror:
         async def put_in(application: Application) -> str:
             made = await anyio.to_thread.run_sync(_made_of, value)
             return (
-                await store(ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)
+                await save_value(ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)
             ).path
 
         return await self._within(put_in)
@@ -227,7 +227,7 @@ class Mirror:
         async def keep(application: Application) -> None:
             memory = application.gateway.memory
             labels = labels_as_text(memory.flows.labels_from(MODEL))
-            await memory.writer.keep_values(namespace, _PRUNED, kept, memory.estimate, labels)
+            await memory.writer.store_values(namespace, _PRUNED, kept, memory.estimate, labels)
 
         await self._within(keep)
         return pruned

@@ -1,4 +1,4 @@
-"""The values that a call names: held against the flow policy by their labels, and read only where they may go."""
+"""Checks the flow policy for the stored values of a call, and loads those that the policy admits."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError, RefusalReason
-from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
+from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, labels_as_text
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
@@ -17,125 +17,144 @@ from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
-Named = Mapping[str, Descriptor | Tombstone]
-"""What is known of values, by their bases."""
+Descriptions = Mapping[str, Descriptor | Tombstone]
+"""Descriptors, or tombstones of deleted values, by base."""
 
-_ASKED: Final = 5
-"""Values that one question names."""
-_GOES: Final[Mapping[str, str]] = {MODEL: "be shown to the model", FILES: "be written to local files"}
-_INSTEAD: Final[Mapping[str, str]] = {
-    MODEL: "Give its path to a tool that may have it, or ask the user to change that rule."
+_MAX_LISTED: Final = 5
+"""Values that one elicitation lists."""
+_FLOWS: Final[Mapping[str, str]] = {MODEL: "be shown to the model", FILES: "be written to local files"}
+_NEXT_STEP: Final[Mapping[str, str]] = {
+    MODEL: "Give its path to a tool that may receive it, or ask the user to change that rule."
 }
-_OTHERWISE: Final = "Nothing was read or sent. Use another value, or ask the user to change that rule."
+_DEFAULT_NEXT_STEP: Final = "Nothing was read or sent. Use another value, or ask the user to change that rule."
 
 
 @dataclass(frozen=True, slots=True)
 class FlowGuard:
-    """Where values are held for one call, on their way to a place."""
+    """Applies the flow policy to the values of one call."""
 
     flows: Flows
     namespace: str
     tool: str
-    """As clients call it."""
+    """The tool's name, as clients know it."""
     audit: Audit = NO_AUDIT
     trace: CallTrace = field(default_factory=CallTrace)
     """Receives the reason of a refusal."""
     consent: str | None = None
-    """The one flow that the user lets pass this time."""
+    """The one flow that the user allowed for this call."""
 
-    def admit(self, named: Named, to: str) -> Labels:
-        """Hold values against the policy.
+    def admit(self, described: Descriptions, to: str) -> Labels:
+        """Check that values may flow to a destination, and write the audit records of the flows.
 
         Args:
-            named: By their bases. Of those that are gone nothing can be had.
-            to: The place that they are to go to.
+            described: The values by base; tombstones are ignored.
+            to: The destination: an upstream, `model` or `files`.
 
         Returns:
-            What something is that is made of all of them.
+            The labels of a value that is made of all of them.
 
         Raises:
-            FlowError: One may not go there.
+            FlowError: The policy refuses a flow, and the user did not allow it for this call.
         """
-        kept = {base: known for base, known in named.items() if isinstance(known, Descriptor)}
-        labels = {base: self.flows.labels_of(known) for base, known in kept.items()}
-        refused = {base: found for base, one in labels.items() if (found := self.flows.refusal(one, to))}
-        flow = self._name(refused, to)
-        for base, one in labels.items():
-            if base in refused or not one.sources <= {to, MODEL}:
-                outcome = "allowed" if base not in refused else "allowed once" if flow == self.consent else "refused"
-                if outcome != "allowed" or to != MODEL:  # what the model reads has records of its own
-                    self._write(base, kept[base], to, refused.get(base), outcome)
-        if refused and flow != self.consent:
-            raise _refuse(refused, labels, to, self.tool, flow)
+        descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
+        labels = {base: self.flows.labels_of(one) for base, one in descriptors.items()}
+        refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
+        flow = self._flow_id(refused, to)
+        is_allowed_once = flow == self.consent
+        for base, descriptor in descriptors.items():
+            if base in refused:
+                self._audit(descriptor, to, refused[base], "allowed once" if is_allowed_once else "refused")
+            elif to != MODEL and not labels[base].sources <= {to, MODEL}:  # reads of the model have their own records
+                self._audit(descriptor, to, None, "allowed")
+        if refused and not is_allowed_once:
+            raise _flow_error(refused, labels, to, self.tool, flow)
         return self.flows.join(*labels.values())
 
-    def _name(self, bases: Iterable[str], to: str) -> str:
+    def _flow_id(self, bases: Iterable[str], to: str) -> str:
+        """A digest that identifies these values, their owner, the tool and the destination."""
         return hashlib.sha256(msgspec.json.encode([self.namespace, self.tool, to, sorted(bases)])).hexdigest()
 
-    def _write(self, base: str, known: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
+    def _audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-        labels = labels_as_text(self.flows.labels_of(known))
+        labels = labels_as_text(self.flows.labels_of(descriptor))
         event: Event = "refusal" if outcome == "refused" else "flow"
-        self.audit.write(AuditRecord(event, self.namespace, self.tool, outcome, base, labels, known.size, detail))
+        self.audit.write(
+            AuditRecord(event, self.namespace, self.tool, outcome, descriptor.base, labels, descriptor.size, detail)
+        )
 
 
-def _refuse(refused: Mapping[str, Refusal], labels: Mapping[str, Labels], to: str, tool: str, flow: str) -> FlowError:
+def _flow_error(
+    refused: Mapping[str, Refusal], labels: Mapping[str, Labels], to: str, tool: str, flow: str
+) -> FlowError:
+    """The error of a refused flow, with the elicitation that a user can allow it with.
+
+    Args:
+        refused: The refusal of each value, by base.
+        labels: The labels of all values, by base.
+        to: The destination.
+        tool: The tool's name, as clients know it.
+        flow: The flow's id.
+    """
     base, first = next(iter(refused.items()))
-    goes = _GOES.get(to, f"go to {describe_place(to)}")
+    action = _FLOWS.get(to, f"go to {describe_place(to)}")
     more = f" ({len(refused) - 1} more may not either.)" if len(refused) > 1 else ""
-    listed = "\n".join(f'- "{one}" ({described(labels[one])}): {refused[one].why}' for one in [*refused][:_ASKED])
-    rest = f"\n- and {len(refused) - _ASKED} more" if len(refused) > _ASKED else ""
+    listed = "\n".join(
+        f'- "{one}" ({describe_labels(labels[one])}): {refused[one].why}' for one in [*refused][:_MAX_LISTED]
+    )
+    rest = f"\n- and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
     return FlowError(
-        f'"{base}" may not {goes}: {first.why}.{more} {_INSTEAD.get(to, _OTHERWISE)}',
+        f'"{base}" may not {action}: {first.why}.{more} {_NEXT_STEP.get(to, _DEFAULT_NEXT_STEP)}',
         flow,
-        f"The tool {tool} would have this {goes}, and the gateway's rules refuse that:\n{listed}{rest}\n"
+        f"The tool {tool} would have this {action}, and the gateway's rules refuse that:\n{listed}{rest}\n"
         "Let it pass this once?",
     )
 
 
-def described(labels: Labels) -> str:
-    """Labels for a reader: `from crm, mail; untrusted; private`."""
+def describe_labels(labels: Labels) -> str:
+    """Return labels as text, such as `from crm, mail; untrusted; private`."""
     return f"from {', '.join(sorted(labels.sources))}; {labels.integrity}; {labels.confidentiality}"
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentLoader:
-    """Fetches the values that the arguments of a call name."""
+    """Loads the stored values that pointers in the arguments of a call name."""
 
     store: Store
     scanner: FrameScanner
     guard: FlowGuard
 
-    async def look(self, found: tuple[Pointer | EscapedPath, ...]) -> Named:
-        """What is known of the values, by their bases; none of them is read."""
+    async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
+        """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         bases = dict.fromkeys(one.path.base for one in found if isinstance(one, Pointer) and one.path)
-        known = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
-        return {base: one for base, one in known.items() if one is not None}
+        described = {base: await self.store.describe(self.guard.namespace, base) for base in bases}
+        return {base: one for base, one in described.items() if one is not None}
 
-    async def fetch(self, found: tuple[Pointer | EscapedPath, ...], named: Named) -> dict[Pointer, Resolved]:
-        """The value of each pointer; a text that only looks like one, of a tool we never served, stays a text.
+    async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
+        """Load the value of each pointer. A path of a tool that this gateway never served stays a text.
 
-        What was not there to be looked at is not there: nothing is read that was not admitted.
+        Args:
+            found: The pointers; escaped paths are skipped.
+            described: The values that the flow policy admitted. Other values are not read.
 
         Raises:
-            ToolError: There is no such value (any more), or no such key in it.
+            ToolError: A value does not exist (any more), or it has no such key.
         """
         values: dict[Pointer, Resolved] = {}
         for pointer in found:
             if isinstance(pointer, EscapedPath):
                 continue
-            if found_value := await self._recall(pointer, named):
+            if found_value := await self._load_one(pointer, described):
                 values[pointer] = Resolved(
                     str(found_value.path), found_value.blob, found_value.kind, found_value.preview
                 )
             elif pointer.is_known:
                 self.guard.trace.reason = RefusalReason.UNKNOWN_PATH
-                raise await unknown_path(self.store, self.guard.namespace, pointer.text)
+                raise await unknown_path_error(self.store, self.guard.namespace, pointer.text)
         return values
 
-    async def _recall(self, pointer: Pointer, named: Named) -> FoundValue | None:
-        if pointer.path is None or (known := named.get(pointer.path.base)) is None:
+    async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:
+        if pointer.path is None or (known := described.get(pointer.path.base)) is None:
             return None
-        flows = self.guard.flows
-        tells = isinstance(known, Tombstone) or flows.may_show(flows.labels_of(known))
-        return await recall(self.store, self.scanner, self.guard.namespace, pointer.path, known, tells=tells)
+        flows, namespace = self.guard.flows, self.guard.namespace
+        include_content = isinstance(known, Tombstone) or flows.may_show(flows.labels_of(known))
+        return await look_up(self.store, self.scanner, namespace, pointer.path, known, include_content=include_content)

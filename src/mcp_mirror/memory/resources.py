@@ -1,4 +1,4 @@
-"""Stored values as resources, so that a person can attach one in a client: `memory://<path>`."""
+"""Stored values as MCP resources, `memory://<path>`, so that a person can attach one in a client."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import msgspec
 
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import CONTENTS, find, text_of
+from mcp_mirror.memory.tools.lookup import CONTENTS, find_value, json_string_of
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
@@ -19,14 +19,15 @@ from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100
-"""Values on one page of a list."""
+"""Values per page of a list."""
 
 MAX_BYTES: Final = 10_000_000
-"""Largest value that is read as a resource. Common clients drop messages over 10 MiB."""
+"""The largest value that can be read as a resource. Common clients drop messages over 10 MiB."""
 
-_PATH: Final = 300
-_NAME: Final = 120
-"""Bytes of a tool's name that are told."""
+_PATH_BYTES: Final = 300
+"""Bytes of a path that an error quotes."""
+_NAME_BYTES: Final = 120
+"""Bytes of a tool's name in a list."""
 
 TEMPLATE: Final[Mapping[str, Any]] = {
     "uriTemplate": URI_TEMPLATE,
@@ -37,33 +38,34 @@ TEMPLATE: Final[Mapping[str, Any]] = {
 
 
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
-    """A page of the caller's own values, the newest first.
+    """Return a page of a namespace's values, the newest first.
 
     Args:
-        memory: Where they are.
-        namespace: Whose they are.
-        after: The base of the last value of the page before; None for the first page.
+        memory: The memory.
+        namespace: The owner of the values.
+        after: The base of the last value of the previous page; None for the first page.
 
     Returns:
-        Resources, JSON text, and the base to go on after; None where there are no more.
+        The resources as JSON text, and the `after` of the next page; None if this page is the last one.
 
     Raises:
-        ToolError: The value to go on after is gone.
+        ToolError: The value `after` has been deleted.
     """
     try:
         stored = await memory.store.list(namespace, after=after, limit=PAGE + 1)
     except LookupError:
-        raise ToolError("The list has changed since this cursor was given. List again without a cursor.") from None
+        raise ToolError("The value of this cursor has been deleted. List again without a cursor.") from None
     page = stored[:PAGE]
-    return [msgspec.json.encode(_resource(one, memory.flows)) for one in page], page[-1].base if stored[PAGE:] else None
+    resources = [msgspec.json.encode(_describe(descriptor, memory.flows)) for descriptor in page]
+    return resources, page[-1].base if stored[PAGE:] else None
 
 
-def _resource(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
-    """A value as it is listed; of one that the model may not see, nothing that its upstream wrote."""
+def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
+    """A value as a resource. The upstream's media type is left out if the model may not see the value."""
     media_type = descriptor.media_type if flows.may_show(flows.labels_of(descriptor)) else None
-    made = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
-    tool = strip_invisible(source.tool, _NAME)
+    tool = strip_invisible(source.tool, _NAME_BYTES)
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
@@ -71,22 +73,28 @@ def _resource(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
         "description": f"{descriptor.kind} from {tool} of {source.upstream}",
         "mimeType": media_type_of(descriptor.kind, media_type),
         "size": descriptor.size,
-        "annotations": {"lastModified": made},
+        "annotations": {"lastModified": created},
     }
 
 
 async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, Buffer | Segments]:
-    """The `resources/read` result of a stored value.
+    """Return the `resources/read` result of a stored value.
+
+    Args:
+        memory: The memory.
+        namespace: The owner of the value.
+        uri: `memory://<path>`.
 
     Raises:
-        ToolError: There is none under this path, or it is over 10 MB.
+        FlowError: The flow policy hides the value from the model.
+        ToolError: The path has no value, or the value is larger than 10 MB.
     """
-    found_value = await find(memory, namespace, str(parse_uri(uri) or ""), "resources/read")
+    found_value = await find_value(memory, namespace, str(parse_uri(uri) or ""), "resources/read")
     if (size := len(found_value.blob)) > MAX_BYTES:
         raise ToolError(
-            f"{as_json_string(str(found_value.path), _PATH)} is {found_value.kind} of {human_bytes(size)}; "
-            f"a resource is limited to {human_bytes(MAX_BYTES)}, since clients drop larger messages. "
-            "Read a part of it: add a key or an index."
+            f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {human_bytes(size)}; "
+            f"a resource is limited to {human_bytes(MAX_BYTES)}, because clients drop larger messages. "
+            "Read a part of the value: add a key or an index to the path."
         )
     content = {"uri": msgspec.json.encode(uri), **_content_of(found_value)}
     return {"contents": array_of([object_of(content)])}
@@ -94,11 +102,13 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
 
 def _content_of(found_value: FoundValue) -> dict[str, Buffer]:
     if found_value.kind != "binary":
-        return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": text_of(found_value)}
+        return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": json_string_of(found_value)}
     for member, tokens in CONTENTS:
         if not isinstance(span := locate(found_value.blob, tokens), Miss):
             media = locate(found_value.blob, (*tokens[:-1], "mimeType"))
             blob = memoryview(found_value.blob)
-            named: dict[str, Buffer] = {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
-            return {**named, member: blob[span.start : span.stop]}
-    raise ToolError("This value holds no content that can be shown; give its path to a tool instead.")
+            media_type: dict[str, Buffer] = (
+                {} if isinstance(media, Miss) else {"mimeType": blob[media.start : media.stop]}
+            )
+            return {**media_type, member: blob[span.start : span.stop]}
+    raise ToolError("This binary value has no data or text to show. Pass its path to a tool instead.")

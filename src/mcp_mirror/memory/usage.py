@@ -1,7 +1,7 @@
-"""Counts the tokens that are sent and kept out, by namespace, and has the store keep the sums.
+"""Counts the tokens that are sent or kept out of a context, by namespace, and adds the sums to the store.
 
-No call waits for it: what was counted goes to the store every few seconds and at the end. A gateway that is killed
-takes the last seconds' with it; what a store does not take now is offered to it again.
+Calls do not wait for the store: the counts go there every few seconds and at shutdown. A killed gateway loses the
+counts of the last seconds. If the store fails, the gateway tries again later.
 """
 
 import logging
@@ -17,45 +17,46 @@ from mcp_mirror.types import StoreStats, Traffic
 _logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 5.0
-"""Seconds between two deliveries to the store: what a gateway that is killed takes with it."""
+"""Seconds between two writes to the store."""
 
 
 @dataclass(slots=True)
 class UsageCounter:
-    """What was counted and is not in the store yet."""
+    """Counts tokens; keeps the counts that are not in the store yet."""
 
     store: Store
     pause: float = _PAUSE
+    """Seconds between two writes to the store."""
     _pending: dict[str, Traffic] = field(default_factory=dict)
 
     def add(self, namespace: str, sent: int, kept_out: int) -> None:
-        """Count an answer."""
+        """Count the tokens of a reply."""
         self._pending[namespace] = self._pending.get(namespace, Traffic()).plus(sent, kept_out)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """How much is kept, and the tokens of all answers until now.
+        """Return the statistics of a namespace, with all tokens that were counted until now.
 
         Raises:
-            StoreError: The store cannot tell.
+            StoreError: The store failed.
         """
         stats = await self.store.stats(namespace)
         pending = self._pending.get(namespace, Traffic())
         return replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))
 
-    async def deliver(self) -> None:
-        """Bring to the store what is not there yet; what it does not take stays here, with all that comes after it."""
+    async def flush(self) -> None:
+        """Add the counts to the store; if it fails, keep them for the next time."""
         for namespace in tuple(self._pending):
             traffic = self._pending.pop(namespace)
             try:
-                with anyio.CancelScope(shield=True):  # so that it is known whether it was counted
+                with anyio.CancelScope(shield=True):  # a cancelled write could count the tokens twice
                     await self.store.count(namespace, traffic)
             except StoreError as error:
-                _logger.info("Tokens are counted later. %s", error)
+                _logger.info("Token counts could not be stored and are stored later. %s", error)
                 self.add(namespace, traffic.sent, traffic.kept_out)
                 return
 
-    async def follow(self) -> None:
-        """Deliver now and then, until cancelled."""
+    async def run(self) -> None:
+        """Flush every `pause` seconds, until cancelled."""
         while True:
             await anyio.sleep(self.pause)
-            await self.deliver()
+            await self.flush()

@@ -1,4 +1,4 @@
-"""From a memory path to the bytes behind it, or to an error that says what to do instead."""
+"""Looks up the value of a memory path; errors name the nearest paths or keys."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,99 +19,106 @@ from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
-_AT_ONCE: Final = 1 << 17
-"""Bytes up to which a value is searched without leaving the event loop: what it costs goes by its keys."""
-_APART: Final = 1 << 23
-"""Bytes from which on it is searched in another process, where it is in a file."""
-_LISTED: Final = 2000
-"""Keys among which the nearest to one that is not there are looked for."""
-_NEAREST: Final = 3
-_RECENT: Final = 64
-"""Of a caller's values, as many of the newest are compared with a path that is not there."""
-_BESIDE: Final = 6
-"""And as many on each side of where that path would stand in alphabetical order."""
-_LIKE: Final = 0.5
-"""From this ratio of equal characters on, one name is worth naming for another."""
-_TELLING: Final = 3
-"""Characters from which on a name that stands in another says something."""
-_LONG: Final = 200
-"""Characters of a name that are looked at."""
-_COMPARED: Final = 40
-"""Names that are compared character by character: those that have most characters in common."""
-_KEYS: Final = 12
-_KEY: Final = 80
-_PATH: Final = 300
-"""Bytes of a path that are repeated."""
+_INLINE_BYTES: Final = 1 << 17
+"""Values up to this size are searched on the event loop: the cost also depends on their keys."""
+_WORKER_BYTES: Final = 1 << 23
+"""Values above this size in a file are searched in a worker process."""
+_MAX_RANKED_KEYS: Final = 2000
+"""Keys that are ranked by their similarity to an unknown key."""
+_MAX_NEAREST: Final = 3
+"""Nearest names that an error lists."""
+_NEWEST_BASES: Final = 64
+"""The caller's newest values that are compared with an unknown path."""
+_NEIGHBOURS: Final = 6
+"""Alphabetical neighbours of an unknown path, on each side, that are compared with it."""
+_MIN_SIMILARITY: Final = 0.5
+"""The ratio of equal characters from which a name counts as near."""
+_MIN_PART: Final = 3
+"""Characters of a name that makes another name near by being a part of it."""
+_MAX_COMPARED_CHARACTERS: Final = 200
+"""Characters of a name that are compared."""
+_MAX_COMPARED_NAMES: Final = 40
+"""Names that are compared in full: those with the most characters in common."""
+_MAX_LISTED_KEYS: Final = 12
+_KEY_BYTES: Final = 80
+"""Bytes of a key or a tool's name that an error quotes."""
+_PATH_BYTES: Final = 300
+"""Bytes of a path that an error quotes."""
+_REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundValue:
-    """What a path leads to."""
+    """The value of a path."""
 
     path: MemoryPath
     blob: Buffer
     kind: Kind
     file: FileSpan | None = None
-    """Where a large one also is."""
+    """The position in a file if the value is large and its store has files."""
     preview: bool = True
-    """A model may be told what is in it though it has not asked."""
-    known: Descriptor | None = field(default=None, compare=False, repr=False)
-    """What is known of the whole value."""
+    """The model may see parts of the value that it did not request."""
+    descriptor: Descriptor | None = field(default=None, compare=False, repr=False)
+    """The descriptor of the whole value."""
 
 
-async def recall(
+async def look_up(
     store: Store,
     scanner: FrameScanner,
     namespace: str,
     path: MemoryPath,
     known: Descriptor | Tombstone | None = None,
     *,
-    tells: bool = True,
+    include_content: bool = True,
 ) -> FoundValue | None:
-    """The value behind a path; None where nothing is or was stored under its base.
+    """Return the value of a path; None if its base was never stored.
 
     Args:
-        store: Where it is.
-        scanner: Scans what is too large to be scanned here.
-        namespace: Whose it is.
+        store: The store.
+        scanner: Searches large values in worker processes.
+        namespace: The owner of the value.
         path: The path.
-        known: What is known of the value, where it was looked at already.
-        tells: An error may say what is in the value.
+        known: The descriptor or tombstone, if the caller has read it already.
+        include_content: An error may list keys of the value.
 
     Raises:
-        ToolError: The value is gone, or has no such key.
+        ToolError: The value has expired or was evicted, or it has no such key.
     """
     described = known or await store.describe(namespace, path.base)
     if described is None:
         return None
     if isinstance(described, Tombstone):
-        raise ToolError(_gone(path, described))
-    path = _without_wrapper(described, path)
+        raise ToolError(_explain_tombstone(path, described))
+    path = _strip_wrapper_key(described, path)
     member = _member_at(described, path)
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
         raise ToolError(
-            f"The value of {as_json_string(str(path), _PATH)} has just gone. Call the tool that made it again."
+            f"The value of {as_json_string(str(path), _PATH_BYTES)} was deleted during this call. "
+            "Call the tool that returned it again."
         )
     tokens = path.tokens[1:] if member else path.tokens
-    place = await _place_of(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
-    found = await _locate(scanner, place, blob, tokens)
-    if isinstance(found, Miss):
-        depth = len(path.tokens) - len(tokens) + found.depth
-        raise ToolError(_miss(path, depth, found, tells_keys=described.preview) if tells else _untold(path))
-    found_value = _at(path, described, blob, found)
-    return (
-        found_value if place is None else _in_file(found_value, place, 0 if found_value.blob is blob else found.start)
-    )
+    file = await _file_of(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
+    span = await _locate(scanner, file, blob, tokens)
+    if isinstance(span, Miss):
+        if not include_content:
+            raise ToolError(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
+        depth = len(path.tokens) - len(tokens) + span.depth
+        raise ToolError(_explain_miss(path, depth, span, include_keys=described.preview))
+    found = _found_value(path, described, blob, span)
+    if file is None:
+        return found
+    start = file.span.start + (0 if found.blob is blob else span.start)
+    return replace(found, file=FileSpan(file.path, Span(start, len(found.blob))))
 
 
 def _is_costly(blob: Buffer) -> bool:
-    """Whether another process is to search a value: it is large, or has very many members or items."""
-    return len(blob) > _APART or (len(blob) > _AT_ONCE and has_more_values(blob, MAX_VALUES))
+    """Whether a worker process should search a value: it is large, or has very many members or items."""
+    return len(blob) > _WORKER_BYTES or (len(blob) > _INLINE_BYTES and has_more_values(blob, MAX_VALUES))
 
 
-def _without_wrapper(described: Descriptor, path: MemoryPath) -> MemoryPath:
-    """The path without the key of a wrapper that was taken off the value: models know it from the output schema."""
+def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
+    """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
     is_key = any(member.key == first for member in described.members)
     if not isinstance(first, str) or is_key or first != unwrapped_key(described.envelope):
@@ -120,7 +127,7 @@ def _without_wrapper(described: Descriptor, path: MemoryPath) -> MemoryPath:
 
 
 def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
-    """What is indexed under the first step of a path, be it a key or a position."""
+    """The indexed member that the first token of a path names by key or position; None if it does not exist."""
     if not path.tokens or described.kind != "object":
         return None
     first = path.tokens[0]
@@ -129,142 +136,135 @@ def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
     return next((member for member in described.members if member.key == first), None)
 
 
-async def _place_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
-    """Where in a file what was read is; None where it is in none."""
+async def _file_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
+    """The position of a value, or of its member, in a file; None if it is not in a file."""
     whole = await store.file_of(namespace, base)
     start = member.span.start if member else 0
     return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
 
 
-async def _locate(scanner: FrameScanner, place: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
-    """Search a small blob here, a large one where it is in a file, if it still is there: what was read of it stays."""
-    if not tokens or len(blob) <= _AT_ONCE:
+async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
+    """Search a small value here and a large one in a worker, which gets the value if its file was deleted."""
+    if not tokens or len(blob) <= _INLINE_BYTES:
         return locate(blob, tokens)
-    if place and (found := await scanner.locate(place, tokens)):
-        return found
+    if file and (span := await scanner.locate(file, tokens)):
+        return span
     return await scanner.locate_sent(blob, tokens)
 
 
-async def unknown_path(store: Store, namespace: str, text: str) -> ToolError:
-    """What to answer for a path under which nothing is stored: what the caller may have meant of what it has."""
+async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolError:
+    """Return the error for a path without a value, with the caller's nearest or newest paths."""
     if len(named := bases_in_notice(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
-        return ToolError(f"That is a whole notice, which names several paths. Give one alone: {paths}.")
-    newest = await store.newest(namespace, _RECENT)
-    asked = text[:_LONG].partition("/")[0]
-    near = await _bases_near(store, namespace, asked) if newest else ()
-    advice = await anyio.to_thread.run_sync(_advice, asked.casefold(), newest, (*newest, *near))
+        return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
+    newest = await store.newest(namespace, _NEWEST_BASES)
+    base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
+    near = await _neighbours(store, namespace, base) if newest else ()
+    advice = await anyio.to_thread.run_sync(_advise, base.casefold(), newest, (*newest, *near))
     return ToolError(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
-async def _bases_near(store: Store, namespace: str, asked: str) -> tuple[str, ...]:
-    """Bases that begin as a text does, or with another tool's label and the same digits."""
-    texts = {asked, asked.lower()}
-    if label := label_of_near_miss(asked):
+async def _neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
+    """Bases that begin like a text, or with a similar tool's label and the same digits."""
+    texts = {text, text.lower()}
+    if label := label_of_near_miss(text):
         labels = await store.labels(namespace)
-        digits = asked.partition(f"{label}-")[2].lower()
+        digits = text.partition(f"{label}-")[2].lower()
         texts |= {f"{one}-{digits}" for one in nearest(label, labels)}
-    found = [await store.bases_near(namespace, one, _BESIDE) for one in sorted(texts)]
+    found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 
 
-def _advice(asked: str, newest: Sequence[str], bases: Sequence[str]) -> str:
-    """What the caller may have meant of these bases; the newest ones, where none is like the text."""
+def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
+    """Name the bases that are similar to a text, else those of the same tool, else the newest ones."""
     if not bases:
         return "Nothing is stored yet: call a tool first."
     bases = tuple(dict.fromkeys(bases))
-    same_tool = [base for base in bases if asked.startswith(f"{label_of(base)}-".casefold())]
-    near = nearest(asked, bases) or same_tool
-    listed = ", ".join(f'"{base}"' for base in (near or newest)[:_NEAREST])
-    return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path to the letter."
+    same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
+    near = nearest(text, bases) or same_tool
+    listed = ", ".join(f'"{base}"' for base in (near or newest)[:_MAX_NEAREST])
+    return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
-    """The few names that are like `text`, the likest first; none where no name has enough in common with it."""
-    likeness = _likeness_to(text, SequenceMatcher.ratio)
-    compared = {name: likeness(name) for name in nearest_first(text, names)[:_COMPARED]}
-    return sorted((name for name in compared if compared[name] >= _LIKE), key=lambda name: -compared[name])[:_NEAREST]
+    """Return up to three names that are similar to a text, the most similar first."""
+    similarity = _similarity_to(text, SequenceMatcher.ratio)
+    compared = {name: similarity(name) for name in nearest_first(text, names)[:_MAX_COMPARED_NAMES]}
+    near = (name for name in compared if compared[name] >= _MIN_SIMILARITY)
+    return sorted(near, key=lambda name: -compared[name])[:_MAX_NEAREST]
 
 
 def nearest_first(text: str, names: Iterable[str]) -> list[str]:
-    """All names, in the order of the characters that they have in common with `text`; case does not matter."""
-    likeness = _likeness_to(text, SequenceMatcher.quick_ratio)
-    return sorted(names, key=lambda name: -likeness(name))
+    """Return all names, sorted by the characters that they have in common with a text; case is ignored."""
+    similarity = _similarity_to(text, SequenceMatcher.quick_ratio)
+    return sorted(names, key=lambda name: -similarity(name))
 
 
-def _likeness_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
-    """From 0 to 1; beyond 1 where one stands in the other, as a tool's name does in its twin's."""
-    asked = text[:_LONG].casefold()
-    matcher = SequenceMatcher(None, "", asked, autojunk=False)  # what it computes of the second text, it keeps
+def _similarity_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
+    """A function from 0 to 1 of a name; above 1 if one contains the other, as a twin's name contains its tool's."""
+    wanted = text[:_MAX_COMPARED_CHARACTERS].casefold()
+    matcher = SequenceMatcher(None, "", wanted, autojunk=False)  # caches its analysis of the second text
 
-    def likeness(name: str) -> float:
-        other = name[:_LONG].casefold()
+    def similarity(name: str) -> float:
+        other = name[:_MAX_COMPARED_CHARACTERS].casefold()
         matcher.set_seq1(other)
-        shorter, longer = sorted((asked, other), key=len)
-        return ratio(matcher) + (len(shorter) >= _TELLING and shorter in longer)
+        shorter, longer = sorted((wanted, other), key=len)
+        return ratio(matcher) + (len(shorter) >= _MIN_PART and shorter in longer)
 
-    return likeness
+    return similarity
 
 
-def _at(path: MemoryPath, descriptor: Descriptor, blob: Buffer, found: Span) -> FoundValue:
-    """What was found in a blob."""
+def _found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span) -> FoundValue:
+    """The part of a value at a span, or the whole value."""
+    kind: Kind = descriptor.kind
+    part: Buffer = memoryview(blob)[span.start : span.stop]
     if path.tokens:
-        part = memoryview(blob)[found.start : found.stop]
-        kind = kind_at(blob, found.start)
+        kind = kind_at(blob, span.start)
         kind = "binary" if kind == "object" and read_media(part) else kind
-        return FoundValue(path, part, kind, preview=descriptor.preview, known=descriptor)
-    whole = _untrimmed(blob, found, descriptor.kind)
-    return FoundValue(path, whole, descriptor.kind, preview=descriptor.preview, known=descriptor)
+    elif kind in ("object", "array"):
+        part = blob  # with the white space around it: a string argument gets exactly the text of the result
+    return FoundValue(path, part, kind, preview=descriptor.preview, descriptor=descriptor)
 
 
-def _in_file(found_value: FoundValue, place: FileSpan, start: int) -> FoundValue:
-    """What was found, with where it is in the file that `place` is of: `start` bytes into it."""
-    return replace(found_value, file=FileSpan(place.path, Span(place.span.start + start, len(found_value.blob))))
+def _explain_miss(path: MemoryPath, depth: int, miss: Miss, *, include_keys: bool) -> str:
+    """The error of a key that does not exist.
 
-
-def _untrimmed(blob: Buffer, found: Span, kind: Kind) -> Buffer:
-    """A whole JSON document keeps the white space around it: it goes to a string argument as the very text it was."""
-    return blob if kind in ("object", "array") else memoryview(blob)[found.start : found.stop]
-
-
-def _untold(path: MemoryPath) -> str:
-    return f'There is no "{path}". What is there cannot be told: its labels keep it from the model.'
-
-
-def _miss(path: MemoryPath, depth: int, miss: Miss, *, tells_keys: bool) -> str:
+    Args:
+        path: The path with the key.
+        depth: The number of tokens before the key.
+        miss: The object or array without the key.
+        include_keys: Name keys rather than positions.
+    """
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
     if miss.kind == "object":
-        there = _keys_of(miss, unescape_token(token)) if tells_keys else _positions_of(miss)
+        content = _list_keys(miss, unescape_token(token)) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
-        there = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        content = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
     else:
-        there = f"It is {miss.kind} and has nothing below it: use that path."
-    return f"Under {as_json_string(here, _PATH)} there is no key {as_json_string(token, _KEY)}. {there}"
+        content = f"It is {miss.kind}, which has no keys: use the path itself."
+    return f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}. {content}"
 
 
-def _keys_of(miss: Miss, wanted: str) -> str:
-    keys = nearest_first(wanted, miss.keys[:_LISTED])
-    listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY) for key in keys[:_KEYS])
-    more = f" and {len(miss.keys) - _KEYS:,} more" if len(miss.keys) > _KEYS else ""
-    return f"There is {listed}{more}." if keys else "It is an empty object."
+def _list_keys(miss: Miss, wanted: str) -> str:
+    keys = nearest_first(wanted, miss.keys[:_MAX_RANKED_KEYS])
+    listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys[:_MAX_LISTED_KEYS])
+    more = f" and {len(miss.keys) - _MAX_LISTED_KEYS:,} more" if len(miss.keys) > _MAX_LISTED_KEYS else ""
+    return f"Its keys are {listed}{more}." if keys else "It is an empty object."
 
 
-def _positions_of(miss: Miss) -> str:
+def _list_positions(miss: Miss) -> str:
     if not miss.keys:
         return "It is an empty object."
     last = f' to "/{position_token(len(miss.keys) - 1)}"' if len(miss.keys) > 1 else ""
-    return f'Its keys are told by position alone: "/{position_token(0)}"{last}.'
+    return f'Its keys are hidden; name them by position: "/{position_token(0)}"{last}.'
 
 
-def _gone(path: MemoryPath, tombstone: Tombstone) -> str:
+def _explain_tombstone(path: MemoryPath, tombstone: Tombstone) -> str:
     at = datetime.fromtimestamp(tombstone.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     provenance = tombstone.descriptor.provenance
     return (
-        f"The value of {as_json_string(str(path), _PATH)} {_REASONS[tombstone.reason]} at {at}. It came from tool "
-        f"{as_json_string(provenance.tool, _KEY)} of "
-        f"upstream {provenance.upstream!r}: call it again and use the new path."
+        f"The value of {as_json_string(str(path), _PATH_BYTES)} {_REASONS[tombstone.reason]} at {at}. "
+        f"It came from tool {as_json_string(provenance.tool, _KEY_BYTES)} of upstream {provenance.upstream!r}: "
+        "call it again and use the new path."
     )
-
-
-_REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}

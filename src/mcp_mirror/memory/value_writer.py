@@ -1,4 +1,4 @@
-"""Puts what was captured into the store, with all that is known about it."""
+"""Stores captured values with their descriptors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,83 +14,90 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor, Draft, Provenance
 
-NONE: Final[Mapping[str, str]] = MappingProxyType({})
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
-_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, wrapped=False)
+_STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, wrapped=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueWriter:
-    """Stores values; no path is told before its value is kept."""
+    """Writes values to the store. Callers name a path only after its value is stored."""
 
     store: Store
     lifetime: StorePolicy
     clock: Callable[[], float]
     """Seconds since the epoch."""
-    on_kept: Callable[[str], None] = lambda _namespace: None
-    """Told whose new value there is."""
+    on_change: Callable[[str], None] = lambda _namespace: None
+    """Called with a namespace whose values have changed."""
 
-    async def keep(
+    async def store_result(
         self,
         namespace: str,
         provenance: Provenance,
-        order: ProcessingOptions,
+        options: ProcessingOptions,
         captured: Captured,
-        labels: Mapping[str, str] = NONE,
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Store the value, and before it what the same result said beside it.
+        """Store the value of a result and, before it, its companion; without a value, do nothing.
 
         Args:
-            namespace: Whose they are.
-            provenance: Where they come from.
-            order: Under which bases.
-            captured: They themselves.
-            labels: Of both; without any they are taken for the worst.
+            namespace: The owner of the values.
+            provenance: The origin of the values.
+            options: The options with the bases of the value and the companion.
+            captured: The value and the companion.
+            labels: The flow labels of both; values without labels count as most restricted.
 
         Raises:
-            StoreError: It could not be kept.
+            StoreError: The store failed; then neither is stored.
         """
         if captured.value is None:
             return
-        companion = order.companion_base if captured.companion else None
+        companion = options.companion_base if captured.companion else None
         if captured.companion:
-            described = self._describe(order.companion_base, captured.companion, provenance, labels)
+            described = self._describe(options.companion_base, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
-        described = self._describe(order.base, captured.value, provenance, labels)
+        described = self._describe(options.base, captured.value, provenance, labels)
         described = replace(described, companion=companion, envelope=captured.envelope)
         try:
             await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
         except StoreError:
-            if companion:  # nobody would know of it
+            if companion:  # only the descriptor of the value names its companion
                 await self.store.delete(namespace, companion)
             raise
-        self.on_kept(namespace)
+        self.on_change(namespace)
 
-    async def keep_values(
+    async def store_values(
         self,
         namespace: str,
         provenance: Provenance,
         blobs: Mapping[str, bytes],
         estimate: Estimate,
-        labels: Mapping[str, str] = NONE,
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Store JSON texts under bases that are made of them, as those of `prune_messages` are.
+        """Store JSON texts under bases that are digests of them, such as those of `prune_messages`.
 
-        What is kept already is the same, and is put off its expiry.
+        A value that is already stored is identical; its expiry is postponed.
+
+        Args:
+            namespace: The owner of the values.
+            provenance: The origin of the values.
+            blobs: The JSON texts by base.
+            estimate: Returns the tokens of a text.
+            labels: The flow labels of all values; values without labels count as most restricted.
 
         Raises:
-            StoreError: One could not be kept; those before it are.
+            StoreError: A value could not be stored; the values before it are stored.
         """
         for base, blob in blobs.items():
             if isinstance(await self.store.describe(namespace, base), Descriptor):
                 continue
-            captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _ALL, estimate)
+            captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _STORE_ALL, estimate)
             if captured.value is None:
-                raise StoreError("null is no value that is stored. Store something else.")
+                raise StoreError("null cannot be stored. Store another value.")
             draft = replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
             described = replace(self._describe(base, draft, provenance, labels), envelope=captured.envelope)
             await self.store.put(namespace, described, (blob,))
-            self.on_kept(namespace)
+            self.on_change(namespace)
 
     def _describe(self, base: str, draft: Draft, provenance: Provenance, labels: Mapping[str, str]) -> Descriptor:
         now = self.clock()

@@ -256,7 +256,7 @@ class ChangeNotifier:
             catalogs = {owner: catalog for owner, catalog in state.catalogs.items() if owner != session}
             self._runtime.state = replace(state, catalogs=catalogs)
         self._logged.pop(session, None)
-        self._subscriptions.forget_session(session)
+        self._subscriptions.drop_session(session)
 
     async def run_notifications(self) -> None:
         """Notify clients of changes, once for all changes of an interval, until cancelled."""

@@ -26,7 +26,7 @@ from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedErro
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Relay, RelayRequest, not_found
+from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord
@@ -125,7 +125,7 @@ class Handlers:
             return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta)
         input_round = read_round(members.get("inputResponses"), params.request_state)
         if input_round and conversation:
-            conversation = conversation.going_on
+            conversation = conversation.without_report
         call = self.gateway.new_call(
             channel,
             params.name,
@@ -199,11 +199,13 @@ class Handlers:
         elif is_own:
             reply = await read_value(self.gateway.memory, caller.namespace, uri)
         elif not self.relay.offers("resources", caller):
-            raise not_found(uri, request.channel)
+            raise resource_not_found(uri, request.channel)
         else:
             relayed = await self.relay.read_resource(uri, request)
-            self._audit_call(request, "resources/read", relayed.place.upstream)
-            reply = await self.gateway.state.contents.resource(relayed.members, caller.namespace, relayed.place)
+            self._audit_call(request, "resources/read", relayed.origin.upstream)
+            reply = await self.gateway.state.contents.capture_resource(
+                relayed.members, caller.namespace, relayed.origin
+            )
         return self._stub({"contents": []}, reply, meta_of(context))
 
     def _status(self, caller: Caller) -> dict[str, Any]:
@@ -223,9 +225,9 @@ class Handlers:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
         relayed = await self.relay.get_prompt(params.name, request)
-        self._audit_call(request, "prompts/get", relayed.place.upstream)
+        self._audit_call(request, "prompts/get", relayed.origin.upstream)
         namespace = request.channel.caller.namespace
-        reply = await self.gateway.state.contents.prompt(relayed.members, namespace, relayed.place)
+        reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
         return self._stub({"messages": []}, reply, meta_of(context))
 
     def _audit_call(self, request: RelayRequest, method: str, upstream: str) -> None:
@@ -271,7 +273,7 @@ class Handlers:
         finally:
             self.announcements.close(stream)
             for uri in uris:
-                self.subscriptions.forget((stream, uri))
+                self.subscriptions.drop((stream, uri))
 
     async def _set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):

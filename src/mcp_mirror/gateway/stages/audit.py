@@ -17,7 +17,7 @@ UNWRITTEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AuditStage:
-    """Records who called which tool, and the outcome."""
+    """Records the principal, the tool and the outcome of each call."""
 
     audit: Audit
     clock: Callable[[], float]

@@ -15,7 +15,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.input_required import asked_reply, checked
+from mcp_mirror.gateway.input_required import check_round, input_required_reply
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _METHOD: Final = "elicitation/create"
@@ -80,7 +80,7 @@ class ConsentStage:
             FlowError: The flow is refused, and the user did not allow it.
             RefusedError: The call has the state of another call.
         """
-        consent = read_consent(checked(call.again, call.arguments), self.used)
+        consent = read_consent(check_round(call.again, call.arguments), self.used)
         try:
             return await call_next(_with(call, consent))
         except FlowError as refused:
@@ -90,7 +90,7 @@ class ConsentStage:
                 raise
             answer = await ask_consent(refused, call.channel)
         if isinstance(answer, InputRequired):
-            return asked_reply(answer, call.arguments)
+            return input_required_reply(answer, call.arguments)
         return await call_next(_with(call, answer))
 
 

@@ -52,7 +52,7 @@ class ContextBudgetStage:
         return self.estimate(msgspec.json.encode([*adverts, *(tool.advert for tool in call.own_tools.values())]))
 
     async def _bound(self, call: Call, held: Reservation, reply: Reply) -> Reply:
-        """Return the reply if it fits, else an error that fits, at worst one without words."""
+        """Return the reply if it fits, else an error that fits, at worst an empty one."""
         cost = await cost_of_reply(reply, self.estimate)
         if _settle(call, held, cost):
             return reply
@@ -64,7 +64,7 @@ class ContextBudgetStage:
 
 
 def _settle(call: Call, held: Reservation, cost: int) -> bool:
-    """Count what is sent; False, and nothing is counted, if it does not fit."""
+    """Count the tokens of a reply; False, without counting them, if the reply does not fit."""
     if not held.widen(cost):
         return False
     held.settle(cost)
@@ -80,8 +80,8 @@ def _tokens_wanted(call: Call) -> int:
 
 def _full(held: Reservation) -> str:
     return (
-        f"This conversation's context is full: {held.left:,} tokens are left for tools' answers. Nothing was called. "
-        "Compact the conversation, or begin another one."
+        f"This conversation's context is full: {held.left:,} tokens are left for tool results. Nothing was called. "
+        "Compact the conversation, or start a new one."
     )
 
 

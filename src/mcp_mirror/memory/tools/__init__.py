@@ -1,4 +1,4 @@
-"""Our own tools (`memory_*`, `retrieve_final_answer_from_memory`) and their table.
+"""The gateway's own tools (`memory_*`, `retrieve_final_answer_from_memory`) and their table.
 
 They read and change the caller's memory and never call an upstream.
 """

@@ -1,4 +1,4 @@
-"""The tools that make a new value: from an old one, or from what the model says. No value is ever changed itself."""
+"""Tools that store a new value: a query result, an edited copy, or a value of the model. Stored values never change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import msgspec
 
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import find_given
-from mcp_mirror.memory.tools.read import ask
-from mcp_mirror.memory.tools.save import NewValue, keep
+from mcp_mirror.memory.tools.lookup import find_argument
+from mcp_mirror.memory.tools.read import run_query
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
 from mcp_mirror.query.select import explain_text, json_in_text, select
@@ -18,96 +18,105 @@ from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 from mcp_mirror.workers.queries import Query
 
+_MAX_SHOWN_BYTES: Final = 1 << 20
+"""Results above this size are stored without an estimate of their tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A JMESPath expression to be answered."""
+    """Runs a JMESPath expression on a value."""
 
     expression: str
-    most: int
+    max_bytes: int
+    """Maximum size of the result."""
 
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
-        """Find the JSON text that the expression selects."""
+        """Return the result as JSON text. A text that contains JSON is queried as that JSON.
+
+        Raises:
+            ToolError: The expression is invalid or has no result on a text, or the result is too large.
+        """
         try:
             found = select(blob, self.expression)
         except ToolError as error:
-            raise self._explained(blob, error) from None
+            raise self._explain(blob, error) from None
         if found == b"null" and (inner := json_in_text(blob)) is not None:
             found = select(inner, self.expression)
         elif found == b"null" and (reason := explain_text(blob)):
             raise ToolError(f"null: the expression finds nothing. {reason}")
-        if len(found) > self.most:
+        if len(found) > self.max_bytes:
             raise ToolError(
-                f"It finds {human_bytes(len(found))}; {human_bytes(self.most)} is the limit "
+                f"The result has {human_bytes(len(found))}, more than the limit of {human_bytes(self.max_bytes)} "
                 "(`memory_tools.query_bytes`). Select less."
             )
         return found
 
-    def _explained(self, blob: Buffer, error: ToolError) -> ToolError:
-        """The error, and that the value is text, if it is and holds no JSON."""
+    def _explain(self, blob: Buffer, error: ToolError) -> ToolError:
+        """Add to the error that the value is a text without JSON, if it is one."""
         reason = explain_text(blob) if json_in_text(blob) is None else None
         return ToolError(f"{error} {reason}") if reason else error
 
 
 async def query(call: ToolInput) -> Content:
-    """What an expression finds: shown if it is small, else stored."""
+    """Return the result of an expression if it is small; store it otherwise."""
     memory = call.memory
-    found_value = await find_given(call)
-    most = memory.tools.query_bytes
-    if len(found_value.blob) > most:
-        size, limit = human_bytes(len(found_value.blob)), human_bytes(most)
+    found_value = await find_argument(call)
+    max_bytes = memory.tools.query_bytes
+    if len(found_value.blob) > max_bytes:
+        size, limit = human_bytes(len(found_value.blob)), human_bytes(max_bytes)
         raise ToolError(
-            f"{as_json_string(str(found_value.path), 300)} has {size}; values up to {limit} can be queried "
-            "(`memory_tools.query_bytes`). Take a path below it, or use memory_grep or memory_read."
+            f"{as_json_string(str(found_value.path), 300)} has {size}; only values up to {limit} can be queried "
+            "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
         )
-    wanted = Select(call.given.text("expression"), most)
+    selection = Select(call.arguments.text("expression"), max_bytes)
     found = await memory.queries.run_in_worker(
-        found_value.blob, found_value.file, wanted, memory.tools.timeout, call.namespace
+        found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     )
     if found == b"null":
         return text_content("null: the expression finds nothing.")
-    if found[:1] != b"{" and len(found) <= _SHOWN and memory.estimate(found) <= memory.mirror.inline_budget:
+    if found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES and memory.estimate(found) <= memory.mirror.inline_budget:
         return text_content(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
-    return await keep(call, NewValue((found,), (found_value,), preview=found_value.preview, size=len(found)))
-
-
-_SHOWN: Final = 1 << 20
-"""Bytes past which nothing is shown, whatever it would cost."""
+    return await save_and_reply(call, NewValue((found,), (found_value,), preview=found_value.preview, size=len(found)))
 
 
 async def edit(call: ToolInput) -> Content:
-    """A new value from an old one."""
-    change = _change(call.given)
-    found_value = await find_given(call)
+    """Store an edited copy of a value and return its notice."""
+    change = _read_change(call.arguments)
+    found_value = await find_argument(call)
     if found_value.kind == "binary":
-        raise ToolError("A binary value cannot be edited. Take a path below it, such as its text.")
-    pieces = await ask(call, found_value, change)
-    made = NewValue(joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_size(pieces))
-    return await keep(call, made)
+        raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
+    pieces = await run_query(call, found_value, change)
+    copy = NewValue(joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_size(pieces))
+    return await save_and_reply(call, copy)
 
 
 def _size(pieces: Pieces) -> int:
     return sum(piece.length if isinstance(piece, Span) else len(piece) for piece in pieces)
 
 
-def _change(given: Arguments) -> Query[Pieces]:
-    ways = [name for name in ("patch", "merge", "old_text") if given.has(name)]
+def _read_change(arguments: Arguments) -> Query[Pieces]:
+    """The edit that the arguments describe.
+
+    Raises:
+        ToolError: They describe none or several, or `old_text` without `new_text`.
+    """
+    ways = [name for name in ("patch", "merge", "old_text") if arguments.has(name)]
     if len(ways) != 1:
         raise ToolError(
             "Give one of `patch` (JSON Patch), `merge` (merge patch), or `old_text` with `new_text` (exact text)."
         )
     if ways == ["patch"]:
-        return Patch(given.json("patch"))
+        return Patch(arguments.json("patch"))
     if ways == ["merge"]:
-        return Merge(given.json("merge"))
-    if not given.text("old_text"):
-        raise ToolError("`old_text` is empty. Give the text that is to be replaced, to the letter.")
-    if not given.has("new_text"):
+        return Merge(arguments.json("merge"))
+    if not arguments.text("old_text"):
+        raise ToolError("`old_text` is empty. Give the exact text to replace.")
+    if not arguments.has("new_text"):
         raise ToolError("`old_text` needs `new_text`; it may be empty.")
-    return Replace(given.text("old_text"), given.text("new_text"), given.flag("all"))
+    return Replace(arguments.text("old_text"), arguments.text("new_text"), arguments.flag("all"))
 
 
 async def put(call: ToolInput) -> Content:
-    """Store what the model says."""
-    value = call.given.json("value")
-    return await keep(call, NewValue((value,), is_shown=False, is_said=value[:1] == b'"', size=len(value)))
+    """Store a value that the model wrote and return its notice."""
+    value = call.arguments.json("value")
+    return await save_and_reply(call, NewValue((value,), may_inline=False, is_text=value[:1] == b'"', size=len(value)))

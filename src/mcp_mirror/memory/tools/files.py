@@ -1,4 +1,4 @@
-"""The tools that bring a local file into memory, and a value into a file."""
+"""Tools that store a local file and write a value to a local file."""
 
 import base64
 import binascii
@@ -12,9 +12,9 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import CONTENTS, find_given
+from mcp_mirror.memory.tools.lookup import CONTENTS, find_argument
 from mcp_mirror.memory.tools.roots import Roots
-from mcp_mirror.memory.tools.save import NewValue, keep
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
@@ -22,98 +22,102 @@ from mcp_mirror.query.texts import is_text, pieces_of
 from mcp_mirror.settings.labels import FILES
 from mcp_mirror.types import Buffer, Span
 
-_PIECE: Final = 3 << 18
-"""Bytes that are read at once; a multiple of three, so that base64 is padded at its end alone."""
+_PIECE_BYTES: Final = 3 << 18
+"""Bytes that are read at once; a multiple of three, so that only the last piece has base64 padding."""
 _QUANTUM: Final = 4
-"""Characters of base64 that stand for whole bytes."""
+"""Characters of base64 that encode whole bytes."""
 
 
 async def import_file(call: ToolInput) -> Content:
-    """A file's text, or its bytes as base64, as a value."""
-    return await keep(call, NewValue(_literal(call), source=FILES, is_shown=False, is_said=True))
+    """Store the text of a file, or its bytes as base64, and return the notice."""
+    return await save_and_reply(call, NewValue(_read_as_json(call), source=FILES, may_inline=False, is_text=True))
 
 
-def _literal(call: ToolInput) -> Iterator[Buffer]:
-    """The file as a JSON string."""
-    name, most = call.given.text("file"), call.memory.limits.max_message_bytes
-    with Roots(call.memory.tools.roots).reading(name) as file:
-        if (size := os.fstat(file).st_size) > most:
-            raise ToolError(f"{name!r} has {size:,} bytes; {most:,} is the limit (`limits.max_message_bytes`).")
-        plain = not call.given.flag("base64") and _is_plain(file)
+def _read_as_json(call: ToolInput) -> Iterator[Buffer]:
+    """Yield the file as the pieces of a JSON string."""
+    name, max_bytes = call.arguments.text("file"), call.memory.limits.max_message_bytes
+    with Roots(call.memory.tools.roots).open_file(name) as file:
+        if (size := os.fstat(file).st_size) > max_bytes:
+            raise ToolError(
+                f"{name!r} has {size:,} bytes, more than the limit of {max_bytes:,} (`limits.max_message_bytes`). "
+                "Give a smaller file."
+            )
+        is_text = not call.arguments.flag("base64") and _is_utf8(file)
         yield b'"'
-        yield from _spelled(file) if plain else map(base64.b64encode, _pieces(file))
+        yield from _escape(file) if is_text else map(base64.b64encode, _read_pieces(file))
         yield b'"'
 
 
-def _is_plain(file: int) -> bool:
-    """Whether a file is text: UTF-8 without a zero byte."""
+def _is_utf8(file: int) -> bool:
+    """Whether a file is UTF-8 text without null bytes."""
     with suppress(UnicodeDecodeError):
-        return all("\0" not in text for text in _texts(file))
+        return all("\0" not in text for text in _decode(file))
     return False
 
 
-def _spelled(file: int) -> Iterator[bytes]:
+def _escape(file: int) -> Iterator[bytes]:
     try:
-        for text in _texts(file):
+        for text in _decode(file):
             yield msgspec.json.encode(text)[1:-1]
     except UnicodeDecodeError:
         raise ToolError("The file was changed while it was read. Try again.") from None
 
 
-def _texts(file: int) -> Iterator[str]:
+def _decode(file: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for piece in _pieces(file):
+    for piece in _read_pieces(file):
         yield decoder.decode(piece)
     yield decoder.decode(b"", final=True)
 
 
-def _pieces(file: int) -> Iterator[bytes]:
-    """The file from its beginning, each piece but the last of full size."""
+def _read_pieces(file: int) -> Iterator[bytes]:
+    """Read the file from its beginning; only the last piece may be shorter than the others."""
     os.lseek(file, 0, os.SEEK_SET)
     with os.fdopen(os.dup(file), "rb") as opened:
-        while piece := opened.read(_PIECE):
+        while piece := opened.read(_PIECE_BYTES):
             yield piece
 
 
 async def export_file(call: ToolInput) -> Content:
-    """A value in a file: a text as it is, a binary value as its bytes, anything else as its JSON."""
-    found_value = await find_given(call, FILES)
-    name, overwrite = call.given.text("file"), call.given.flag("overwrite")
-    pieces = bytes_of(found_value, from_base64=call.given.flag("base64"))
+    """Write a value to a file (see `bytes_of`) and report its size."""
+    found_value = await find_argument(call, FILES)
+    name, overwrite = call.arguments.text("file"), call.arguments.flag("overwrite")
+    pieces = bytes_of(found_value, from_base64=call.arguments.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
     return text_content(f"Written: {size:,} bytes to {name!r}.")
 
 
 def bytes_of(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
-    """The bytes that a file is to hold: of a text its text, of media and files what they are, else the JSON text.
+    """Return a value as the bytes of a file: a text as UTF-8, a binary value decoded, other values as JSON text.
 
     Args:
         found_value: The value.
-        from_base64: A text is base64 and is to be decoded.
+        from_base64: Decode a text from base64.
 
     Raises:
-        ToolError: It is not base64, or holds no bytes.
+        ToolError: The text is not base64, or the binary value has no data.
     """
     blob, span = found_value.blob, Span(0, len(found_value.blob))
     if found_value.kind == "text":
         span = trim(blob)
     if found_value.kind == "binary":
-        member, span = _data(found_value)
+        member, span = _find_data(found_value)
         from_base64 = member == "blob"
     texts = (piece.data for piece in pieces_of(blob, span, _never))
-    return _decoded(texts) if from_base64 else texts
+    return _decode_base64(texts) if from_base64 else texts
 
 
-def _data(found_value: FoundValue) -> tuple[str, Span]:
+def _find_data(found_value: FoundValue) -> tuple[str, Span]:
+    """The kind (`blob` or `text`) and the span of the data in a content block."""
     for member, tokens in CONTENTS:
-        place = locate(found_value.blob, tokens)
-        if not isinstance(place, Miss) and is_text(found_value.blob, place):
-            return member, place
-    raise ToolError("This value holds no bytes. Give a path below it.")
+        span = locate(found_value.blob, tokens)
+        if not isinstance(span, Miss) and is_text(found_value.blob, span):
+            return member, span
+    raise ToolError("This value has no data to write. Give the path of a part of it (path/key).")
 
 
-def _decoded(texts: Iterable[bytes]) -> Iterator[bytes]:
+def _decode_base64(texts: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     try:
         for text in texts:
@@ -123,7 +127,7 @@ def _decoded(texts: Iterable[bytes]) -> Iterator[bytes]:
             rest = whole[cut:]
         yield base64.b64decode(rest, validate=True)
     except binascii.Error:
-        raise ToolError("The value is no base64. Leave `base64` out to write it as it is.") from None
+        raise ToolError("The value is not base64. Omit `base64` to write the value unchanged.") from None
 
 
 def _never() -> bool:

@@ -1,4 +1,4 @@
-"""The tools that tell which values there are, and forget one."""
+"""Tools that list the stored values and delete one."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -7,51 +7,52 @@ from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
-from mcp_mirror.memory.value_lookup import unknown_path
+from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
 
 _PAGE: Final = 20
-_LOST: Final = "`after` is the last path of the page before, to the letter. Leave it out for the first page."
-_NAME: Final = 80
-"""Bytes of a tool's name that are told."""
+"""Values per page."""
+_INVALID_AFTER: Final = "`after` must be exactly the last path of the previous page. Omit it for the first page."
+_NAME_BYTES: Final = 80
+"""Bytes of a tool's name that an answer quotes."""
 _FOOTER: Final = 300
-"""Characters kept for what is said below the lines."""
+"""Characters reserved for the text below the list."""
 
 
 async def list_values(call: ToolInput) -> Content:
-    """The caller's own values, the newest first, a page at a time."""
-    tool = call.given.text("tool")
+    """Return a page of the caller's values, the newest first."""
+    tool = call.arguments.text("tool")
     page = await _page(call, tool_label(tool) if tool else "")
-    told = await call.memory.usage_counter.stats(call.namespace)
+    stats = await call.memory.usage_counter.stats(call.namespace)
     if not page:
-        return text_content("Nothing more." if call.given.has("after") else await _nothing(call, tool, told))
-    lines = _fitting([_line(one) for one in page[:_PAGE]], call.memory.budget)
+        return text_content("Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats))
+    lines = _fit([_line(one) for one in page[:_PAGE]], call.memory.budget)
     more = []
     if len(page) > len(lines):
-        is_all = not tool and not call.given.has("after")
-        left = f"{told.values - len(lines):,} more" if is_all else "more"
+        is_all = not tool and not call.arguments.has("after")
+        left = f"{stats.values - len(lines):,} more" if is_all else "more"
         more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
-    traffic = f"Sent {told.traffic.sent:,} tokens; kept out {told.traffic.kept_out:,} (1 : {told.traffic.ratio:,})."
+    traffic = f"Sent {stats.traffic.sent:,} tokens; kept out {stats.traffic.kept_out:,} (1 : {stats.traffic.ratio:,})."
     return text_content("\n".join((*lines, *more, traffic)))
 
 
 async def _page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
-    """A page, and the first value behind it where there is one."""
-    path = read_path(call.given.text("after")) if call.given.has("after") else None
-    if path is None and call.given.has("after"):
-        raise ToolError(_LOST)
+    """The values of a page, and one more if there is a next page."""
+    path = read_path(call.arguments.text("after")) if call.arguments.has("after") else None
+    if path is None and call.arguments.has("after"):
+        raise ToolError(_INVALID_AFTER)
     try:
         after = path.base if path else None
         return await call.memory.store.list(call.namespace, after=after, label=label, limit=_PAGE + 1)
     except LookupError:
-        raise ToolError(_LOST) from None
+        raise ToolError(_INVALID_AFTER) from None
 
 
-def _fitting(lines: list[str], budget: Budget) -> list[str]:
-    """As many lines as may be shown at once, one at least, with room for what is said below them."""
+def _fit(lines: list[str], budget: Budget) -> list[str]:
+    """As many lines as fit the budget with the footer, at least one."""
     left = budget.without(_FOOTER)
     for at, line in enumerate(lines):
         if at and not left.admits(line):
@@ -60,11 +61,13 @@ def _fitting(lines: list[str], budget: Budget) -> list[str]:
     return lines
 
 
-async def _nothing(call: ToolInput, tool: str, told: StoreStats) -> str:
-    if not told.values:
+async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
+    if not stats.values:
         return "Nothing is stored yet."
-    labels = [as_json_string(one, _NAME) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]]
-    return f"Nothing of {as_json_string(tool, _NAME)} is stored. There are values of {', '.join(labels)}."
+    labels = [
+        as_json_string(one, _NAME_BYTES) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]
+    ]
+    return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(labels)}."
 
 
 def _line(one: Descriptor) -> str:
@@ -73,12 +76,16 @@ def _line(one: Descriptor) -> str:
 
 
 async def forget(call: ToolInput) -> Content:
-    """Delete a value."""
-    text = call.given.text(PATH)
+    """Delete a value.
+
+    Raises:
+        ToolError: The path has no value, or it names a part of one.
+    """
+    text = call.arguments.text(PATH)
     path = read_path(text)
     if path and path.tokens:
-        raise ToolError(f'Only a whole value can be forgotten. Give "{path.base}".')
+        raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
-        raise await unknown_path(call.memory.store, call.namespace, strip_wrapping(text))
-    call.memory.writer.on_kept(call.namespace)
+        raise await unknown_path_error(call.memory.store, call.namespace, strip_wrapping(text))
+    call.memory.writer.on_change(call.namespace)
     return text_content(f'Forgotten: "{path.base}".')

@@ -1,4 +1,4 @@
-"""From what a model writes as a memory path to the value, and a value brought back whole."""
+"""Finds the value of a memory path as models write it, and returns whole values to the model."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import msgspec
 from mcp_mirror.core.preview import human_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
-from mcp_mirror.memory.value_lookup import FoundValue, recall, unknown_path
+from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, bases_in_notice, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
@@ -17,124 +17,112 @@ from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.types import Buffer, Descriptor, JsonToken
 
 PATH: Final = "memory_path"
-"""How every tool of ours names the argument that is one."""
+"""The name of the argument with a memory path."""
 CONTENTS: Final = (
     ("blob", ("data",)),
     ("blob", ("blob",)),
     ("blob", ("resource", "blob")),
     ("text", ("resource", "text")),
 )
-"""Where a content block keeps its base64 or its text, and what a resource calls that."""
-_MEDIA_BYTES: Final = 5 << 20
-"""Largest image or recording that is brought back: models take no larger ones."""
-_PATH: Final = 300
-_KEY: Final = 80
-"""Bytes of a key that are told."""
-_LISTED_BYTES: Final = 1 << 20
-"""Largest object whose keys are listed where it is too large to be answered."""
+"""The positions of base64 or text in a content block, each with the member of a resource that contains the same."""
+_MAX_MEDIA_BYTES: Final = 5 << 20
+"""The largest image or recording that is returned: models accept no larger ones."""
+_PATH_BYTES: Final = 300
+"""Bytes of a path that an error quotes."""
+_KEY_BYTES: Final = 80
+"""Bytes of a key that an error quotes."""
+_MAX_INDEXED_BYTES: Final = 1 << 20
+"""The largest object whose keys an error lists."""
 
 
 async def retrieve(call: ToolInput) -> Content:
-    """The value itself."""
-    found_value = await bring_back(call.memory, call.namespace, call.given.text(PATH), call.tool)
-    if found_value.kind == "binary" and len(found_value.blob) <= _MEDIA_BYTES:
-        return ((found_value.blob,),)
-    return ((b'{"type":"text","text":', text_of(found_value), b"}"),)
-
-
-async def bring_back(memory: Memory, namespace: str, text: str, tool: str) -> FoundValue:
-    """A value that is small enough to be shown.
-
-    Args:
-        memory: Where it is.
-        namespace: Whose it is.
-        text: Its path, as it was written.
-        tool: For what it is shown.
+    """Return a value: media as their content block, a text as it is, other values as JSON text.
 
     Raises:
-        ToolError: There is none under this path, or it is too large.
+        FlowError: The flow policy hides the value from the model.
+        ToolError: The path has no value, or the value is over the token budget.
     """
-    found_value = await find(memory, namespace, text, tool)
-    if len(found_value.blob) <= _MEDIA_BYTES and _is_media(found_value):
-        return found_value
-    tokens, budget = memory.estimate(found_value.blob), memory.mirror.answer_budget
-    if tokens > budget:
-        raise ToolError(
-            f"{as_json_string(str(found_value.path), _PATH)} is {found_value.kind} of "
-            f"{human_bytes(len(found_value.blob))}, about {tokens:,} tokens; "
-            f"answers are limited to {budget:,} (`answer_budget`). {_instead(found_value)}"
-        )
-    return found_value
+    found_value = await find_argument(call)
+    size = len(found_value.blob)
+    if not (_is_media(found_value) and size <= _MAX_MEDIA_BYTES):
+        tokens, budget = call.memory.estimate(found_value.blob), call.memory.mirror.answer_budget
+        if tokens > budget:
+            raise ToolError(
+                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {human_bytes(size)}, "
+                f"about {tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_advise(found_value)}"
+            )
+    if found_value.kind == "binary" and size <= _MAX_MEDIA_BYTES:
+        return ((found_value.blob,),)
+    return ((b'{"type":"text","text":', json_string_of(found_value), b"}"),)
 
 
 def _is_media(found_value: FoundValue) -> bool:
-    """Whether it is no text to a model: tokens do not tell how large it is."""
+    """Whether a model sees the value as media, so that the token budget does not apply."""
     return found_value.kind == "binary" and isinstance(locate(found_value.blob, ("resource", "text")), Miss)
 
 
-def text_of(found_value: FoundValue) -> Buffer:
-    """A value as a JSON string: a text as it is, anything else as its JSON."""
+def json_string_of(found_value: FoundValue) -> Buffer:
+    """Return a value as a JSON string: a text unchanged, other values as a string of their JSON text."""
     return found_value.blob if found_value.kind == "text" else msgspec.json.encode(str(found_value.blob, "utf-8"))
 
 
-async def find_given(call: ToolInput, to: str = MODEL) -> FoundValue:
-    """The value that a call names.
-
-    Raises:
-        ToolError: There is none under this path, or it may not go to that place.
-    """
-    return await find(call.memory, call.namespace, call.given.text(PATH), call.tool, to)
+async def find_argument(call: ToolInput, to: str = MODEL) -> FoundValue:
+    """Return the value that a call's `memory_path` names; see `find_value`."""
+    return await find_value(call.memory, call.namespace, call.arguments.text(PATH), call.tool, to)
 
 
-async def find(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> FoundValue:
-    """The value under a path.
+async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> FoundValue:
+    """Return the value of a path and write the audit record of the access.
 
     Args:
-        memory: Where it is.
-        namespace: Whose it is.
-        text: Its path, as it was written.
-        tool: What it is read for.
-        to: The place that it goes to; None: the program that asks, which no policy binds.
+        memory: The memory.
+        namespace: The owner of the value.
+        text: The path, as the model wrote it.
+        tool: The tool or method that reads the value, for the audit log.
+        to: The destination for the flow policy; None: the program that embeds the gateway, which may read everything.
 
     Raises:
-        FlowError: It may not go there; nothing of it was read.
-        ToolError: There is none; the message says what may have been meant.
+        FlowError: The flow policy refuses this destination; the value was not read.
+        ToolError: The path has no value; the message names the nearest paths or keys.
     """
     path = read_path(text)
     known = await memory.store.describe(namespace, path.base) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
     labels = memory.flows.labels_of(known) if isinstance(known, Descriptor) else None
-    tells = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
-    found_value = (
-        await recall(memory.store, memory.scanner, namespace, path, known, tells=tells) if path and known else None
-    )
+    found_value = None
+    if path and known:
+        include_content = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
+        found_value = await look_up(
+            memory.store, memory.scanner, namespace, path, known, include_content=include_content
+        )
     size = len(found_value.blob) if found_value else 0
     event: Event = "read" if found_value else "refusal"
     outcome = "ok" if found_value else "unknown path"
-    told = {} if labels is None else labels_as_text(labels)
-    memory.audit.write(AuditRecord(event, namespace, tool, outcome, str(path) if path else None, told, size))
+    named_labels = {} if labels is None else labels_as_text(labels)
+    named_path = str(path) if path else None
+    memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
-        raise await unknown_path(memory.store, namespace, strip_wrapping(text))
+        raise await unknown_path_error(memory.store, namespace, strip_wrapping(text))
     return found_value
 
 
 def read_path(text: str) -> MemoryPath | None:
-    """A path as models write it: with something around it, or as a whole notice of ours."""
+    """Return the path in a text as models write it, such as in quotes or as a whole notice; None without one."""
     if path := parse_path(strip_wrapping(text)):
         return path
     bases = bases_in_notice(text.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 
-def _instead(found_value: FoundValue) -> str:
-    """What to do with a value that is too large to be answered."""
-    if found_value.kind == "object" and len(found_value.blob) > _LISTED_BYTES:
+def _advise(found_value: FoundValue) -> str:
+    """The next step for a value that is too large to return."""
+    if found_value.kind == "object" and len(found_value.blob) > _MAX_INDEXED_BYTES:
         part = 'take a part (path + "/key"), or '
     elif found_value.kind == "object":
         listed = members(found_value.blob, trim(found_value.blob))[:8]
         keys: list[JsonToken] = [one.key if found_value.preview else at for at, one in enumerate(listed)]
-        parts = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY) for key in keys)
+        parts = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys)
         part = f"take a part (path + one of {parts}), or "
     elif found_value.kind == "array":
         part = 'take one item (path + "/0"), or '

@@ -1,7 +1,7 @@
-"""Files under the folders that the operator has named, and no others: no symbolic link is followed to anywhere.
+"""Opens and writes files below the folders in `memory_tools.roots`, without following symbolic links.
 
-A path is walked folder by folder, each opened in the one before, so that nothing can be exchanged meanwhile. Where the
-system cannot do that (Windows), the path is resolved and checked instead. What is read and written is not known here.
+Each folder of a path is opened relative to its parent, so that another process cannot replace a folder by a link
+between check and use. On systems without this (Windows), the path is resolved and checked instead.
 """
 
 import errno
@@ -17,14 +17,14 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.system.atomic_write import atomic_write
 from mcp_mirror.types import Buffer
 
-_WALKS: Final = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
-_FOLDER: Final = (
+_HAS_DIR_FD: Final = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+_FOLDER_FLAGS: Final = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 )
-_FILE: Final = (
+_FILE_FLAGS: Final = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # a pipe would wait for its other end
+    | getattr(os, "O_NONBLOCK", 0)  # opening a pipe would block until its other end opens
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
@@ -32,74 +32,82 @@ _FILE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders."""
+    """The folders in which the gateway may read and write files."""
 
     folders: tuple[str, ...]
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[int]:
-        """A regular file under one of the folders, open.
+    def open_file(self, name: str) -> Iterator[int]:
+        """Open a regular file for reading and yield its descriptor.
 
         Args:
-            name: Its path: absolute under a root, or relative to one.
+            name: A path below a root: absolute, or relative to a root.
 
         Raises:
-            ToolError: There is none there that may be read.
+            ToolError: The file does not exist or cannot be read.
         """
-        for place in self._places(name):
-            with _told(name):
-                file = _opened(place)
+        for path in self._resolve(name):
+            with _explain_errors(name):
+                file = _open(path)
             if file is None:
                 continue
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise ToolError(f"{name!r} is no regular file. Give a file.")
+                    raise ToolError(f"{name!r} is not a regular file. Give a file.")
                 yield file
             finally:
                 os.close(file)
             return
-        raise ToolError(f"There is no file {name!r} under the roots {self._listed} (`memory_tools.roots`).")
+        raise ToolError(
+            f"{name!r} does not exist under the roots {self._listed} (`memory_tools.roots`). Give another file."
+        )
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
-        """Write a file whole: it is there with all of its bytes, or not at all. Gives how many they are.
+        """Write a file atomically and return its size in bytes.
+
+        Args:
+            name: A path below a root: absolute, or relative to the first root.
+            pieces: The content.
+            overwrite: Replace an existing file.
 
         Raises:
-            ToolError: It may not be written there, or there is one.
+            ToolError: The file exists, or it cannot be written.
         """
-        place = self._places(name)[0]
-        with _told(name), _parent(place) as (folder, last):
+        path = self._resolve(name)[0]
+        with _explain_errors(name), _open_parent(path) as (folder, last):
             return atomic_write(last, pieces, folder=folder, overwrite=overwrite)
 
-    def _places(self, name: str) -> "list[_Place]":
+    def _resolve(self, name: str) -> "list[_RootedPath]":
+        """The paths below roots that a name may mean, the likeliest first."""
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
         is_odd = bool(path.anchor) and not path.is_absolute()  # Windows: relative to a drive
         if not path.name or ".." in path.parts or "\0" in name or is_odd:
-            raise ToolError(f"{name!r} is no path of a file. Give one without `..` under {self._listed}.")
+            raise ToolError(f"{name!r} is not a valid file path. Give a path without `..` under {self._listed}.")
         if not path.is_absolute():
-            return [_Place(root, path.parts) for root in self.folders]
+            return [_RootedPath(root, path.parts) for root in self.folders]
         under = [root for root in self.folders if path.is_relative_to(root)]
         if not under:
             raise ToolError(
                 f"{name!r} is not under the roots {self._listed} (`memory_tools.roots`). Give a path there."
             )
-        return [_Place(root, path.relative_to(root).parts) for root in under]
+        return [_RootedPath(root, path.relative_to(root).parts) for root in under]
 
     @property
     def _listed(self) -> str:
         return ", ".join(map(repr, self.folders))
 
 
-def _opened(place: "_Place") -> int | None:
-    """The file; None where there is none."""
+def _open(path: "_RootedPath") -> int | None:
+    """A file descriptor; None if the file does not exist."""
     try:
-        with _parent(place) as (folder, last):
-            return os.open(last, _FILE, dir_fd=folder)
+        with _open_parent(path) as (folder, last):
+            return os.open(last, _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RootedPath:
     """A path below a root."""
 
     root: str
@@ -107,40 +115,44 @@ class _Place:
 
 
 @contextmanager
-def _parent(place: _Place) -> Iterator[tuple[int | None, str]]:
-    """The open folder in which a file is, and its name there; where folders cannot be opened, None and its path."""
-    if not _WALKS:
-        yield None, _checked(place)
+def _open_parent(path: _RootedPath) -> Iterator[tuple[int | None, str]]:
+    """Open the folder of a file; yield its descriptor and the file's name, or None and the checked path on Windows."""
+    if not _HAS_DIR_FD:
+        yield None, _check_links(path)
         return
-    folder = os.open(os.path.realpath(place.root), _FOLDER)
+    folder = os.open(os.path.realpath(path.root), _FOLDER_FLAGS)
     try:
-        for part in place.parts[:-1]:
-            below = os.open(part, _FOLDER, dir_fd=folder)
+        for part in path.parts[:-1]:
+            below = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
             folder = below
-        yield folder, place.parts[-1]
+        yield folder, path.parts[-1]
     finally:
         os.close(folder)
 
 
-def _checked(place: _Place) -> str:
-    root = os.path.realpath(place.root)
-    path = Path(root, *place.parts)
-    if Path(os.path.realpath(path)) != path:
+def _check_links(path: _RootedPath) -> str:
+    """The whole path.
+
+    Raises:
+        OSError: It contains a symbolic link.
+    """
+    whole = Path(os.path.realpath(path.root), *path.parts)
+    if Path(os.path.realpath(whole)) != whole:
         raise OSError(errno.ELOOP, "a symbolic link")
-    return str(path)
+    return str(whole)
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """What the system refuses, in words."""
+def _explain_errors(name: str) -> Iterator[None]:
+    """Replace errors of the operating system by tool errors."""
     try:
         yield
     except FileExistsError:
-        raise ToolError(f"There is a file {name!r} already. Give another name, or set `overwrite`.") from None
+        raise ToolError(f"The file {name!r} exists already. Give another name, or set `overwrite`.") from None
     except FileNotFoundError:
-        raise ToolError(f"The folder of {name!r} is not there. Give a file in a folder that is.") from None
+        raise ToolError(f"The folder of {name!r} does not exist. Give a path in an existing folder.") from None
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
-        reason = "a symbolic link or a file stands in its way" if link else error.strerror
+        reason = "a part of its path is a symbolic link or a file" if link else error.strerror
         raise ToolError(f"{name!r} cannot be used: {reason}. Give another file.") from None

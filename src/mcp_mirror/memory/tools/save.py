@@ -1,4 +1,4 @@
-"""How a value that a tool of ours made is kept: as a result of an upstream would be, with the usual notice."""
+"""Stores the values that the gateway's own tools make, in the same way as results of upstreams."""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,34 +21,38 @@ from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.types import Buffer, Provenance
 
 UPSTREAM: Final = "mcp-mirror"
-"""Whose tools ours are, in what is told of a value."""
+"""The name of the gateway as the upstream of its own tools, in provenance."""
 
-_AT_ONCE: Final = 1 << 18
-"""Bytes up to which a value is kept without leaving the event loop."""
-_TOLD_BYTES: Final = 1 << 10
-"""How much of the arguments a notice may tell."""
+_INLINE_BYTES: Final = 1 << 18
+"""Values up to this size are processed on the event loop, larger ones in a thread."""
+_QUOTED_BYTES: Final = 1 << 10
+"""Bytes of the arguments that a notice may quote."""
+
+_STRUCTURED: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[],"structuredContent":', b"}}")
+_CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
+_TEXT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
 
 
 @dataclass(frozen=True, slots=True)
 class NewValue:
-    """A value that was made."""
+    """A value to store."""
 
     pieces: Iterable[Buffer]
-    """Its JSON text; read in a thread."""
-    of: tuple[FoundValue, ...] = ()
-    """The values that it was made of."""
+    """The JSON text. Pieces of large values, and of values of unknown size, are read in a thread."""
+    inputs: tuple[FoundValue, ...] = ()
+    """The stored values that it was made of; their flow labels apply to it."""
     source: str = MODEL
-    """Whose else it is: what says how to make it."""
-    is_shown: bool = True
-    """A small one may be shown beside its path."""
-    is_said: bool = False
-    """It is a text that was said: where that is JSON, that is the value."""
+    """The flow label of everything else that it was made of."""
+    may_inline: bool = True
+    """The notice may show a small value."""
+    is_text: bool = False
+    """It is a JSON string; if the string contains JSON, that JSON is stored."""
     is_content: bool = False
     """It is a content block."""
     preview: bool = True
-    """A model may be told what is in it though it has not asked."""
-    size: int = _AT_ONCE + 1
-    """Bytes, where they are known to be few."""
+    """The model may see parts of the value that it did not request."""
+    size: int = _INLINE_BYTES + 1
+    """The size in bytes, if it is known."""
 
 
 class SavedValue(NamedTuple):
@@ -58,59 +62,63 @@ class SavedValue(NamedTuple):
     notice: str
 
 
-async def keep(call: ToolInput, made: NewValue) -> Content:
-    """Store a value; gives the notice.
+async def save_and_reply(call: ToolInput, value: NewValue) -> Content:
+    """Store a value and return its notice as a text block; see `save_value`."""
+    return text_content((await save_value(call, value)).notice)
+
+
+async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
+    """Store a value and return its path and notice.
 
     Raises:
-        ToolError: It cannot be stored.
-    """
-    return text_content((await store(call, made)).notice)
-
-
-async def store(call: ToolInput, made: NewValue) -> SavedValue:
-    """Store a value.
-
-    Raises:
-        ToolError: It cannot be stored.
+        ToolError: The value is null, too large or nested too deeply.
+        StoreError: The store failed.
     """
     memory = call.memory
-    frame = _frame(call, made) if made.size <= _AT_ONCE else await anyio.to_thread.run_sync(_frame, call, made)
+    if value.size <= _INLINE_BYTES:
+        frame = _build_frame(call, value)
+    else:
+        frame = await anyio.to_thread.run_sync(_build_frame, call, value)
     if isinstance(frame, Overlong):
         limit = memory.limits.max_message_bytes
-        raise ToolError(f"The value would be over {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one.")
-    labels = _labels(call, made)
-    order = _order(call, made)
+        raise ToolError(
+            f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
+        )
+    labels = _join_labels(call, value)
+    options = _choose_options(call, value)
     if not memory.flows.may_show(labels):
-        order = order.path_only()
+        options = options.path_only()
     with discard_after(frame):
         try:
-            digest = await _digest(call, frame, order)
+            result = await _process(call, frame, options)
         except WireError as error:
             raise ToolError(f"The value cannot be stored. {error}") from None
-        if isinstance(digest, RejectedFrame) or digest.captured.value is None:
-            raise ToolError("null is no value that is stored. Store something else.")
-        arguments = hashlib.sha256(call.given.raw).hexdigest()
-        provenance = Provenance(UPSTREAM, call.tool, arguments, tuple(str(one.path) for one in made.of))
-        await memory.writer.keep(call.namespace, provenance, order, digest.captured, labels_as_text(labels))
-        memory.trace.path = order.base
-    return SavedValue(order.base, digest.notice)
+        if isinstance(result, RejectedFrame) or result.captured.value is None:
+            raise ToolError("null cannot be stored. Store another value.")
+        arguments_digest = hashlib.sha256(call.arguments.raw).hexdigest()
+        inputs = tuple(str(one.path) for one in value.inputs)
+        provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs)
+        await memory.writer.store_result(call.namespace, provenance, options, result.captured, labels_as_text(labels))
+        memory.trace.path = options.base
+    return SavedValue(options.base, result.notice)
 
 
-def _labels(call: ToolInput, made: NewValue) -> Labels:
+def _join_labels(call: ToolInput, value: NewValue) -> Labels:
+    """The joined flow labels of everything that the value was made of."""
     flows = call.memory.flows
-    known = [flows.labels_of(one.known) for one in made.of if one.known]
-    return flows.join(flows.labels_from(made.source), *known)
+    of_inputs = [flows.labels_of(one.descriptor) for one in value.inputs if one.descriptor]
+    return flows.join(flows.labels_from(value.source), *of_inputs)
 
 
-def _order(call: ToolInput, made: NewValue) -> ProcessingOptions:
+def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
-    inline_budget = mirror.inline_budget if made.is_shown else 0
-    rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=made.preview)
+    inline_budget = mirror.inline_budget if value.may_inline else 0
+    rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=value.preview)
     return ProcessingOptions(
         rules=rules,
         style=mirror.notice,
         tool=call.tool,
-        arguments=call.given.raw[:_TOLD_BYTES],
+        arguments=call.arguments.raw[:_QUOTED_BYTES],
         base=new_base(call.tool, call.memory.new_id()),
         companion_base=new_base(call.tool, call.memory.new_id()),
         max_key_bytes=call.memory.limits.max_key_bytes,
@@ -118,28 +126,27 @@ def _order(call: ToolInput, made: NewValue) -> ProcessingOptions:
     )
 
 
-def _frame(call: ToolInput, made: NewValue) -> Frame:
-    """The value as the response of an upstream that gave it: in memory, or past a size in a file."""
+def _build_frame(call: ToolInput, value: NewValue) -> Frame:
+    """Wrap the value in an upstream's response, which is spooled to a file if it is large."""
     collector = call.memory.spool.collector()
-    before, behind = _CONTENT if made.is_content else _SAID if made.is_said else _STRUCTURED
+    before, after = _STRUCTURED
+    if value.is_content:
+        before, after = _CONTENT
+    elif value.is_text:
+        before, after = _TEXT
     try:
-        for piece in chain((before,), made.pieces, (behind,)):
+        for piece in chain((before,), value.pieces, (after,)):
             collector.add(piece)
         return collector.take()
     finally:
         collector.close()
 
 
-_STRUCTURED: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[],"structuredContent":', b"}}")
-_CONTENT: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[', b"]}}")
-_SAID: Final = (b'{"jsonrpc":"2.0","id":0,"result":{"content":[{"type":"text","text":', b"}]}}")
-
-
-async def _digest(
-    call: ToolInput, frame: bytes | SpooledFrame, order: ProcessingOptions
+async def _process(
+    call: ToolInput, frame: bytes | SpooledFrame, options: ProcessingOptions
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
-        return await call.memory.scanner.scan(frame, order)
-    if len(frame) > _AT_ONCE:
-        return await anyio.to_thread.run_sync(process_frame, frame, order, order.estimate)
-    return process_frame(frame, order, order.estimate)
+        return await call.memory.scanner.scan(frame, options)
+    if len(frame) > _INLINE_BYTES:
+        return await anyio.to_thread.run_sync(process_frame, frame, options, options.estimate)
+    return process_frame(frame, options, options.estimate)

@@ -1,4 +1,4 @@
-"""Our own tools, a table: how clients see each, and what it does."""
+"""The table of the gateway's own tools: their definitions and their functions."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,10 +18,10 @@ __all__ = ["LABELS", "RETRIEVE", "TOOLS", "Memory", "MemoryTool", "own_tools"]
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 
 _ANY_SIZE: Final = {"anthropic/maxResultSizeChars": 500_000}
-"""Lifts a client's own limit on results: ours is `answer_budget`."""
+"""Raises the client's limit on results, because `answer_budget` limits them."""
 
 _KEPT: Final = "{kept}"
-"""In a description, stands for how long values are kept."""
+"""The placeholder in descriptions for the lifetime of values."""
 
 _TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _NUMBER: Final[Mapping[str, Any]] = {"type": "integer"}
@@ -29,7 +29,7 @@ _FLAG: Final[Mapping[str, Any]] = {"type": "boolean"}
 _OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 _OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": _OBJECT}
 _VALUE: Final[Mapping[str, Any]] = {"anyOf": [_TEXT, _OBJECT, _OBJECTS]}
-"""Any JSON in the words that every provider takes; what the words leave out is taken as well."""
+"""Any JSON value, in the part of JSON Schema that every provider accepts. Numbers and booleans are accepted too."""
 
 TOOLS: Final[Mapping[str, MemoryTool]] = {
     tool.name: tool
@@ -129,22 +129,22 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
 }
 
 LABELS: Final = frozenset({"memory_query", "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
-"""With what paths of values begin that our own tools made, or that were pruned from a conversation."""
+"""The labels of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, MemoryTool]:
-    """Those that are served.
+    """Return the tools that the configuration admits, by name.
 
     Args:
-        policy: Which there are.
-        lifetime: Seconds since its last use that a value is kept.
+        policy: The configuration of the tools.
+        lifetime: Seconds after its last use that a value is kept.
     """
     kept = f"kept {_duration(lifetime)} after last use"
     return {
-        name: tool.told(tool.description.replace(_KEPT, kept))
+        name: tool.with_description(tool.description.replace(_KEPT, kept))
         for name, tool in TOOLS.items()
         if policy.admits(name) and (policy.roots or name not in _NEED_ROOTS)
     }

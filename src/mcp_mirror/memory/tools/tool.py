@@ -1,4 +1,4 @@
-"""One of our own tools: how clients see it, how its arguments are read, and what it works on."""
+"""One of the gateway's own tools: its definition, the reading of its arguments, and the memory that it works on."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,12 +24,12 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 
 Content = tuple[Segments, ...]
-"""Content blocks of an answer, JSON text."""
+"""The content blocks of a result, JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What our own tools work on."""
+    """The memory that the gateway's own tools and resources work on."""
 
     writer: ValueWriter
     scanner: FrameScanner
@@ -42,77 +42,77 @@ class Memory:
     estimate: Callable[[Buffer], int]
     new_id: Callable[[], UUID]
     audit: Audit = NO_AUDIT
-    """Where it is said what is read."""
+    """Records each access."""
     flows: Flows = field(default_factory=Flows)
-    """What may flow where."""
+    """The flow policy."""
     consent: str | None = None
-    """The one flow that the user lets pass this time."""
+    """The one flow that the user allowed for this call."""
     trace: CallTrace = field(default_factory=CallTrace)
     """Receives the path of a value that a tool stores."""
 
     @property
     def store(self) -> Store:
-        """Where values are."""
+        """The store of the values."""
         return self.writer.store
 
     def guard(self, namespace: str, tool: str) -> FlowGuard:
-        """Where a value is held that a tool is to take."""
+        """Return the flow guard for the values that a tool reads."""
         return FlowGuard(self.flows, namespace, tool, self.audit, consent=self.consent)
 
     @property
     def budget(self) -> Budget:
-        """What a reading tool shows at once."""
+        """The maximum size of one answer of a reading tool."""
         return Budget(self.mirror.read_budget, self.tools.read_characters, self.estimate)
 
 
 class Arguments:
-    """The arguments of a call, each of its type."""
+    """The arguments of a call, converted to the types of the schema."""
 
     def __init__(self, values: Mapping[str, Any], raw: bytes) -> None:
-        """Take what was read.
+        """Keep the arguments of a call.
 
         Args:
-            values: Each argument that was given: text, a number, a truth value, or JSON as it came.
-            raw: All of them, as they came.
+            values: The arguments by name: str, int, bool, or JSON text as bytes.
+            raw: All arguments as the client sent them, a JSON object.
         """
         self._values = values
         self.raw = raw
 
     def has(self, name: str) -> bool:
-        """Whether it was given."""
+        """Whether the call has an argument."""
         return name in self._values
 
     def text(self, name: str, default: str = "") -> str:
-        """A string."""
+        """Return a string argument."""
         return str(self._values.get(name, default))
 
     def number(self, name: str, default: int = 0) -> int:
-        """An integer."""
+        """Return an integer argument."""
         return int(self._values.get(name, default))
 
     def flag(self, name: str) -> bool:
-        """A truth value; false where it was not given."""
+        """Return a boolean argument; false if the call does not have it."""
         return bool(self._values.get(name, False))
 
     def json(self, name: str) -> bytes:
-        """JSON as it came."""
+        """Return an argument as JSON text."""
         return bytes(self._values[name])
 
 
 @dataclass(frozen=True, slots=True)
 class ToolInput:
-    """The input of one of our own tools."""
+    """One call of one of the gateway's own tools."""
 
     memory: Memory
     namespace: str
-    """Whose memory it works on."""
+    """The owner of the values."""
     tool: str
-    given: Arguments
+    arguments: Arguments
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTool:
-    """One of our own tools."""
+    """One of the gateway's own tools."""
 
     name: str
     description: str
@@ -125,7 +125,7 @@ class MemoryTool:
 
     @property
     def advert(self) -> dict[str, Any]:
-        """The tool as clients see it."""
+        """The tool's definition for clients."""
         properties = {name: dict(schema) for name, schema in self.properties.items()}
         required = {"required": list(self.required)} if self.required else {}
         return {
@@ -136,41 +136,47 @@ class MemoryTool:
             **({"_meta": dict(self.meta)} if self.meta else {}),
         }
 
-    def told(self, description: str) -> "MemoryTool":
-        """The same tool in other words."""
+    def with_description(self, description: str) -> "MemoryTool":
+        """Return the tool with another description."""
         return replace(self, description=description)
 
     async def call(self, memory: Memory, namespace: str, arguments: Buffer) -> Content:
         """Answer a call.
 
+        Args:
+            memory: The memory.
+            namespace: The owner of the values.
+            arguments: A JSON object.
+
         Raises:
-            ToolError: The arguments do not fit, or what they ask for cannot be done.
+            ToolError: The arguments do not match the schema, or the tool failed.
         """
         return await self.run(ToolInput(memory, namespace, self.name, self.read_arguments(arguments)))
 
     def read_arguments(self, arguments: Buffer) -> Arguments:
-        """The arguments of a call, checked.
+        """Return the arguments of a call, converted to the types of the schema.
 
         Raises:
-            ToolError: One is missing, unknown or of another type.
+            ToolError: An argument is missing, unknown or of another type.
         """
         try:
-            given = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+            members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ToolError(f"The arguments are no JSON object. {self._usage}") from None
-        text_content = {name: bytes(raw) for name, raw in given.items() if bytes(raw) != b"null"}
-        if unknown := next((name for name in text_content if name not in self.properties), None):
+            raise ToolError(f"The arguments are not a JSON object. {self._usage}") from None
+        given = {name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"}
+        if unknown := next((name for name in given if name not in self.properties), None):
             near = nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ToolError(f"{self.name} takes no argument {unknown[:80]!r}.{hint} {self._usage}")
-        if missing := next((name for name in self.required if name not in text_content), None):
+            raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._usage}")
+        if missing := next((name for name in self.required if name not in given), None):
             raise ToolError(f"{self.name} needs {missing!r}. {self._usage}")
-        return Arguments({name: self._read(name, raw) for name, raw in text_content.items()}, bytes(arguments))
+        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, bytes(arguments))
 
     def _read(self, name: str, raw: bytes) -> Any:
+        """The value of an argument from its JSON text."""
         schema = self.properties[name]
         kind = schema.get("type", "")
-        value = _READERS.get(kind, _any)(raw)
+        value = _READERS.get(kind, _read_any)(raw)
         if value is None:
             raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._usage}")
         if "enum" in schema and value not in schema["enum"]:
@@ -185,52 +191,52 @@ class MemoryTool:
         return f"{needed}{may}."
 
 
-def _any(raw: bytes) -> bytes:
+def _read_any(raw: bytes) -> bytes:
     return raw
 
 
-def _text(raw: bytes) -> str | None:
+def _read_text(raw: bytes) -> str | None:
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def _bare(raw: bytes) -> str:
-    """A scalar as written, without the quotes that models put around numbers and truth values."""
+def _unquote(raw: bytes) -> str:
+    """A scalar without the quotes that models put around numbers and booleans."""
     return raw.decode("utf-8", "replace").strip().strip('"').strip().lower()
 
 
-def _number(raw: bytes) -> int | None:
-    match = re.fullmatch(r"([+-]?[0-9]{1,18})(?:\.0*)?", _bare(raw))
+def _read_number(raw: bytes) -> int | None:
+    match = re.fullmatch(r"([+-]?[0-9]{1,18})(?:\.0*)?", _unquote(raw))
     return int(match[1]) if match else None
 
 
-def _flag(raw: bytes) -> bool | None:
-    return {"true": True, "false": False}.get(_bare(raw))
+def _read_flag(raw: bytes) -> bool | None:
+    return {"true": True, "false": False}.get(_unquote(raw))
 
 
-def _json(opening: bytes) -> Callable[[bytes], bytes | None]:
-    """JSON of one kind, as it came; a text that spells it does as well."""
+def _json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
+    """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
 
     def read(raw: bytes) -> bytes | None:
-        text = _text(raw)
-        spelled = raw if text is None else text.strip().encode()
+        text = _read_text(raw)
+        json_text = raw if text is None else text.strip().encode()
         try:
-            msgspec.json.decode(spelled, type=msgspec.Raw)
+            msgspec.json.decode(json_text, type=msgspec.Raw)
         except (msgspec.MsgspecError, RecursionError):
             return None
-        return spelled if spelled[:1] == opening else None
+        return json_text if json_text[:1] == opening else None
 
     return read
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "string": _text,
-    "integer": _number,
-    "boolean": _flag,
-    "array": _json(b"["),
-    "object": _json(b"{"),
+    "string": _read_text,
+    "integer": _read_number,
+    "boolean": _read_flag,
+    "array": _json_reader(b"["),
+    "object": _json_reader(b"{"),
 }
 _TYPES: Final[Mapping[str, str]] = {
     "string": "text",
@@ -246,5 +252,5 @@ DESTROYS: Final[Mapping[str, bool]] = {"openWorldHint": False}
 
 
 def text_content(text: str) -> Content:
-    """One text block."""
+    """Return one text block."""
     return ((msgspec.json.encode({"type": "text", "text": text}),),)
