@@ -1,4 +1,4 @@
-"""The innermost step of the pipeline: one of the gateway's own tools, or a twin and the upstream's tool behind it."""
+"""The innermost step of the pipeline: runs one of the gateway's own tools, or calls the upstream's tool of a twin."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The gateway as servers, the library and the commands use it: tool calls, catalogs, and the memory."""
+"""The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The objects that calls are made with. They outlive every reload."""
+"""The objects that all calls share. They outlive every reload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
-    """What bounds one use of the memory: a call's reservation, its correlation id, and the user's consent."""
+    """The limits of one use of the memory: a call's reservation, correlation id and user consent."""
 
     correlation: str
     reservation: Reservation = UNLIMITED
@@ -55,7 +55,7 @@ def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryS
     """Return what the gateway's own tools and resources work on.
 
     Args:
-        services: The objects that calls are made with.
+        services: The objects that all calls share.
         config: The configuration.
         flows: The flow policy.
         scope: The call that the memory is opened for.

@@ -201,7 +201,7 @@ def nearest_first(text: str, names: Iterable[str]) -> list[str]:
 
 
 def _similarity_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
-    """A function from 0 to 1 of a name; above 1 if one contains the other, as a twin's name contains its tool's."""
+    """A function that returns the similarity of a name: 0 to 1, or above 1 if one text contains the other."""
     wanted = text[:_MAX_COMPARED_CHARACTERS].casefold()
     matcher = SequenceMatcher(None, "", wanted, autojunk=False)  # caches its analysis of the second text
 
