@@ -1,4 +1,4 @@
-"""The one place that opens and closes things: upstreams, store, gateway and server, put together from a config."""
+"""Assembly of a gateway from a configuration: only this module opens and closes the store, upstreams and server."""
 
 import logging
 import socket
@@ -69,8 +69,8 @@ from mcp_mirror.workers.schemas import SchemaWorkers
 
 _logger = logging.getLogger(__name__)
 
-_AT_START: Final = ("store", "server", "limits", "auth", "audit")
-"""Sections of the configuration that are read at the start alone."""
+_STARTUP_SECTIONS: Final = ("store", "server", "limits", "auth", "audit")
+"""Sections of the configuration that a reload does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +159,25 @@ class Application:
         self.notifier.pins_changed()
         if after.own_tools.keys() != before.own_tools.keys():
             self.notifier.own_tools_changed()
-        admits = self.server.apply_auth(config.auth)
-        changed = (name for name in _AT_START if getattr(before.config, name) != getattr(config, name))
-        return tuple(name for name in changed if name != "auth" or not admits)
+        is_auth_applied = self.server.apply_auth(config.auth)
+        changed = (name for name in _STARTUP_SECTIONS if getattr(before.config, name) != getattr(config, name))
+        return tuple(name for name in changed if name != "auth" or not is_auth_applied)
 
-    async def serve_http(self, host: str, port: int, announce: Callable[[str], None], leaving: anyio.Event) -> None:
-        """Serve Streamable HTTP until we leave and what is open is answered, or until cancelled.
+    async def serve_http(self, host: str, port: int, announce: Callable[[str], None], shutdown: anyio.Event) -> None:
+        """Serve Streamable HTTP until a graceful shutdown, or until cancelled.
 
         Args:
-            host: A loopback address; any where everybody must show a token.
-            port: 0 for any that is free.
-            announce: Told the URL as soon as clients can connect to it.
-            leaving: Set by who wants us to end in good order.
+            host: A loopback address; any address if the configuration requires tokens.
+            port: The port; 0 for any free port.
+            announce: Called with the URL once clients can connect.
+            shutdown: Set to start a graceful shutdown, which answers the open requests.
 
         Raises:
-            MirrorError: The address is taken, or others can reach it who need no token and would share one memory.
+            MirrorError: The address is in use, or other machines can reach it without a token.
         """
         check_address(host, self.config.auth, self.config.server)
         settings = uvicorn.Config(
-            ShutdownMiddleware(self.server.http_app(host), leaving),
+            ShutdownMiddleware(self.server.http_app(host), shutdown),
             http=Connections(self.config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
             ws="none",
             log_config=None,
@@ -185,45 +185,48 @@ class Application:
             lifespan="on",
             backlog=BACKLOG,
         )
-        with _listening(host, port) as listening:
+        with _listen(host, port) as listening:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
-            await _HttpServer(settings).serve_until(leaving, listening)
+            await _HttpServer(settings).serve_until(shutdown, listening)
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to who runs us, and says goodbye to its clients when we leave or it is cancelled."""
+    """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def serve_until(self, leaving: anyio.Event, listening: socket.socket) -> None:
+    async def serve_until(self, shutdown: anyio.Event, listening: socket.socket) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._leave, leaving)
+            tasks.start_soon(self._shut_down, shutdown)
             with anyio.CancelScope(shield=True):
                 await self.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
-    async def _leave(self, leaving: anyio.Event) -> None:
-        """Stop in good order when we leave; cut off what is open still when cancelled."""
+    async def _shut_down(self, shutdown: anyio.Event) -> None:
+        """Stop accepting requests at the shutdown; cancel the open requests when this task is cancelled."""
         try:
-            await leaving.wait()
+            await shutdown.wait()
             self.should_exit = True
             await anyio.sleep_forever()
         finally:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports each stream that we cut off
-            leaving.set()
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # uvicorn reports each cancelled stream
+            shutdown.set()
             self.should_exit = True
             for request in tuple(self.server_state.tasks):
                 request.cancel()
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A listening socket whose connections send without delay.
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket with TCP_NODELAY, which accepted connections inherit.
 
-    The option is set here, where accepted sockets inherit it: asyncio sets it only on sockets that name their protocol,
-    which those of `create_server` do not. Without it each small answer waits for the client's delayed acknowledgement.
+    Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
+    sockets with an explicit protocol, which sockets of `create_server` do not have.
+
+    Raises:
+        MirrorError: The address is in use, or is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -244,13 +247,16 @@ async def open_application(
     functions: LocalFunctions | None = None,
     stages: Sequence[Stage] = (),
 ) -> AsyncIterator[Application]:
-    """Start everything that a configuration names; stop it at the end.
+    """Run the gateway of a configuration for the duration of the context.
 
     Args:
         config: The configuration.
-        awaits_client: Upstreams start when the only client has introduced itself, on its behalf.
-        functions: Tools of the program that runs the gateway, beside those of the upstreams.
+        awaits_client: The first request of the only client starts the upstreams, with its capabilities.
+        functions: Functions of the program that runs the gateway, as additional tools.
         stages: Stages of that program, the outermost first.
+
+    Yields:
+        The gateway.
 
     Raises:
         ConfigError: The lock file cannot be read, or a stage cannot be loaded.
@@ -266,7 +272,7 @@ async def open_application(
             _counting(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):
-            # Upstreams, sessions and the store report to the notifier and the gateway, which are made of them.
+            # Upstreams, sessions and the store call the notifier and the gateway, which are created from them below.
             listeners = ChangeListeners(
                 lambda *change: notifier.list_changed(*change),  # noqa: PLW0108  # made later
                 lambda *update: notifier.resource_updated(*update),  # noqa: PLW0108  # made later
@@ -327,7 +333,7 @@ async def open_application(
 
 @contextmanager
 def _auditing(config: Config) -> Iterator[AuditFile | None]:
-    """The audit log, with all that was said in it when it is closed; None where there is none."""
+    """Open the audit log for the duration of the context; yield None if the configuration has none."""
     if config.audit.path is None:
         yield None
         return
@@ -340,7 +346,7 @@ def _auditing(config: Config) -> Iterator[AuditFile | None]:
 
 @asynccontextmanager
 async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
-    """A usage counter whose last counts are in the store before that is closed."""
+    """Yield a usage counter, and write its last counts before the store closes."""
     usage_counter = UsageCounter(store)
     try:
         yield usage_counter
@@ -349,7 +355,7 @@ async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
             await usage_counter.flush()
 
 
-def _dependencies(  # what all upstreams are made with
+def _dependencies(
     config: Config,
     listeners: ChangeListeners,
     sessions: Sessions,
@@ -357,6 +363,7 @@ def _dependencies(  # what all upstreams are made with
     child_watchdog: ChildWatchdog,
     reading: tuple[Examine, OpenList],
 ) -> UpstreamDependencies:
+    """Return the objects that all upstreams share."""
     client_info = types.Implementation(name=config.server.name, version=__version__)
     slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
     dedicated = DedicatedConnectionPolicy(slots, sessions, config.server.session_idle)
@@ -365,7 +372,7 @@ def _dependencies(  # what all upstreams are made with
 
 
 def _listing_cache(config: Config) -> ListingCache | None:
-    """Where listings are kept; None where nothing may be stored on disk, or not in clear."""
+    """Return the cache of listings on disk; None if the configuration allows no files or only encrypted ones."""
     if config.is_transparent or config.store.kind == "memory" or config.store.encryption:
         return None
     folder = Path(config.store.path) if config.store.path else user_cache_path("mcp-mirror")
@@ -398,9 +405,9 @@ def _limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
 
 @asynccontextmanager
 async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
-    """The store, what it obeys, and a spool whose files it can link.
+    """Open the store; yield it with its settings and a spool of large messages, whose files it can link.
 
-    Where the user has not chosen a store and the disk cannot be used, values are kept in memory.
+    If the configuration names no store and the disk cannot be used, the store is in memory.
     """
     chosen = config.store.kind or ("disk" if awaits_client and not config.is_transparent else "memory")
     policy = replace(config.store, kind=chosen)
@@ -412,7 +419,7 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
         except StoreError as error:
             if config.store.kind or config.store.path or config.store.encryption:
                 raise
-            _logger.warning("%s Until then values are kept in memory, and are gone with the gateway.", error)
+            _logger.warning("%s Until then the gateway keeps values in memory, and loses them when it ends.", error)
             policy = replace(policy, kind="memory")
             store, spool = await _enter_store(policy, config.limits, stack)
         yield store, policy, spool
@@ -420,15 +427,15 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
 
 @asynccontextmanager
 async def open_kept_store(config: Config) -> AsyncIterator[Store]:
-    """The store alone: what is in it whether or not a gateway runs.
+    """Open the configured store for the duration of the context, whether or not a gateway runs.
 
     Raises:
-        MirrorError: It is a gateway's own memory, or cannot be used.
+        MirrorError: The store cannot be used, or is in the memory of a gateway process.
     """
     policy = replace(config.store, kind=config.store.kind or "disk")
     if policy.kind == "memory":
         raise MirrorError(
-            "`store.kind: memory` keeps nothing outside the running gateway. Ask that one, by `memory_list`; or set "
+            "`store.kind: memory` keeps nothing outside the running gateway. Call its tool `memory_list`, or set "
             "`store.kind` to disk or redis."
         )
     async with AsyncExitStack() as stack:
@@ -439,7 +446,7 @@ async def open_kept_store(config: Config) -> AsyncIterator[Store]:
 async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
     store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
     configured = Path(policy.path) if policy.path else None
-    if isinstance(store, DiskStore):  # what is sealed is linked to no message, and none is put beside it in clear
+    if isinstance(store, DiskStore):  # an encrypted store cannot link messages, and its folder contains no plain text
         configured = None if policy.encryption else store.scratch
     spool = stack.enter_context(Spool(limits, configured))
     return await stack.enter_async_context(store), spool
@@ -464,4 +471,4 @@ _STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]]
     "disk": _open_disk,
     "redis": _open_redis,
 }
-"""By kind, from what a store obeys and where it may put files."""
+"""The constructor of each kind of store, from its settings and a function that returns a folder for its files."""

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[dict[str, str], int, str]] = {
 }
 
 
-async def test_who_shows_no_good_token_is_told_what_is_wanted(guarded: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_without_a_valid_token_get_a_challenge(guarded: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "mcp_mirror")
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         for name, (headers, status, challenge) in REFUSED.items():
@@ -99,7 +99,7 @@ async def test_who_shows_no_good_token_is_told_what_is_wanted(guarded: Path, cap
     assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in said]
 
 
-async def test_a_token_in_a_url_or_twice_is_refused_though_it_is_good(guarded: Path) -> None:
+async def test_a_valid_token_in_a_url_or_sent_twice_is_rejected(guarded: Path) -> None:
     token = TOKENS["alice"]
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         for query in (f"access_token={token}", f"Access_Token={token}", "token=x", "api_key=x&a=b"):
@@ -111,7 +111,7 @@ async def test_a_token_in_a_url_or_twice_is_refused_though_it_is_good(guarded: P
         assert (await client.post(served.url, headers=twice, content=HELLO)).status_code == 400
 
 
-async def test_clients_are_told_where_tokens_are_had(guarded: Path) -> None:
+async def test_metadata_names_the_issuers_of_tokens(guarded: Path) -> None:
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         answer = await client.get(served.url.removesuffix("/mcp") + "/.well-known/oauth-protected-resource/mcp")
         assert answer.status_code == 200
@@ -122,7 +122,7 @@ async def test_clients_are_told_where_tokens_are_had(guarded: Path) -> None:
     assert told["bearer_methods_supported"] == ["header"]
 
 
-async def test_not_a_byte_is_read_of_who_is_not_let_in(guarded: Path) -> None:
+async def test_the_body_of_a_rejected_request_is_not_read(guarded: Path) -> None:
     async with serving_gateway(guarded) as served:
         url = httpx2.URL(served.url)
         reader, writer = await asyncio.open_connection(url.host, url.port)
@@ -133,7 +133,7 @@ async def test_not_a_byte_is_read_of_who_is_not_let_in(guarded: Path) -> None:
         writer.close()
 
 
-async def test_another_principals_session_is_none(guarded: Path) -> None:
+async def test_a_session_of_another_principal_is_not_found(guarded: Path) -> None:
     alice, carol = bearer(TOKENS["alice"]), bearer(KEY.sign(ISSUER, scope="tools", sub="carol"))
     ask = LIST
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND, headers=alice) as client:
@@ -166,7 +166,7 @@ async def test_unavailable_keys_are_a_503_not_a_401(configured: Configured) -> N
             assert known.status_code == 200
 
 
-async def test_a_stream_ends_with_the_token_that_opened_it(configured: Configured, tmp_path: Path) -> None:
+async def test_a_stream_ends_when_its_token_expires(configured: Configured, tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_text(jwks(KEY))
     issuers = [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE, "leeway": 0}]
     async with (
@@ -182,7 +182,7 @@ async def test_a_stream_ends_with_the_token_that_opened_it(configured: Configure
         assert (await client.get(served.url, headers=HEADERS | session | token)).status_code == 401
 
 
-async def test_a_token_that_is_taken_out_of_the_configuration_is_good_no_more(configured: Configured) -> None:
+async def test_a_token_removed_from_the_configuration_is_rejected(configured: Configured) -> None:
     config = configured({}, auth={"tokens": HASHES})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         session = await session_of(served.url, bearer(TOKENS["bob"]))
@@ -207,7 +207,7 @@ async def test_a_token_that_is_taken_out_of_the_configuration_is_good_no_more(co
         ({"auth": {"tokens": HASHES}}, "Name in 'server.allowed_hosts' the hosts under which clients reach it"),
     ],
 )
-async def test_beyond_loopback_nobody_is_served_without_a_token_and_a_name(
+async def test_other_addresses_than_loopback_need_tokens_and_allowed_hosts(
     sections: dict[str, Any], said: str, configured: Configured
 ) -> None:
     async with open_application(load_config(configured({}, **sections), {})) as application:
@@ -216,7 +216,7 @@ async def test_beyond_loopback_nobody_is_served_without_a_token_and_a_name(
                 await application.serve_http(host, 0, print, anyio.Event())
 
 
-async def test_beyond_loopback_the_hosts_that_are_named_are_served_and_no_others(configured: Configured) -> None:
+async def test_other_addresses_than_loopback_serve_only_allowed_hosts(configured: Configured) -> None:
     server = {"allowed_hosts": ["tools.example.com", "10.1.2.3:*"], "allowed_origins": "https://app.example.com"}
     config = configured({}, auth={"tokens": HASHES}, server=server)
     async with serving_gateway(config, ANYWHERE) as served, httpx2.AsyncClient(timeout=BOUND) as client:
@@ -242,7 +242,7 @@ async def test_beyond_loopback_the_hosts_that_are_named_are_served_and_no_others
             assert (answer.headers.get("access-control-allow-origin") == origin) is shown
 
 
-async def test_a_minted_token_lets_its_principal_in(configured: Configured, run: Run) -> None:
+async def test_a_minted_token_admits_its_principal(configured: Configured, run: Run) -> None:
     ended = await run("token", "alice")
     token = ended.out.strip()
     assert token not in ended.err

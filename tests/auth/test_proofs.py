@@ -163,7 +163,7 @@ async def test_a_key_bound_token_needs_a_new_proof_for_each_request(
     assert "eyJ" not in caplog.text
 
 
-async def test_a_reload_forgets_no_proof(guarded: Path) -> None:
+async def test_a_reload_remembers_used_proofs(guarded: Path) -> None:
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         once = shown(TOKEN, proof(TOKEN))
         assert (await client.post(served.url, headers=once, content=HELLO)).status_code == 200
@@ -171,7 +171,7 @@ async def test_a_reload_forgets_no_proof(guarded: Path) -> None:
         assert (await client.post(served.url, headers=once, content=HELLO)).status_code == 401
 
 
-async def test_an_issuer_may_have_to_bind_all_its_tokens(configured: Configured, tmp_path: Path) -> None:
+async def test_an_issuer_with_required_dpop_has_no_bearer_tokens(configured: Configured, tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_text(jwks(ISSUERS_KEY))
     issuers = [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE, "require_dpop": True}]
     config = configured({}, auth={"issuers": issuers, "resource": RESOURCE})
@@ -187,7 +187,7 @@ async def test_an_issuer_may_have_to_bind_all_its_tokens(configured: Configured,
         assert "ES256" in told.json()["dpop_signing_alg_values_supported"]
 
 
-async def test_who_takes_either_kind_of_token_asks_for_either(configured: Configured, tmp_path: Path) -> None:
+async def test_the_challenge_names_all_accepted_schemes(configured: Configured, tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_text(jwks(ISSUERS_KEY))
     issuers = [{"issuer": ISSUER, "jwks": "jwks.json", "require_dpop": True}]
     origin = RESOURCE.removesuffix("/mcp")
@@ -203,7 +203,7 @@ async def test_who_takes_either_kind_of_token_asks_for_either(configured: Config
             assert answer.status_code == 200
 
 
-async def test_without_a_url_of_its_own_the_one_that_was_asked_counts(configured: Configured, tmp_path: Path) -> None:
+async def test_without_a_resource_proofs_name_the_requested_url(configured: Configured, tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_text(jwks(ISSUERS_KEY))
     config = configured({}, auth={"issuers": [{"issuer": ISSUER, "jwks": "jwks.json", "audience": AUDIENCE}]})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
@@ -213,7 +213,7 @@ async def test_without_a_url_of_its_own_the_one_that_was_asked_counts(configured
         assert (await client.post(served.url, headers=other, content=HELLO)).status_code == 401
 
 
-def test_a_proof_is_remembered_as_long_as_it_would_be_taken_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_is_remembered_while_its_time_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [float(NOW)]
     monkeypatch.setattr(proofs, "_MAX_REMEMBERED", 3)
     verifier, thumbprint = ProofVerifier(lambda: now[0]), thumbprint_of(OWN["ES256"].public)
@@ -236,7 +236,7 @@ def test_a_proof_is_remembered_as_long_as_it_would_be_taken_and_no_longer(monkey
     assert comes("d", now[0])
 
 
-def test_a_thumbprint_is_that_of_the_rfc() -> None:
+def test_the_thumbprint_matches_the_example_of_the_rfc() -> None:
     """RFC 7638, section 3.1."""
     modulus = (
         "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknj"
@@ -248,7 +248,7 @@ def test_a_thumbprint_is_that_of_the_rfc() -> None:
     assert thumbprint_of(key) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
 
-def test_a_key_whose_signatures_take_long_to_check_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proofs_with_oversized_keys_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     key = OWN["RS256"]
     token = bound_token(key)
     given = [(b"dpop", proof(token, key).encode())]

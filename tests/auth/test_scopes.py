@@ -294,7 +294,7 @@ async def test_a_change_is_announced_only_to_principals_with_its_scope(
     assert [change.is_visible_to(one) for one in callers] == [True, True, False]
 
 
-async def test_who_may_know_of_an_upstream_no_more_hears_nothing_more_of_it(
+async def test_a_reload_ends_updates_to_principals_without_the_new_scope(
     configured: Configured, speaking: Upstream
 ) -> None:
     auth = {"tokens": {"alice": {"hash": HASHES["alice"], "scopes": ["crm"]}, "bob": HASHES["bob"]}}

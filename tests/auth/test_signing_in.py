@@ -86,7 +86,7 @@ def grants(authority: Authority) -> list[str]:
     return [grant for grant, _ in authority.asked]
 
 
-async def test_the_gateway_signs_in_by_itself_once_and_keeps_the_token(
+async def test_client_credentials_are_exchanged_once_for_a_kept_token(
     authority: Authority, configured: Configured, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "mcp_mirror")
@@ -115,7 +115,7 @@ async def test_the_gateway_signs_in_by_itself_once_and_keeps_the_token(
         assert grants(authority) == ["client_credentials"] * 2
 
 
-async def test_a_person_signs_in_once_and_the_tokens_are_renewed(
+async def test_a_user_signs_in_once_and_tokens_are_refreshed(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     authority.expires_in = 1
@@ -148,7 +148,7 @@ async def test_a_person_signs_in_once_and_the_tokens_are_renewed(
             assert "Run: mcp-mirror login guarded" in await text(application, "hear_mirrored")
 
 
-async def test_a_person_signs_in_from_the_command_line(
+async def test_a_user_signs_in_from_the_command_line(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
@@ -180,7 +180,7 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
         assert HEARD in await text(application, "hear_mirrored")
 
 
-async def test_tokens_for_one_address_are_not_taken_to_another(
+async def test_tokens_of_one_url_are_not_sent_to_another(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
@@ -192,16 +192,14 @@ async def test_tokens_for_one_address_are_not_taken_to_another(
     assert other.asked == []
 
 
-async def test_a_person_who_is_not_allowed_is_not_signed_in(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
+async def test_a_denied_sign_in_stores_no_tokens(authority: Authority, configured: Configured, tmp_path: Path) -> None:
     authority.status = 400
     with pytest.raises(MirrorError, match=r"Signing in to upstream 'guarded' failed: .* access was denied"):
         await log_in(configured({"guarded": wanting(authority, tmp_path)}))
     assert not (tmp_path / "kept").exists()
 
 
-async def test_a_refused_sign_in_is_told_without_what_was_said(
+async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     authority.status = 400
@@ -218,7 +216,7 @@ async def test_a_refused_sign_in_is_told_without_what_was_said(
         ({"metadata": {"token_endpoint": "http://10.0.0.1/token"}}, "names an authorization server without https"),
     ],
 )
-async def test_no_secret_goes_where_an_upstream_leads(
+async def test_secrets_are_not_sent_to_addresses_that_an_upstream_names(
     *, change: dict[str, Any], said: str, authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     for name, value in change.items():
@@ -228,7 +226,7 @@ async def test_no_secret_goes_where_an_upstream_leads(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")
-async def test_a_token_file_that_others_can_read_or_that_is_damaged_is_not_used(
+async def test_readable_or_damaged_token_files_are_not_used(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     config = configured({"guarded": wanting(authority, tmp_path)})
@@ -276,7 +274,7 @@ async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
     assert "c4nary" not in str(told)
 
 
-async def test_only_upstreams_with_a_person_to_sign_in_have_a_login(
+async def test_login_needs_an_upstream_with_an_authorization_code(
     authority: Authority, configured: Configured, raw: Any, tmp_path: Path, run: Run
 ) -> None:
     for upstream in (raw(), alone(authority, tmp_path)):
@@ -286,7 +284,7 @@ async def test_only_upstreams_with_a_person_to_sign_in_have_a_login(
     assert "The configuration has no upstream 'two'. Its upstreams: one." in ended.err
 
 
-async def test_what_is_no_return_of_the_browser_ends_no_sign_in(
+async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
     async def stray(url: str) -> None:

@@ -43,7 +43,7 @@ def keys(tmp_path: Path) -> str:
     return str(tmp_path / "jwks.json")
 
 
-async def test_a_good_token_shows_who_it_is_and_what_it_is_for(keys: str) -> None:
+async def test_a_valid_token_names_its_principal_and_scopes(keys: str) -> None:
     principal = await issuers(keys).find_principal(KEY.sign(ISSUER, scope="read write"))
     assert principal
     assert (principal.issuer, principal.name, principal.scopes) == (ISSUER, "alice", frozenset({"read", "write"}))
@@ -98,17 +98,17 @@ BAD: dict[str, str] = {
 
 
 @pytest.mark.parametrize("token", BAD.values(), ids=BAD)
-async def test_any_other_token_lets_nobody_in(keys: str, token: str) -> None:
+async def test_invalid_tokens_have_no_principal(keys: str, token: str) -> None:
     assert await issuers(keys).find_principal(token) is None
 
 
-async def test_clocks_may_differ_by_the_leeway_and_no_more(keys: str) -> None:
+async def test_expiry_allows_clocks_to_differ_by_the_leeway(keys: str) -> None:
     lenient = issuers(keys, leeway=120.0)
     assert await lenient.find_principal(KEY.sign(ISSUER, exp=int(time.time()) - 60))
     assert await lenient.find_principal(KEY.sign(ISSUER, exp=int(time.time()) - 240)) is None
 
 
-async def test_the_principal_is_the_claim_that_the_configuration_names(keys: str) -> None:
+async def test_the_configuration_chooses_the_claim_of_the_principal(keys: str) -> None:
     by_mail = issuers(keys, principal="email")
     principal = await by_mail.find_principal(KEY.sign(ISSUER, email="a@example.com"))
     assert principal
@@ -126,7 +126,7 @@ async def test_the_principal_is_the_claim_that_the_configuration_names(keys: str
         ({}, set()),
     ],
 )
-async def test_scopes_are_read_as_servers_write_them(keys: str, said: dict[str, Any], scopes: set[str]) -> None:
+async def test_scopes_are_read_in_all_common_forms(keys: str, said: dict[str, Any], scopes: set[str]) -> None:
     principal = await issuers(keys).find_principal(KEY.sign(ISSUER, **said))
     assert principal
     assert principal.scopes == scopes
@@ -195,7 +195,7 @@ async def test_unavailable_keys_admit_no_token_and_old_keys_serve_for_a_day(page
             await known.find_principal(KEY.sign(ISSUER))
 
 
-async def test_of_several_keys_without_names_none_is_guessed(tmp_path: Path) -> None:
+async def test_a_token_without_kid_needs_a_single_matching_key(tmp_path: Path) -> None:
     bare = [{name: value for name, value in key.public.items() if name != "kid"} for key in (KEY, STRANGER)]
     token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")
     for keys, admitted in (
@@ -208,6 +208,6 @@ async def test_of_several_keys_without_names_none_is_guessed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("change", [{"use": "enc"}, {"alg": "ES384"}, {"crv": "P-384"}, {"x": "AA"}])
-async def test_a_key_that_is_for_something_else_is_none(tmp_path: Path, change: dict[str, str]) -> None:
+async def test_keys_for_other_uses_do_not_verify_tokens(tmp_path: Path, change: dict[str, str]) -> None:
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY.public | change]}))
     assert await issuers(str(tmp_path / "jwks.json")).find_principal(KEY.sign(ISSUER)) is None

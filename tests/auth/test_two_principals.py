@@ -52,7 +52,7 @@ def guarded(store: str, configured: Configured, raw: Any, tmp_path: Path, reques
 
 
 @own_store
-async def test_a_stranger_sees_nothing_whatever_they_try(guarded: Path, store: str) -> None:
+async def test_a_principal_cannot_use_values_of_another(guarded: Path, store: str) -> None:
     rng = random.Random(f"{SEED} {store}")  # noqa: S311  # so that it can be tried again
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(serving_gateway(guarded))).url
@@ -68,7 +68,7 @@ async def test_a_stranger_sees_nothing_whatever_they_try(guarded: Path, store: s
 
 
 @own_store
-async def test_by_default_no_principal_evicts_values_of_another(guarded: Path) -> None:
+async def test_by_default_principals_do_not_evict_values_of_others(guarded: Path) -> None:
     told = json.loads(guarded.read_text())
     told["store"]["max_values"] = 40
     guarded.write_text(json.dumps(told))
@@ -117,7 +117,7 @@ async def answers_of(visitor: Visitor, path: str) -> list[str]:
 
 
 @own_store
-async def test_anothers_an_expired_ones_and_an_unknown_path_are_answered_alike(guarded: Path) -> None:
+async def test_foreign_expired_and_unknown_paths_return_the_same_error(guarded: Path) -> None:
     told = json.loads(guarded.read_text())
     told["store"]["ttl"] = 1
     guarded.write_text(json.dumps(told))
@@ -136,7 +136,7 @@ async def test_anothers_an_expired_ones_and_an_unknown_path_are_answered_alike(g
         assert await answers_of(bob, foreign) == await answers_of(bob, unknown)
 
 
-async def test_anothers_question_cannot_be_answered(configured: Configured) -> None:
+async def test_an_elicitation_of_another_principal_cannot_be_answered(configured: Configured) -> None:
     upstream = {"command": sys.executable, "args": [str(RELAY), "stdio", "2025-11-25"]}
     keys = ["k" * 32]  # as replicas have them, so that a restart would not help either
     config = configured({"up": upstream}, auth={"tokens": HASHES}, server={"state_keys": keys})
@@ -159,7 +159,7 @@ async def test_anothers_question_cannot_be_answered(configured: Configured) -> N
         assert "Ada" in json.dumps(own)
 
 
-async def test_what_principals_show_of_themselves_stays_with_the_gateway(configured: Configured, raw: Any) -> None:
+async def test_credentials_of_clients_are_not_forwarded_to_upstreams(configured: Configured, raw: Any) -> None:
     canary = "c00kie-c4nary-0123456789"
     config = configured({"raw": raw()}, auth={"tokens": HASHES}, mirror={"capture": "never"})
     shown = {"cookie": f"session={canary}", "x-api-key": canary, "x-custom": canary, "proxy-authorization": canary}
@@ -201,7 +201,7 @@ async def test_response_times_do_not_reveal_paths_of_another_principal(guarded: 
 @own_store
 @pytest.mark.skipif(not PAIRS, reason="measured by `make soak`")
 @pytest.mark.timeout(1800)
-async def test_the_time_to_store_or_forget_does_not_tell_what_another_keeps(guarded: Path) -> None:
+async def test_store_times_do_not_reveal_the_memory_of_others(guarded: Path) -> None:
     rng = random.Random(SEED)  # noqa: S311  # as above
     size = 100_000  # the disk store keeps it in a file
     async with AsyncExitStack() as stack:
@@ -225,5 +225,5 @@ async def test_the_time_to_store_or_forget_does_not_tell_what_another_keeps(guar
             assert abs(mann_whitney(*measured)) < 3.29, (what, [statistics.median(one) for one in measured])
 
 
-def test_the_local_users_memory_is_no_principals() -> None:
+def test_the_local_namespace_differs_from_those_of_principals() -> None:
     assert LOCAL not in {json.dumps(["token", name]) for name in (*HASHES, LOCAL)}

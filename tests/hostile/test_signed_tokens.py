@@ -123,11 +123,11 @@ def issuers(tmp_path: Path) -> Issuers:
 
 
 @pytest.mark.parametrize("attack", BAD)
-async def test_a_token_of_an_attack_lets_nobody_in(issuers: Issuers, attack: str) -> None:
+async def test_tokens_of_attacks_have_no_principal(issuers: Issuers, attack: str) -> None:
     assert await issuers.find_principal(BAD[attack]) is None
 
 
-async def test_good_tokens_of_unusual_form_let_their_principal_in(issuers: Issuers) -> None:
+async def test_valid_tokens_of_unusual_form_have_a_principal(issuers: Issuers) -> None:
     for token in (
         sign(),
         sign(aud=["https://x.example.com", AUDIENCE]),
@@ -140,7 +140,7 @@ async def test_good_tokens_of_unusual_form_let_their_principal_in(issuers: Issue
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u"])
-async def test_no_token_makes_the_gateway_ask_for_keys_elsewhere(issuers: Issuers, name: str) -> None:
+async def test_tokens_cannot_make_the_gateway_fetch_other_keys(issuers: Issuers, name: str) -> None:
     page = Page(jwks(THIEF))
     async with serving(page) as url:
         for kid in ("one", "thief"):

@@ -81,20 +81,20 @@ def standing_alone(capabilities: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("declared", [{}, DECLARED, OF_TASKS])
-async def test_a_client_of_the_2025_era_is_who_its_handshake_says_it_is(declared: dict[str, Any]) -> None:
+async def test_a_2025_client_has_the_capabilities_of_its_handshake(declared: dict[str, Any]) -> None:
     relayed = DECLARED if declared else {}
     caller = Caller("me", is_stateless=False, session="session", capabilities=relayed)
     assert await callers_of(*handshake(declared)) == [("initialize", caller), ("prompts/list", caller)]
 
 
 @pytest.mark.parametrize("declared", [{}, DECLARED, OF_TASKS])
-async def test_a_client_of_the_2026_era_is_who_each_request_says_it_is(declared: dict[str, Any]) -> None:
+async def test_a_2026_client_has_the_capabilities_of_each_request(declared: dict[str, Any]) -> None:
     relayed = DECLARED if declared else {}
     caller = Caller("me", is_stateless=True, session=None, capabilities=relayed)
     assert await callers_of(standing_alone(declared)) == [("prompts/list", caller)]
 
 
-async def test_a_capability_that_nobody_knows_yet_is_kept() -> None:
+async def test_unknown_capabilities_are_kept() -> None:
     declared = {**DECLARED, "vendor": {"x": [1, None]}}
     ((_, modern),) = await callers_of(standing_alone(declared))
     (_, greeting), _ = await callers_of(*handshake(declared))
@@ -103,21 +103,21 @@ async def test_a_capability_that_nobody_knows_yet_is_kept() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("severity", LEVELS)
-def test_log_lines_are_wanted_from_a_level_on(severity: str, level: str) -> None:
+def test_log_messages_are_wanted_from_the_clients_level(severity: str, level: str) -> None:
     assert is_wanted(LOG, {"level": severity}, level) is (LEVELS.index(severity) >= LEVELS.index(level))
 
 
 @pytest.mark.parametrize("params", [{"level": "error"}, {"level": "emergency", "data": 1}])
-def test_no_log_line_is_wanted_by_who_has_not_asked_for_any(params: dict[str, Any]) -> None:
+def test_without_a_level_no_log_message_is_wanted(params: dict[str, Any]) -> None:
     assert not is_wanted(LOG, params, None)
 
 
 @pytest.mark.parametrize("params", [{}, {"level": None}, {"level": "loud"}, {"level": ["error"]}, {"level": 3}])
-def test_a_log_line_of_no_known_severity_is_not_wanted(params: dict[str, Any]) -> None:
+def test_log_messages_of_unknown_severity_are_not_wanted(params: dict[str, Any]) -> None:
     assert not is_wanted(LOG, params, "debug")
 
 
 @pytest.mark.parametrize("level", [None, "debug", "emergency"])
 @pytest.mark.parametrize("method", ["notifications/progress", "notifications/tools/list_changed", "vendor/own"])
-def test_whatever_is_no_log_line_is_wanted(method: str, level: str | None) -> None:
+def test_other_notifications_are_always_wanted(method: str, level: str | None) -> None:
     assert is_wanted(method, {"level": "debug"}, level)

@@ -59,7 +59,7 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
 ]  # fmt: skip
 
 
-async def test_a_line_that_is_no_message_is_answered_and_the_connection_goes_on(
+async def test_an_invalid_line_gets_an_error_and_the_connection_continues(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     async with speak(configured({"raw": raw()}, limits={"max_message_bytes": 65_536})) as client:
@@ -95,7 +95,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_a_call_that_cannot_be_carried_out_is_told_what_to_do(
+async def test_errors_of_calls_name_the_next_step(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     tools: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "hear")]
@@ -143,7 +143,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes 
     ("way", "behaviour"),
     [("leaves", "ok"), ("leaves during a call", "stubborn"), (signal.SIGTERM, "stubborn"), (signal.SIGINT, "ok")],
 )
-async def test_when_the_client_or_the_operator_ends_it_no_child_is_left(
+async def test_no_child_process_survives_the_gateway(
     way: Any, behaviour: str, configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
@@ -181,7 +181,7 @@ async def test_when_the_client_or_the_operator_ends_it_no_child_is_left(
 @linux
 @pytest.mark.executable
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_http_ends_in_good_order_though_clients_are_connected(
+async def test_http_shuts_down_gracefully_with_connected_clients(
     number: signal.Signals, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
@@ -198,7 +198,7 @@ async def test_http_ends_in_good_order_though_clients_are_connected(
 
 
 @pytest.mark.parametrize("stdin", ["closed", "empty", "file", "garbage file"])
-async def test_standard_input_that_is_no_client_ends_it_quietly(
+async def test_other_standard_input_ends_the_gateway_without_error(
     stdin: str, configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
     config = configured({"raw": raw()})
@@ -215,7 +215,7 @@ async def test_standard_input_that_is_no_client_ends_it_quietly(
     assert [answer["id"] for answer in answers] == {"file": [1], "garbage file": [None]}.get(stdin, [])
 
 
-async def test_a_closed_standard_output_is_said_so(configured: Configured, raw: Any) -> None:
+async def test_a_closed_standard_output_is_reported(configured: Configured, raw: Any) -> None:
     command = f"exec {COMMAND} serve --config {configured({'raw': raw()})} >&-"
     process = await asyncio.create_subprocess_shell(command, stdin=DEVNULL, stderr=PIPE)
     async with asyncio.timeout(BOUND):
@@ -235,7 +235,7 @@ STRANGERS = [
 ]
 
 
-async def test_only_this_machines_own_pages_get_in(shared: str) -> None:
+async def test_only_loopback_hosts_and_origins_are_admitted(shared: str) -> None:
     async with httpx2.AsyncClient(timeout=BOUND) as client:
         for headers, status in STRANGERS:
             answer = await client.post(shared, content=HELLO, headers=HEADERS | headers)
@@ -255,7 +255,7 @@ BAD_BODIES = [
 ]  # fmt: skip
 
 
-async def test_a_body_that_is_no_message_is_refused_and_the_next_is_served(shared: str) -> None:
+async def test_an_invalid_body_is_rejected_and_the_next_is_served(shared: str) -> None:
     async with httpx2.AsyncClient(timeout=BOUND) as client:
         headers = HEADERS | await open_session(client, shared)
         for body, status, identity in BAD_BODIES:
@@ -275,13 +275,13 @@ async def shared(configured: Configured, serve: Serve) -> Any:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])  # noqa: S104  # to be refused
-async def test_http_is_served_on_loopback_alone(host: str, configured: Configured, run: Run) -> None:
+async def test_http_is_served_on_loopback_only(host: str, configured: Configured, run: Run) -> None:
     ended = await run("serve", "--config", str(configured({})), "--http", f"{host}:0")
     assert ended.code == 2
     assert "not a loopback address" in ended.err
 
 
-async def test_a_port_that_is_taken_is_said_so(configured: Configured, run: Run, shared: str) -> None:
+async def test_a_port_in_use_is_reported(configured: Configured, run: Run, shared: str) -> None:
     port = shared.split(":")[2].split("/", maxsplit=1)[0]
     ended = await run("serve", "--config", str(configured({})), "--http", f"127.0.0.1:{port}")
     assert ended.code == 2
@@ -289,7 +289,7 @@ async def test_a_port_that_is_taken_is_said_so(configured: Configured, run: Run,
     assert "Choose another port" in ended.err
 
 
-async def test_a_strangers_request_is_refused_before_its_body_is_read(shared: str) -> None:
+async def test_a_foreign_request_is_rejected_before_its_body_is_read(shared: str) -> None:
     port = int(shared.split(":")[2].partition("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
@@ -302,7 +302,7 @@ async def test_a_strangers_request_is_refused_before_its_body_is_read(shared: st
     await writer.wait_closed()
 
 
-async def test_what_is_refused_before_it_is_served_leaves_nothing_behind(shared: str) -> None:
+async def test_rejected_requests_leave_no_pending_payload(shared: str) -> None:
     call = '{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"x","arguments":{"a":1}}}'
     status = '{"jsonrpc":"2.0","id":6,"method":"resources/read","params":{"uri":"mcp-mirror://upstreams"}}'
     async with httpx2.AsyncClient(timeout=BOUND) as client:
@@ -314,7 +314,7 @@ async def test_what_is_refused_before_it_is_served_leaves_nothing_behind(shared:
         assert '\\"requests\\": 0' in (await client.post(shared, content=status, headers=HEADERS | session)).text
 
 
-async def test_noise_of_our_own_process_does_not_reach_the_wire(configured: Configured, raw: Any) -> None:
+async def test_other_output_of_the_process_does_not_reach_the_client(configured: Configured, raw: Any) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", NOISY, "serve", "--config", str(configured({"raw": raw()})),
         stdin=PIPE, stdout=PIPE, stderr=PIPE,

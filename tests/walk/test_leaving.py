@@ -155,7 +155,7 @@ def busy(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_call_in_flight_is_answered_and_nothing_new_is_taken(busy: Any, number: signal.Signals) -> None:
+async def test_calls_in_flight_are_answered_and_new_ones_rejected(busy: Any, number: signal.Signals) -> None:
     async with busy() as gateway:
         gateway.process.send_signal(number)
         await gateway.refuses()
@@ -164,7 +164,7 @@ async def test_a_call_in_flight_is_answered_and_nothing_new_is_taken(busy: Any, 
         assert await gateway.ends(130 if number == signal.SIGINT else 0) < SOON
 
 
-async def test_a_call_that_does_not_end_is_given_up_after_the_drain(busy: Any) -> None:
+async def test_a_call_that_does_not_end_is_cancelled_after_the_drain(busy: Any) -> None:
     async with busy(drain=1) as gateway:
         asked = time.monotonic()
         gateway.process.send_signal(signal.SIGTERM)
@@ -172,7 +172,7 @@ async def test_a_call_that_does_not_end_is_given_up_after_the_drain(busy: Any) -
         assert time.monotonic() - asked >= 1
 
 
-async def test_a_second_signal_ends_it_at_once(busy: Any) -> None:
+async def test_a_second_signal_ends_the_gateway_immediately(busy: Any) -> None:
     async with busy() as gateway:
         gateway.process.send_signal(signal.SIGTERM)
         await gateway.refuses()
@@ -180,13 +180,13 @@ async def test_a_second_signal_ends_it_at_once(busy: Any) -> None:
         assert await gateway.ends(0) < SOON
 
 
-async def test_without_a_drain_the_first_signal_does(busy: Any) -> None:
+async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> None:
     async with busy(drain=0) as gateway:
         gateway.process.send_signal(signal.SIGTERM)
         assert await gateway.ends(0) < SOON
 
 
-async def test_a_call_that_was_cancelled_is_not_waited_for(
+async def test_the_shutdown_does_not_wait_for_cancelled_calls(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"

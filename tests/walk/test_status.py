@@ -38,7 +38,7 @@ async def test_check_lists_tools_twins_and_their_cost_and_is_content(
     twins, alone, ours = (
         sum(int(row[at].replace(",", "")) for row in of) for at, of in ((3, rows), (4, rows), (-1, own))
     )
-    assert f"twins cost {twins:,} tokens, the servers alone {alone:,}\n" in ended.out
+    assert f"twins cost {twins:,} tokens, the original tools {alone:,}\n" in ended.out
     assert f"mcp-mirror's own tools cost {ours:,} tokens\n" in ended.out
     assert 0 < alone < twins
 

@@ -138,16 +138,16 @@ def report(application: Application) -> list[str]:
     for name in ("upstream", "tool"):
         table.add_column(name, overflow="fold")  # people copy whole names
     table.add_column("twin", no_wrap=True)
-    for name in ("tokens", "alone"):
+    for name in ("tokens", "original"):
         table.add_column(name, justify="right", overflow="fold")
     if catalog.required:
         table.add_column("required scopes", overflow="fold")
-    twins, alone, own_cost = 0, _direct_costs(application, expect), 0
+    twins, originals, own_cost = 0, _original_costs(application, expect), 0
     for entry in catalog.entries.values():
         scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
-        cost, direct = _cost(entry.advert, expect), alone[entry.upstream, entry.tool]
+        cost, original = _cost(entry.advert, expect), originals[entry.upstream, entry.tool]
         twins += cost
-        table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{cost:,}", f"{direct:,}", *scopes)
+        table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
     for finding in catalog.quarantined.values():
         table.add_row(finding.change.upstream, _printable(str(finding.change.tool)), "(quarantined)", "", "")
     for own in application.gateway.state.own_tools.values():
@@ -156,7 +156,7 @@ def report(application: Application) -> list[str]:
         table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
     console = open_console()
     console.print(table)
-    console.print(f"twins cost {twins:,} tokens, the servers alone {sum(alone.values()):,}", highlight=False)
+    console.print(f"twins cost {twins:,} tokens, the original tools {sum(originals.values()):,}", highlight=False)
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
     down = _explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
@@ -164,7 +164,7 @@ def report(application: Application) -> list[str]:
     return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
 
 
-def _direct_costs(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
+def _original_costs(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
     """By upstream and tool, the tokens of each served definition as its server sends it."""
     served = {(entry.upstream, entry.tool) for entry in application.gateway.state.catalog.entries.values()}
     return {

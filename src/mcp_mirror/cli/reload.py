@@ -1,6 +1,6 @@
-"""Taking a changed configuration while the gateway serves: at SIGHUP, or whenever its file changes.
+"""Reload of the configuration while the gateway serves: at SIGHUP, or when the file changes.
 
-One that cannot be used is told of, and the old one goes on.
+If the new configuration cannot be used, the gateway reports the error and continues with the old one.
 """
 
 import signal
@@ -18,38 +18,38 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 
-_LOOK: Final = 1.0
-"""Seconds between two looks at the file."""
+_POLL_INTERVAL: Final = 1.0
+"""Seconds between two checks of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """Follows one configuration file."""
+    """Reloads one configuration file."""
 
     application: Application
     path: Path
     environ: Mapping[str, str]
-    say: Callable[[str], None]
-    """Tells the operator a line."""
-    taken: Callable[[Config], None] = lambda _config: None
-    """Told what is served from now on."""
+    print_line: Callable[[str], None]
+    """Prints a line for the operator."""
+    on_reload: Callable[[Config], None] = lambda _config: None
+    """Called with each configuration that the gateway has loaded."""
 
     def reload(self) -> None:
-        """Read the file again and go on with what it says."""
+        """Read the file again and continue with its configuration; report an unusable one and keep the old one."""
         try:
             config = load_config(self.path, self.environ)
-            later = self.application.reload(config, read_pins(config.lock))
+            deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
-            self.say(f"mcp-mirror: the configuration is not taken, the old one goes on. {error}")
+            self.print_line(f"mcp-mirror: the configuration is not taken, the old one continues. {error}")
             return
         for warning in config.warnings:
-            self.say(f"mcp-mirror: {warning}")
-        self.taken(config)
-        rest = f" A change of {' and '.join(later)} takes effect at the next start." if later else ""
-        self.say(f"mcp-mirror: the configuration is taken.{rest}")
+            self.print_line(f"mcp-mirror: {warning}")
+        self.on_reload(config)
+        rest = f" A change of {' and '.join(deferred)} takes effect at the next start." if deferred else ""
+        self.print_line(f"mcp-mirror: the configuration is taken.{rest}")
 
     async def follow_signal(self) -> None:
-        """Reload at each SIGHUP, where the system has it."""
+        """Reload at each SIGHUP; return on systems without it."""
         if sys.platform == "win32":
             return
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -57,18 +57,18 @@ class Reloading:
                 self.reload()
 
     async def follow_file(self) -> None:
-        """Reload whenever the file has changed: editors write it anew, so it is looked at by its name."""
-        known = self._stamp()
+        """Reload whenever the file has changed. This checks the path, because editors replace the file."""
+        known = self._read_version()
         while True:
-            await anyio.sleep(_LOOK)
-            if (stamp := self._stamp()) not in (known, None):
-                known = stamp
+            await anyio.sleep(_POLL_INTERVAL)
+            if (version := self._read_version()) not in (known, None):
+                known = version
                 self.reload()
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """What changes when the file does; None while it is away."""
+    def _read_version(self) -> tuple[int, int, int] | None:
+        """Return values that change with the file; None while it does not exist."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino

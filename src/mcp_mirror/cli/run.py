@@ -45,7 +45,7 @@ def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
 
 
 def find_file(path: Path | None) -> Path:
-    """Return the configuration file that an option names or that `find_config` finds; exit if there is none.
+    """Return the configuration file of an option, or the one that `find_config` finds; exit without a file.
 
     If several files could be meant, a line on standard error names the one that is read.
     """
@@ -77,12 +77,12 @@ def print_warnings(config: Config, print_line: Callable[[str], None] = print_not
         print_line(f"mcp-mirror: {warning}")
 
 
-def run_until_signal(main: Coroutine[Any, Any, None], leaving: anyio.Event | None = None, drain: float = 0) -> None:
+def run_until_signal(main: Coroutine[Any, Any, None], shutdown: anyio.Event | None = None, drain: float = 0) -> None:
     """Run to the end or to a signal, and close everything that was opened.
 
     Args:
         main: The work.
-        leaving: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
+        shutdown: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
         drain: Seconds that the calls in flight have to end; 0: none.
     """
     stopped: list[signal.Signals] = []
@@ -91,7 +91,7 @@ def run_until_signal(main: Coroutine[Any, Any, None], leaving: anyio.Event | Non
         _watch_children_without_threads()
         async with anyio.create_task_group() as tasks:
             if sys.platform != "win32":
-                tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, leaving if drain else None, drain)
+                tasks.start_soon(_stop_on_signal, tasks.cancel_scope, stopped, shutdown if drain else None, drain)
             await main
             tasks.cancel_scope.cancel()
 
@@ -120,16 +120,16 @@ def _watch_children_without_threads() -> None:
 
 
 async def _stop_on_signal(
-    scope: anyio.CancelScope, stopped: list[signal.Signals], leaving: anyio.Event | None, drain: float
+    scope: anyio.CancelScope, stopped: list[signal.Signals], shutdown: anyio.Event | None, drain: float
 ) -> None:
     """Start a graceful shutdown at the first signal; without one, and at the second signal, cancel at once."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             stopped.append(number)
-            if leaving is None or leaving.is_set():
+            if shutdown is None or shutdown.is_set():
                 scope.cancel()
                 return
-            leaving.set()
+            shutdown.set()
             scope.deadline = anyio.current_time() + drain
 
 

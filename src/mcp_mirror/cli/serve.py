@@ -42,7 +42,7 @@ def serve(
     print_warnings(loaded, print_line)
     address = _read_address(http) if http else None
     raise_handle_limit()
-    leaving = anyio.Event()
+    shutdown = anyio.Event()
 
     async def run() -> None:
         async with (
@@ -55,12 +55,12 @@ def serve(
             if watch:
                 tasks.start_soon(reloading.follow_file)
             if address:
-                await application.serve_http(*address, lambda url: print_line(f"mcp-mirror serves {url}"), leaving)
+                await application.serve_http(*address, lambda url: print_line(f"mcp-mirror serves {url}"), shutdown)
             else:
-                await application.server.serve_stdio(leaving)
+                await application.server.serve_stdio(shutdown)
             tasks.cancel_scope.cancel()
 
-    run_until_signal(run(), leaving, loaded.server.drain)
+    run_until_signal(run(), shutdown, loaded.server.drain)
 
 
 def _read_address(text: str) -> tuple[str, int]:

@@ -50,7 +50,7 @@ def count_files(
 def _read_provider(name: str) -> TokenProvider:
     found = next((provider for provider in PROVIDERS if provider == name), None)
     if found is None:
-        raise ConfigError(f"There is no provider {name!r}. Choose one of {', '.join(PROVIDERS)}.")
+        raise ConfigError(f"The provider {name!r} is unknown. Choose one of {', '.join(PROVIDERS)}.")
     return found
 
 

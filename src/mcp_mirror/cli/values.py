@@ -62,7 +62,7 @@ class _StoredValues:
         """Return the value under a path.
 
         Raises:
-            ToolError: There is no such value; the message names similar paths.
+            ToolError: The value does not exist; the message names similar paths.
         """
         path = read_path(text)
         with ChildWatchdog() as child_watchdog:
@@ -191,7 +191,7 @@ def _confirm(what: str) -> None:
     """Ask for confirmation on the terminal.
 
     Raises:
-        MirrorError: There is no terminal, or the answer is no.
+        MirrorError: Standard input is not a terminal, or the user declines.
     """
     if not sys.stdin.isatty():
         raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")

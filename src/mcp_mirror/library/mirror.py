@@ -48,41 +48,41 @@ Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _PUT: Final = "memory_put"
-"""Whose paths those of values are that the program itself stores."""
+"""The tool in the paths of values that the program stores."""
 
 _READ: Final = "(program)"
-"""Whom the audit log names where the program itself reads a value."""
+"""The tool in the audit log when the program reads a value."""
 
 _PRUNED: Final = Provenance("mcp-mirror", "prune", "")
-"""Where what was pruned from a conversation comes from."""
+"""The origin of texts that were pruned from a conversation."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _Running:
     application: Application
     loop: asyncio.AbstractEventLoop
-    """The one that everything runs in."""
+    """The event loop of the application."""
 
 
 class Mirror:
-    """Tools for a model whose large results stay in memory: a program's own functions, and MCP servers' tools.
+    """Tools for a model: functions of the program and tools of MCP servers. Large results stay in memory.
 
-    It works within `async with mirror:`; functions may be added before and meanwhile.
+    Use it within `async with mirror:`. Functions can be added before and within the context.
     """
 
     def __init__(
         self, store: GivenStore = None, upstreams: GivenUpstreams = None, stages: Sequence[Stage] = ()
     ) -> None:
-        """Read the configuration; nothing is started.
+        """Read the configuration without starting the upstreams.
 
         Args:
-            store: Where values are kept: `memory`, `disk`, `redis`, or what a configuration has under `store`. None
-                for what the configuration says, else `memory`.
-            upstreams: A configuration: its file, or a mapping of the same shape or of its upstreams alone. None for no
+            store: The store of values: `memory`, `disk`, `redis`, or a mapping like the `store` section of a
+                configuration. None: the store of the configuration, or `memory`.
+            upstreams: A configuration: its file, a mapping of the same shape, or a mapping of upstreams only. None: no
                 upstreams.
-            stages: Stages that every tool call passes through, the outermost first; see `Stage`.
+            stages: Stages of every tool call, the outermost first; see `Stage`.
 
         Raises:
             ConfigError: The configuration cannot be used.
@@ -92,10 +92,10 @@ class Mirror:
         for warning in config.warnings:
             _logger.warning("%s", warning)
         self._functions = LocalFunctions()
-        self._open: _Open | None = None
+        self._running: _Running | None = None
         self._was_open = False
-        self._running: asyncio.Task[None] | None = None
-        self._opening: AbstractAsyncContextManager[Application] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._context: AbstractAsyncContextManager[Application] | None = None
 
     @overload
     def tool(self, function: Tool, /) -> Tool: ...
@@ -106,14 +106,14 @@ class Mirror:
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
         """Make a function a tool: `@mirror.tool`, or with options `@mirror.tool(name="table")`.
 
-        The function itself stays as it is. One that is not `async` is called in a thread.
+        This returns the function unchanged. Functions that are not `async` run in a thread.
 
         Args:
-            function: Of parameters with names and of type hints that pydantic can read from JSON.
+            function: A function with named parameters and type hints that pydantic can read from JSON.
             options: See `ToolOptions`.
 
         Raises:
-            MirrorError: The function cannot be a tool, or there is one of this name.
+            MirrorError: The function cannot be a tool, or another tool has its name.
         """
         policy = read_policy(options)
 
@@ -124,16 +124,16 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
-        opening = self._opened(awaits_client=False)
-        await opening.__aenter__()
-        self._opening = opening
+        context = self._open(awaits_client=False)
+        await context.__aenter__()
+        self._context = context
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opening is not None:
-            await self._opening.__aexit__(None, None, None)
+        if self._context is not None:
+            await self._context.__aexit__(None, None, None)
 
     async def call(
         self,
@@ -143,54 +143,58 @@ class Mirror:
         namespace: str = LOCAL,
         conversation: str | Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Call a tool by the name under which `tools` lists it; what goes wrong in the call is a reply that says so.
+        """Call a tool.
 
         Args:
-            name: A twin's name, or that of a tool for stored values.
-            arguments: A mapping, or the JSON text of an object as models write it. Any string in it may be a memory
+            name: The name of a twin or of a memory tool, as `tools` lists it.
+            arguments: A mapping, or the JSON text of an object as models write it. Each string in it may be a memory
                 path.
-            namespace: Whose memory it uses: what one stores, another does not see.
-            conversation: Whose context the reply goes into, where the configuration has a `context`: its id, or a
-                mapping of `id`, `tokens` and `reset` (docs/guides/context-budgets.md). None: no account is kept.
+            namespace: The namespace of the memory; values of other namespaces cannot be used.
+            conversation: The conversation that gets the reply, for the `context` section of a configuration: its id, or
+                a mapping of `id`, `tokens` and `reset` (docs/guides/context-budgets.md). None: replies do not count.
+
+        Returns:
+            The reply for the model; if the call fails, a reply with the error.
 
         Raises:
             MirrorError: The mirror is not open.
         """
-        told = {CONVERSATION: conversation}
-        return await self._within(lambda application: _call(application, name, arguments, namespace, told))
+        meta = {CONVERSATION: conversation}
+        return await self._run(lambda application: _call(application, name, arguments, namespace, meta))
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:
-        """The value under a memory path, whole, for the program itself: what its JSON is in Python.
+        """Return the complete value under a memory path, for the program itself.
 
-        A picture, a recording or a file that an upstream sent is its bytes.
+        Returns:
+            The parsed JSON; for media and files of upstreams, their bytes.
 
         Raises:
-            ToolError: Nothing is stored there.
+            ToolError: No value is stored under the path.
             MirrorError: The mirror is not open.
         """
-        found = self._within(lambda opened: find_value(opened.gateway.memory, namespace, path, _READ, to=None))
-        return _python(await found)
+        return _to_python(
+            await self._run(lambda application: find_value(application.gateway.memory, namespace, path, _READ, to=None))
+        )
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
-        """Store a value of the program's: its memory path.
+        """Store a value of the program and return its memory path.
 
         Args:
-            value: What a tool could return; bytes and pictures are stored as media.
-            namespace: Whose memory it is.
+            value: A value that a tool could return. Bytes and images are stored as media.
+            namespace: The namespace of the memory.
 
         Raises:
-            StoreError: It cannot be kept.
-            ToolError: It is None, or past a bound.
-            MirrorError: It has no JSON, or the mirror is not open.
+            StoreError: The store failed.
+            ToolError: The value is None, or over a limit.
+            MirrorError: The value cannot be written as JSON, or the mirror is not open.
         """
 
-        async def put_in(application: Application) -> str:
-            made = await anyio.to_thread.run_sync(_made_of, value)
-            return (
-                await save_value(ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}")), made)
-            ).path
+        async def put_value(application: Application) -> str:
+            new_value = await anyio.to_thread.run_sync(_new_value, value)
+            tool_input = ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}"))
+            return (await save_value(tool_input, new_value)).path
 
-        return await self._within(put_in)
+        return await self._run(put_value)
 
     async def prune(
         self,
@@ -201,162 +205,169 @@ class Mirror:
         namespace: str = LOCAL,
         estimate: Estimate | TokenProvider | None = None,
     ) -> Pruned:
-        """Bring a conversation under a budget of tokens; what is pruned is stored before this returns.
+        """Prune a conversation to a budget of tokens, and store the pruned texts.
 
         Args:
-            messages: Plain dicts in the provider's format; they are not changed.
-            budget: Tokens that all of them together may have.
-            provider: Whose format it is; see `prune_messages`.
-            namespace: Whose memory it uses.
-            estimate: Whose tokens these are, or what tells them; see `prune_messages`. None for those of the
-                configuration's `mirror.provider`, where it names one.
+            messages: Plain dicts in the provider's format; this does not change them.
+            budget: The tokens that all messages together may have.
+            provider: The format of the messages; see `prune_messages`.
+            namespace: The namespace of the memory.
+            estimate: A provider of tokens or a function that estimates them; see `prune_messages`. None: the
+                `mirror.provider` of the configuration.
+
+        Returns:
+            The pruned messages; see `Pruned`.
 
         Raises:
-            StoreError: A part cannot be kept. The messages are whole still.
+            StoreError: The store failed. The messages are unchanged.
             MirrorError: The mirror is not open.
-            TypeError: A message is no dict.
-            ValueError: The format, or whose tokens it is, is not known.
+            TypeError: A message is not a dict.
+            ValueError: The format or the provider of tokens is unknown.
         """
-        self._application  # noqa: B018  # before work is done in vain
+        self._application  # noqa: B018  # raises before the work if the mirror is not open
         configured = self._config.mirror.provider
         estimate = estimate or (configured if configured != "default" else None)
-        kept: dict[str, bytes] = {}
-        cut = partial(prune_messages, messages, budget, provider, kept, estimate=estimate)
-        pruned = await anyio.to_thread.run_sync(cut)
+        texts: dict[str, bytes] = {}
+        prune = partial(prune_messages, messages, budget, provider, texts, estimate=estimate)
+        pruned = await anyio.to_thread.run_sync(prune)
 
-        async def keep(application: Application) -> None:
+        async def store_texts(application: Application) -> None:
             memory = application.gateway.memory
             labels = labels_as_text(memory.flows.labels_from(MODEL))
-            await memory.writer.store_values(namespace, _PRUNED, kept, memory.estimate, labels)
+            await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
-        await self._within(keep)
+        await self._run(store_texts)
         return pruned
 
     async def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
-        """A conversation as it was before it was pruned, to the byte; a stub whose value is no longer there stays.
+        """Restore a conversation to its state before `prune`, byte for byte.
+
+        A stub stays if its text has expired.
 
         Args:
-            messages: As `prune` gave them, in their places; more may have been added to their end.
-            provider: Whose format it is.
-            namespace: Whose memory it uses.
+            messages: The messages that `prune` returned, in the same order; further messages may follow them.
+            provider: The format of the messages.
+            namespace: The namespace of the memory.
 
         Raises:
-            StoreError: The memory cannot be read.
+            StoreError: The store failed.
             MirrorError: The mirror is not open.
-            TypeError: A message is no dict.
-            ValueError: The format is not known.
+            TypeError: A message is not a dict.
+            ValueError: The format is unknown.
         """
-        kept: dict[str, Buffer | None] = {}
+        texts: dict[str, Buffer | None] = {}
 
-        async def read(application: Application) -> None:
+        async def read_texts(application: Application) -> None:
             for path in pruned_paths(messages, provider):
-                kept[path] = await application.gateway.writer.store.read(namespace, path)
+                texts[path] = await application.gateway.writer.store.read(namespace, path)
 
-        await self._within(read)
-        return await anyio.to_thread.run_sync(restore_messages, messages, kept.get, provider)
+        await self._run(read_texts)
+        return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
-    def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as providers' own words have it
-        """Every tool of now, as a provider's API takes them: the twins, and the tools for stored values.
+    def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
+        """Return the definitions of all current tools: twins and memory tools.
+
+        Args:
+            format: The format of a provider's API.
 
         Raises:
-            MirrorError: The mirror is not open, or there is no such format.
+            MirrorError: The mirror is not open, or the format is unknown.
         """
         state = self._application.gateway.state
-        own = [tool.advert for tool in state.own_tools.values()]
-        return [
-            format_definition(advert, format)
-            for advert in (*(one.advert for one in state.catalog.entries.values()), *own)
-        ]
+        twins = [entry.advert for entry in state.catalog.entries.values()]
+        own_tools = [tool.advert for tool in state.own_tools.values()]
+        return [format_definition(advert, format) for advert in (*twins, *own_tools)]
 
     @property
     def instructions(self) -> str:
-        """What a model should be told of memory paths and of the upstreams: a part of a system prompt."""
+        """The part of a system prompt that explains memory paths and the upstreams."""
         return self._application.server.instructions(Caller(LOCAL))
 
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info
     ) -> None:
-        """Serve MCP clients beside the program, over Streamable HTTP and with the same memory; until cancelled.
+        """Serve MCP clients over Streamable HTTP with the same memory, until cancelled.
 
         Args:
             host: A loopback address.
-            port: 0 for any that is free.
-            announce: Told the URL.
+            port: The port; 0 for any free port.
+            announce: Called with the URL once clients can connect.
 
         Raises:
-            MirrorError: The mirror is not open, or the address cannot be served on.
+            MirrorError: The mirror is not open, or the address is in use.
         """
-        await self._within(lambda application: application.serve_http(host, port, announce, anyio.Event()))
+        await self._run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
 
     async def serve_stdio(self) -> None:
-        """Be an MCP server on standard input and output, until the client leaves: opens the mirror, and closes it.
+        """Open the mirror, serve one MCP client on standard input and output until it disconnects, and close.
 
         Raises:
-            MirrorError: The mirror is open already.
+            MirrorError: The mirror is already open.
         """
-        async with self._opened(awaits_client=True) as application:
+        async with self._open(awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
 
     @asynccontextmanager
-    async def _opened(self, *, awaits_client: bool) -> AsyncIterator[Application]:
-        """Everything runs in a task of its own: whoever opens and closes may be different tasks, and errors are theirs.
+    async def _open(self, *, awaits_client: bool) -> AsyncIterator[Application]:
+        """Run the application in a task of its own, because different tasks may enter and exit the mirror.
 
         Raises:
-            MirrorError: It is open already, or cannot be opened.
+            MirrorError: The mirror is already open, or cannot be opened.
         """
-        if self._running is not None:
+        if self._task is not None:
             raise MirrorError("This Mirror is open already: use that one, or make another.")
         ready, closing = asyncio.get_running_loop().create_future(), asyncio.Event()
-        running = self._running = asyncio.create_task(self._run(ready, closing, awaits_client=awaits_client))
+        task = self._task = asyncio.create_task(self._run_application(ready, closing, awaits_client=awaits_client))
         try:
-            await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 yield self._application
         finally:
             closing.set()
             if not ready.done():
-                running.cancel()
+                task.cancel()
             try:
-                await running
+                await task
             except BaseExceptionGroup as group:
                 raise unwrap_error_group(group) from None
             finally:
-                self._running = None
+                self._task = None
 
-    async def _run(self, ready: asyncio.Future[None], closing: asyncio.Event, *, awaits_client: bool) -> None:
+    async def _run_application(
+        self, ready: asyncio.Future[None], closing: asyncio.Event, *, awaits_client: bool
+    ) -> None:
         opening = open_application(
             self._config, awaits_client=awaits_client, functions=self._functions, stages=self._stages
         )
         async with opening as application:
             try:
-                self._open = _Open(application, asyncio.get_running_loop())
+                self._running = _Running(application, asyncio.get_running_loop())
                 if not awaits_client:
                     await application.upstreams.settle(self._config.mirror.startup_wait)
                 ready.set_result(None)
                 await closing.wait()
             finally:
-                self._was_open, self._open = True, None
+                self._was_open, self._running = True, None
 
     @property
     def _application(self) -> Application:
-        return self._opened_now.application
+        return self._require_running().application
 
-    @property
-    def _opened_now(self) -> _Open:
-        if self._open is None:
+    def _require_running(self) -> _Running:
+        if self._running is None:
             state = "is closed" if self._was_open else "is not open yet"
             raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
-        return self._open
+        return self._running
 
-    async def _within(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
-        """Do something in the event loop that everything runs in, from whichever loop it is asked for."""
-        now = self._opened_now
-        if asyncio.get_running_loop() is now.loop:
-            return await work(now.application)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(now.application), now.loop))
+    async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]]) -> T:
+        """Run work in the event loop of the application; the caller may run in another loop."""
+        running = self._require_running()
+        if asyncio.get_running_loop() is running.loop:
+            return await work(running.application)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
 
 
-def _made_of(value: object) -> NewValue:
+def _new_value(value: object) -> NewValue:
     media = media_of(value)
     raw = write_json(value) if media is None else media
     return NewValue((raw,), is_content=media is not None, size=len(raw))
@@ -367,33 +378,33 @@ async def _call(
     name: str,
     arguments: Mapping[str, Any] | str | bytes | None,
     namespace: str,
-    told: Mapping[str, Any],
+    meta: Mapping[str, Any],
 ) -> Reply:
     try:
-        given, conversation = _read_arguments(arguments), read_conversation(told, None)
+        encoded, conversation = _encode_arguments(arguments), read_conversation(meta, None)
         gateway = application.gateway
-        call = gateway.new_call(NullChannel(Caller(namespace)), name, given, conversation=conversation)
+        call = gateway.new_call(NullChannel(Caller(namespace)), name, encoded, conversation=conversation)
         return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 
 
-def _read_arguments(given: Mapping[str, Any] | str | bytes | None) -> bytes:
-    if isinstance(given, Mapping):
-        return write_json(given)
-    raw = given.encode("utf-8", "replace") if isinstance(given, str) else given or b""
+def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
+    if isinstance(arguments, Mapping):
+        return write_json(arguments)
+    raw = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments or b""
     try:
         msgspec.json.decode(raw.strip() or b"{}", type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MirrorError(f"The arguments are no JSON object: {error}. Correct them and call again.") from None
+        raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
     return raw.strip() or b"{}"
 
 
-def _python(found_value: FoundValue) -> Any:
-    if found_value.kind != "binary":
-        return json.loads(bytes(found_value.blob))
-    for member, tokens in CONTENTS:
-        if not isinstance(span := locate(found_value.blob, tokens), Miss):
-            held = json.loads(bytes(found_value.blob[span.start : span.stop]))
-            return b64decode(held) if member == "blob" else held
-    return json.loads(bytes(found_value.blob))
+def _to_python(value: FoundValue) -> Any:
+    """Return the parsed JSON of a value; for media, the bytes or text of its content."""
+    if value.kind == "binary":
+        for member, tokens in CONTENTS:
+            if not isinstance(span := locate(value.blob, tokens), Miss):
+                content = json.loads(bytes(value.blob[span.start : span.stop]))
+                return b64decode(content) if member == "blob" else content
+    return json.loads(bytes(value.blob))

@@ -34,7 +34,7 @@ class Client:
 
 def known_clients() -> dict[str, Client]:
     """Return the clients known by name, with their documented files on this system."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also where there is none
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also works without a home folder
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
     elif sys.platform == "win32":
