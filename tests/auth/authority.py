@@ -1,4 +1,4 @@
-"""A small authorization server, and beside it an MCP server that wants its tokens and tells what it was sent."""
+"""A small authorization server, and an MCP server that requires its tokens and reports the requests that it got."""
 
 import asyncio
 import base64

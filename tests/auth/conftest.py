@@ -1,4 +1,4 @@
-"""Gateways that let nobody in without a token, and clients that show one."""
+"""Gateways that require a token, and clients with a token."""
 
 from __future__ import annotations
 

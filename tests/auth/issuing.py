@@ -1,4 +1,4 @@
-"""Issuers of signed tokens: keys made here, served as JWKS over real HTTP."""
+"""Issuers of signed tokens, with generated keys that a real HTTP server serves as JWKS."""
 
 import asyncio
 import json

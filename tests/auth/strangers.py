@@ -1,4 +1,4 @@
-"""Two principals before one gateway: one has memory, the other tries all that a client can to see any of it."""
+"""Two principals of one gateway: one has values, the other tries to read them with everything that a client can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate before the gateway's face on HTTP: who is let in, and what the others are told."""
+"""Authentication of HTTP requests: admitted tokens, and the challenges for other requests."""
 
 from __future__ import annotations
 

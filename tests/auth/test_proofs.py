@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key of the client's (DPoP, RFC 9449), before a gateway that serves real HTTP."""
+"""Tokens that are bound to a key of the client (DPoP, RFC 9449), with a gateway on real HTTP."""
 
 from __future__ import annotations
 

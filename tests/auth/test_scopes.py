@@ -1,4 +1,4 @@
-"""Scopes choose what a principal sees: what takes one that a token lacks is not there for whoever shows it."""
+"""Scopes: upstreams and tools do not exist for tokens without their scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstreams that want OAuth: how the gateway has tokens for them, keeps them, and what comes out of it."""
+"""Upstreams with OAuth: how the gateway gets, stores and protects tokens."""
 
 from __future__ import annotations
 

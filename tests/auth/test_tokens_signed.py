@@ -1,4 +1,4 @@
-"""Signed tokens: what is taken, what is not, and how often an issuer is asked for its keys."""
+"""Signed tokens: which ones are valid, and how often the gateway fetches an issuer's keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody sees a byte of another's memory, and another's path is like one that never was."""
+"""Principals cannot read values of others, and foreign paths look like unknown ones."""
 
 from __future__ import annotations
 

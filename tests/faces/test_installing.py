@@ -86,7 +86,7 @@ def test_servers_move_and_come_back(name: str, write: Write, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_changed_since_stays_when_the_servers_come_back(is_there: bool, write: Write) -> None:  # noqa: FBT001
+def test_uninstall_keeps_later_changes_of_the_file(is_there: bool, write: Write) -> None:  # noqa: FBT001
     file = write()
     assert invoke("install", "claude-desktop").exit_code == 0
     installed = read(file)["mcpServers"] if is_there else {}
@@ -101,7 +101,7 @@ def test_what_changed_since_stays_when_the_servers_come_back(is_there: bool, wri
 
 
 @pytest.mark.parametrize("written", [1, 2])
-def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_install_can_be_repeated(written: int, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write()
     before = file.read_bytes()
 
@@ -130,7 +130,7 @@ def test_what_was_done_by_half_is_no_obstacle(written: int, write: Write, monkey
         {"command": "python", "args": ["-m", "mcp_mirror", "serve"]},
     ],
 )
-def test_a_gateway_that_somebody_put_there_is_let_alone(gateway: Any, write: Write) -> None:
+def test_install_keeps_a_gateway_that_the_user_added(gateway: Any, write: Write) -> None:
     file = write(files=FILES, mine=gateway)
     before = file.read_bytes()
     for command, said in (("install", "starts mcp-mirror already"), ("uninstall", "does not exist")):
@@ -194,7 +194,7 @@ def test_a_client_that_is_named_by_its_file_is_the_same(write: Write, tmp_path: 
     assert find_client(str(link)).title == "Claude Desktop"
 
 
-def test_what_is_text_to_a_client_is_no_variable_here(write: Write, tmp_path: Path) -> None:
+def test_variables_that_a_client_does_not_expand_stay_text(write: Write, tmp_path: Path) -> None:
     told = {"command": "x", "args": ["${HOME}", "$${x}", "$y", "{z}"]}
     write(told=told)
     assert invoke("install", "claude-desktop").exit_code == 0
@@ -212,7 +212,7 @@ def test_variables_are_handed_on_as_the_client_spells_them(write: Write, monkeyp
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_what_has_no_effect_is_told(more: list[str], write: Write) -> None:
+def test_install_warns_about_settings_that_it_ignores(more: list[str], write: Write) -> None:
     write("cursor", a={"command": "x", "envFile": ".env"})
     assert "mcpServers.a.envFile: the file is not read" in invoke("install", "cursor", *more).stderr
 
@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_moved_is_told_and_stays(case: str, write: Write, tmp_path: Path) -> None:
+def test_servers_that_cannot_be_moved_stay_with_a_warning(case: str, write: Write, tmp_path: Path) -> None:
     content, said = REFUSED[case]
     file = write("cursor", content)
     ran = invoke("install", "cursor")
@@ -269,7 +269,7 @@ def test_what_cannot_be_moved_is_told_and_stays(case: str, write: Write, tmp_pat
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file.name]
 
 
-def test_what_is_not_there_is_told(write: Write) -> None:
+def test_unknown_clients_and_missing_files_are_reported(write: Write) -> None:
     assert "neither a client (claude-desktop, cursor" in invoke("install", "nobody").stderr
     assert "neither a client (claude-desktop, cursor" in invoke("install", "~nobody/x.json").stderr
     assert "does not exist" in invoke("install", "cursor").stderr
@@ -279,7 +279,7 @@ def test_what_is_not_there_is_told(write: Write) -> None:
     assert "by hand" in ran.stderr
 
 
-def test_servers_under_two_keys_are_told(tmp_path: Path) -> None:
+def test_servers_under_two_keys_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "two.json"
     file.write_text(json.dumps({"servers": {}, "mcpServers": SERVERS}))
     assert invoke("install", str(file), "--dry-run").exit_code == 0
@@ -288,7 +288,7 @@ def test_servers_under_two_keys_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", ["x" * 300, "loop", "loop/x.yaml", "file/x.yaml"])
-def test_a_configuration_that_cannot_be_written_is_told(config: str, write: Write, tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_written_is_reported(config: str, write: Write, tmp_path: Path) -> None:
     file = write()
     before = file.read_bytes()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

@@ -42,13 +42,13 @@ def test_an_exact_count_is_the_tokenizers(files: list[str]) -> None:
     ("provider", "said"),
     [("default", "--provider"), ("google", "--tokenizer"), ("llama", "--tokenizer"), ("anthropic", "ctok")],
 )
-def test_what_cannot_be_counted_is_said(provider: TokenProvider, said: str) -> None:
+def test_missing_tokenizers_are_reported(provider: TokenProvider, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         count_tokens("a", provider)
 
 
 @pytest.mark.parametrize("arguments", [["--provider", "nobody"], ["no such file"], ["--tokenizer", "none.json"]])
-def test_what_is_wrong_is_said_on_standard_error(arguments: list[str]) -> None:
+def test_errors_of_tokens_go_to_standard_error(arguments: list[str]) -> None:
     ran = CliRunner().invoke(app, ["tokens", *arguments], input="a")
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert ran.stderr

@@ -1,4 +1,4 @@
-"""Word of changes to clients that are slow to listen."""
+"""Change notifications to slow clients."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Who makes a request, and what it wants to be told of."""
+"""The client of a request, and the notifications that it wants."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -35,7 +35,7 @@ async def lost(client: Lines) -> int:
     return count
 
 
-async def test_calls_reads_and_refusals_are_written_down_without_what_they_hold(
+async def test_calls_reads_and_refusals_are_recorded_without_values(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
@@ -69,7 +69,7 @@ async def test_calls_reads_and_refusals_are_written_down_without_what_they_hold(
     assert not [hidden for hidden in ("c4nary", stored, stored[-36:]) if hidden in path.read_text()]
 
 
-async def test_requests_that_are_not_taken_over_http_are_written_down(
+async def test_rejected_http_requests_are_recorded(
     configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
@@ -91,7 +91,7 @@ async def test_requests_that_are_not_taken_over_http_are_written_down(
     assert "c4nary" not in path.read_text()
 
 
-async def test_a_hangup_goes_on_in_a_new_file(configured: Configured, speak: Speak, raw: Any, tmp_path: Path) -> None:
+async def test_a_hangup_reopens_the_audit_file(configured: Configured, speak: Speak, raw: Any, tmp_path: Path) -> None:
     path, old = tmp_path / "audit.jsonl", tmp_path / "audit.1"
     async with speak(configured({"one": raw()}, audit={"path": str(path)})) as client:
         await client.greet()
@@ -122,7 +122,7 @@ async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
     assert b"loses records: No space left on device" in b"".join(client.stderr)
 
 
-async def test_what_must_be_written_down_is_before_and_after_the_call(
+async def test_required_audit_records_are_written_before_and_after_a_call(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"

@@ -156,7 +156,7 @@ async def test_no_secret_is_logged_kept_counted_or_answered(
         said = await use(ask)
         config(store={"kind": "disk", **encryption}, **form, memory_tools={"deny": ["memory_forget"]})
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: b"configuration is taken" in b"".join(gateway.stderr))
+        await until(lambda: b"configuration was reloaded" in b"".join(gateway.stderr))
         said |= await use(ask)
     log = b"".join(gateway.stderr)
     assert {

@@ -203,6 +203,6 @@ async def test_a_window_is_taken_from_a_changed_configuration(configured: Config
         assert await shown(client, 400) == "a " * 200
         configured({"raw": raw()}, context={"window": 100})
         client.process.send_signal(signal.SIGHUP)
-        await until(lambda: b"configuration is taken" in b"".join(client.stderr))
+        await until(lambda: b"configuration was reloaded" in b"".join(client.stderr))
         answer = json.loads(await client.call("say_mirrored", '{"result": "{}"}'))["result"]
         assert answer == {"content": [], "isError": True}

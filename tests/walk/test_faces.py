@@ -1,4 +1,4 @@
-"""Clients that do wrong or go away, and the ends of our own process."""
+"""The stdio and HTTP servers: invalid requests, clients that disconnect, and the end of the process."""
 
 from __future__ import annotations
 

@@ -472,7 +472,7 @@ async def test_a_changed_policy_binds_values_that_are_there_already(
         assert SECRET in await client.text("mail_hear_mirrored", {"x": path})
         configured(given, flows={"deny": ["crm -> mail", "crm -> model"]})
         client.process.send_signal(signal.SIGHUP)
-        await until(lambda: any(b"configuration is taken" in line for line in client.stderr))
+        await until(lambda: any(b"configuration was reloaded" in line for line in client.stderr))
         assert "`flows.deny` has 'crm -> mail'" in await client.text("mail_hear_mirrored", {"x": path})
         assert "`flows.deny` has 'crm -> model'" in await client.text("memory_read", {"memory_path": path})
 

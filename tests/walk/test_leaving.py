@@ -1,4 +1,4 @@
-"""Being told to stop: what is under way is finished, nothing new is taken, and there is an end to it."""
+"""Graceful shutdown: calls in flight are answered, new requests are rejected, and the drain ends."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ async def test_a_lock_file_that_was_changed_by_hand_is_refused(
         assert "say_mirrored" in await served(client)
         file.write_text(file.read_text().replace("Does.", "Did."))
         client.process.send_signal(signal.SIGHUP)
-        await until(lambda: any(b"is not taken" in line for line in client.stderr))
+        await until(lambda: any(b"was not reloaded" in line for line in client.stderr))
         assert "say_mirrored" in await served(client)
     ended = await run("lock", "--config", str(config))
     assert ended.code == 2

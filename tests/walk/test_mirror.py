@@ -104,7 +104,7 @@ async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(ch
         assert path in (await mirror.call("memory_list")).text
 
 
-async def test_a_reply_names_the_path_and_preview_of_what_was_stored(chemist: Any) -> None:
+async def test_a_reply_names_path_and_preview_of_a_stored_value(chemist: Any) -> None:
     async with with_functions(upstreams={"maker": chemist}) as mirror:
         stored = await mirror.call("load_table_mirrored", {"city": "Bonn"})
         assert await mirror.read(str(stored.path)) == TABLE
@@ -138,7 +138,7 @@ async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
         assert '"warm" is not of type "number"' in wrong.text
 
 
-async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
+async def test_a_tool_function_is_unchanged_and_gets_values_of_its_types() -> None:
     mirror = Mirror()
     seen: list[Any] = []
 
@@ -177,14 +177,14 @@ async def test_a_function_stays_itself_and_gets_what_its_types_say() -> None:
             {},
             "The arguments do not fit tool 'average_mirrored': \"values\" is a required property.",
         ),
-        ("average_mirrored", '{"values": ', "The arguments are no JSON object: "),
-        ("average_mirrored", "[1]", "The arguments are no JSON object: "),
+        ("average_mirrored", '{"values": ', "The arguments are not a JSON object: "),
+        ("average_mirrored", "[1]", "The arguments are not a JSON object: "),
         ("average_mirrored", {"values": object()}, "A value of type dict cannot be encoded as JSON: "),
         ("averag", {}, "Unknown tool 'averag'. Nearest are average_mirrored."),
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
     ],
 )
-async def test_what_goes_wrong_is_a_reply_that_says_so(name: str, arguments: Any, said: str) -> None:
+async def test_errors_of_calls_are_replies(name: str, arguments: Any, said: str) -> None:
     async with with_functions() as mirror:
         reply = await mirror.call(name, arguments)
         assert reply.is_error
@@ -251,7 +251,7 @@ async def test_a_call_ends_at_its_timeout_and_where_its_caller_gives_up() -> Non
         assert ended.is_set()
 
 
-async def test_what_a_function_hides_is_awaited_and_content_is_passed() -> None:
+async def test_wrapped_coroutines_are_awaited_and_content_is_passed() -> None:
     mirror = Mirror()
 
     async def later() -> str:
@@ -412,7 +412,7 @@ async def test_each_namespace_has_its_own_memory() -> None:
         assert "No value is stored under" in other.text
 
 
-async def test_values_outlive_a_mirror_on_the_disk_alone(tmp_path: Path) -> None:
+async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
     for store in ({"kind": "disk", "path": str(tmp_path)}, StorePolicy(kind="disk", path=str(tmp_path))):
         async with Mirror(store=store) as mirror:
             path = await mirror.put({"kept": True})
@@ -445,7 +445,7 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
         assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
 
 
-async def test_use_outside_of_its_time_says_what_to_do() -> None:
+async def test_use_outside_the_context_names_the_next_step() -> None:
     mirror = with_functions()
     before = "This Mirror is not open yet: use it within `async with mirror:`."
     with pytest.raises(MirrorError, match=before):
@@ -475,7 +475,7 @@ async def test_use_outside_of_its_time_says_what_to_do() -> None:
         ({"upstreams": "nowhere.yaml"}, "nowhere.yaml: the configuration cannot be read"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_told_of_at_once(options: Any, said: str) -> None:
+def test_an_unusable_configuration_is_an_error_immediately(options: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Mirror(**options)
 

@@ -79,7 +79,7 @@ async def test_an_upstreams_own_memory_resources_are_read(
             await client.read_resource(ours)
 
 
-async def test_what_cannot_be_read_says_why(configured: Configured, connect: Connect, raw: Any) -> None:
+async def test_reads_that_fail_name_the_reason(configured: Configured, connect: Connect, raw: Any) -> None:
     async with connect(configured({"raw": raw()})) as client:
         said = {"content": [{"type": "text", "text": LONG}]}
         await client.call_tool("say_mirrored", {"result": json.dumps(said)})
@@ -125,9 +125,7 @@ async def test_a_key_among_very_many_is_found(configured: Configured, connect: C
             await client.read_resource(f"{uri}/k12000")
 
 
-async def test_a_notice_is_followed_by_a_link_where_that_is_wanted(
-    configured: Configured, speak: Speak, raw: Any
-) -> None:
+async def test_a_notice_has_a_resource_link_if_configured(configured: Configured, speak: Speak, raw: Any) -> None:
     said = {"content": [{"type": "text", "text": LONG}]}
     async with speak(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
         await client.greet()

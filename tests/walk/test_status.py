@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Connect, Run
 
 
-async def test_check_lists_tools_twins_and_their_cost_and_is_content(
-    configured: Configured, run: Run, chemist: Any
-) -> None:
+async def test_check_lists_tools_twins_and_their_costs(configured: Configured, run: Run, chemist: Any) -> None:
     ended = await run("check", "--config", str(configured({"lab": chemist})))
     assert (ended.code, ended.err) == (0, "")
     rows = rows_of(ended.out)
@@ -74,7 +72,7 @@ def rows_of(table: str) -> list[list[str]]:
     return [line.split() for line in table.splitlines() if line.startswith("  lab ")]
 
 
-async def test_check_cuts_no_name_where_its_output_is_piped_or_narrow(
+async def test_check_prints_whole_names_in_pipes_and_narrow_terminals(
     configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["n" * 60, *(f"a_rather_long_name_of_a_tool_number_{index}" for index in range(3))]
@@ -94,7 +92,7 @@ async def test_check_cuts_no_name_where_its_output_is_piped_or_narrow(
     assert "\u2026" not in narrow
 
 
-async def test_check_tells_each_problem_once(configured: Configured, run: Run, raw: Any) -> None:
+async def test_check_prints_each_problem_once(configured: Configured, run: Run, raw: Any) -> None:
     pasted = {"lab": raw() | {"autoApprove": ["x"]}, "gone": {"command": "no-such-command"}}
     ended = await run("check", "--config", str(configured({}, mcpServers=pasted)))
     assert ended.code == 1
@@ -104,7 +102,7 @@ async def test_check_tells_each_problem_once(configured: Configured, run: Run, r
     assert all(line.startswith("problem: ") for line in ended.err.splitlines())
 
 
-async def test_call_prints_what_the_model_would_read(configured: Configured, run: Run, chemist: Any) -> None:
+async def test_call_prints_the_text_for_the_model(configured: Configured, run: Run, chemist: Any) -> None:
     config = str(configured({"lab": chemist}))
     ended = await run("call", "--config", config, "shout_mirrored", "--arg", "text=quiet")
     assert (ended.code, ended.out, ended.err) == (0, "QUIET\n", "")
@@ -117,7 +115,7 @@ async def test_call_prints_what_the_model_would_read(configured: Configured, run
     assert (ended.code, ended.err) == (0, "")
 
 
-async def test_the_schema_of_the_configuration_admits_what_we_write(
+async def test_the_configuration_schema_accepts_test_configurations(
     configured: Configured, run: Run, chemist: Any
 ) -> None:
     ended = await run("config", "schema")
@@ -128,7 +126,7 @@ async def test_the_schema_of_the_configuration_admits_what_we_write(
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_instructions_speak_of_every_upstream_and_are_bounded(
+async def test_instructions_contain_every_upstream_up_to_a_limit(
     mode: str, configured: Configured, connect: Connect, raw: Any, chemist: Any
 ) -> None:
     upstreams = {f"raw{index}": raw("ok", "--name", f"raw{index}") for index in range(8)}
@@ -150,7 +148,7 @@ async def test_instructions_speak_of_every_upstream_and_are_bounded(
         assert status["upstreams"][0]["server"] == "chemist 1.2"
 
 
-async def test_a_typing_mistake_on_the_command_line_is_told(configured: Configured, run: Run) -> None:
+async def test_a_mistyped_option_is_reported(configured: Configured, run: Run) -> None:
     for address in (":8000", "localhost:70000"):
         ended = await run("serve", "--config", str(configured({})), "--http", address)
         assert ended.code == 2
@@ -160,7 +158,7 @@ async def test_a_typing_mistake_on_the_command_line_is_told(configured: Configur
     assert "/no/such/file.yaml" in ended.err
 
 
-def test_check_ends_quietly_where_nobody_reads_on(configured: Configured, chemist: Any) -> None:
+def test_check_ends_quietly_if_its_output_is_closed(configured: Configured, chemist: Any) -> None:
     command = [COMMAND, "check", "--config", str(configured({"lab": chemist}))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -178,13 +176,13 @@ async def test_every_command_has_help_with_an_example(run: Run) -> None:
         assert "Example: mcp-mirror" in ended.out
 
 
-async def test_the_version_is_told(run: Run) -> None:
+async def test_the_version_is_printed(run: Run) -> None:
     for asked in ("version", "--version"):
         ended = await run(asked)
         assert (ended.code, ended.out) == (0, f"{__version__}\n")
 
 
-def test_the_garbage_collector_never_looks_through_what_was_imported() -> None:
+def test_the_garbage_collector_ignores_imported_objects() -> None:
     said = """
 import gc, sys
 from mcp_mirror.__main__ import main

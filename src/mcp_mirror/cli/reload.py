@@ -40,13 +40,13 @@ class Reloading:
             config = load_config(self.path, self.environ)
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
-            self.print_line(f"mcp-mirror: the configuration is not taken, the old one continues. {error}")
+            self.print_line(f"mcp-mirror: the configuration was not reloaded, the old one continues. {error}")
             return
         for warning in config.warnings:
             self.print_line(f"mcp-mirror: {warning}")
         self.on_reload(config)
         rest = f" A change of {' and '.join(deferred)} takes effect at the next start." if deferred else ""
-        self.print_line(f"mcp-mirror: the configuration is taken.{rest}")
+        self.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
 
     async def follow_signal(self) -> None:
         """Reload at each SIGHUP; return on systems without it."""
