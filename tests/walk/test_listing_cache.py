@@ -63,7 +63,8 @@ async def test_after_check_the_first_list_is_complete_for_every_client(
     assert (await run("check", "--config", str(config))).code == 0
     gate.unlink()
     async with speak(config) as client:
-        await client.greet(roots={}, sampling={}, elicitation={})
+        greeting = await client.greet(roots={}, sampling={}, elicitation={})
+        assert "Server slow: I am raw." in greeting["instructions"]
         assert await names(client) == ["first_mirrored", "second_mirrored"]
 
 

@@ -229,11 +229,14 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 def _upstream_instructions(upstream: Upstream, pins: Pins) -> str:
-    """Return the instructions of an upstream, or its state if it is not ready; empty if they must not be shown."""
+    """Return the instructions of an upstream, or its state if it cannot be called; empty if they must not be shown.
+
+    While an upstream starts, the instructions of its last run apply: a call waits for it.
+    """
     name, state = upstream.policy.name, upstream.status.state
-    if state != "ready":
+    if state == "down" or not upstream.listing:
         return f"Server {name} is {state}; its tools cannot be called now."
-    instructions = upstream.listing.instructions if upstream.listing else None
+    instructions = upstream.listing.instructions
     finding = pins.check_instructions(upstream.policy, instructions)
     if (finding and finding.is_blocked) or not upstream.policy.preview or not (text := (instructions or "").strip()):
         return ""
