@@ -233,7 +233,12 @@ def _peak(pid: int) -> int:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the rows as a table; with HOSTILE_WRITE_DOCS also write it into the security page, if no test failed."""
     reports = [one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome)]
-    rows = [Row(**value) for one in reports for key, value in one.user_properties if key == "row"]
+    rows = [
+        Row(**value)
+        for one in reports
+        for key, value in one.user_properties
+        if key == "row" and one.nodeid.startswith("tests/hostile")
+    ]
     if not rows:
         return
     terminalreporter.section("time and memory by kind of hostile input")

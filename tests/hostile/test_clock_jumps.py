@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 VALUE = json.dumps({"content": [], "structuredContent": {"a": "x" * 9000}})
-pytestmark = pytest.mark.skipif(not LIBRARIES, reason="libfaketime is not installed")
+pytestmark = [
+    pytest.mark.skipif(not LIBRARIES, reason="libfaketime is not installed"),
+    pytest.mark.executable,  # a preloaded library works from the start of a process on
+]
 
 
 async def describe(session: Session, path: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
 from tests.walk.conftest import BOUND, until
 
@@ -200,6 +201,7 @@ async def test_clients_with_different_names_share_one_limit(configured: Configur
             assert len(children(served.process.pid)) <= 4
 
 
+@pytest.mark.executable  # inherits the limit of this process
 async def test_the_gateway_raises_its_own_handle_limit_only(configured: Configured, serve: Serve, raw: Any) -> None:
     soft = 256
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

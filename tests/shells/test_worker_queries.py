@@ -61,7 +61,7 @@ async def test_a_query_succeeds_after_its_file_was_removed(queries: QueryRunner,
 async def test_errors_are_the_same_wherever_a_query_runs(queries: QueryRunner, tmp_path: Path) -> None:
     wrong = Search("(", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
     for file in (None, filed(tmp_path, LARGE)):
-        with pytest.raises(ToolError, match="no RE2 expression"):
+        with pytest.raises(ToolError, match="not a valid RE2 expression"):
             await queries.run(LARGE, file, wrong, SECONDS, "alice")
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, NoReturn
 
 import anyio
@@ -46,6 +47,8 @@ _FIRST_DELAY: Final = 0.25
 """Seconds before the first attempt to reconnect."""
 _LONGEST_DELAY: Final = 60.0
 """Seconds between two attempts to reconnect, at most."""
+_FALLBACK_WAIT: Final = 3.0
+"""Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
 _LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
@@ -214,11 +217,17 @@ class ReconnectingConnection:
                 await self._reconnect_requested.wait()
 
     async def restore_listing(self) -> None:
-        """Use the cached listing of an earlier run until the first attempt to connect has ended."""
+        """Use the cached listing of an earlier run until the first attempt to connect has ended.
+
+        Without one for the client's capabilities, use the one without capabilities, which `mcp-mirror check` writes.
+        Some tools may be missing in it, so the upstream gets a few seconds to list them itself.
+        """
         settings = self.settings
         if settings.listing_cache is None:
             return
-        cached = await settings.listing_cache.load(settings.policy, settings.redactor, self.owner.capabilities)
+        load = partial(settings.listing_cache.load, settings.policy, settings.redactor)
+        exact = await load(self.owner.capabilities)
+        cached = exact or await load({})
         if cached is None:
             return
         examined = await settings.examine(settings.policy, cached.tools)
@@ -235,6 +244,9 @@ class ReconnectingConnection:
             is_stale=True,
         )
         await self._announce_change("tools")
+        if exact is None:
+            with anyio.move_on_after(_FALLBACK_WAIT):
+                await self.settled.wait()
         self.listed.set()
 
     @contextmanager

@@ -51,16 +51,8 @@ class ListingCache:
     async def load(
         self, policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]
     ) -> CachedListing | None:
-        """Return the last listing of an upstream with this configuration, for a client with these capabilities.
-
-        Without one, return the last listing for a client without capabilities, which `mcp-mirror check` writes.
-        """
-        found = await self._load(policy, _name_of(policy, redactor, capabilities))
-        if found is None and capabilities:
-            found = await self._load(policy, _name_of(policy, redactor, {}))
-        return found
-
-    async def _load(self, policy: UpstreamPolicy, name: str) -> CachedListing | None:
+        """Return the last listing of an upstream with this configuration, for a client with these capabilities."""
+        name = _name_of(policy, redactor, capabilities)
         try:
             raw = await anyio.to_thread.run_sync(_read, self._folder / name)
             cached = msgspec.json.decode(raw, type=CachedListing)
