@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -352,6 +352,17 @@ async def test_server_requests_over_the_limit_get_an_error() -> None:
         client.answers.set()
         answers = [await setup.sink.answer() for _ in range(most)]
         assert {one.id for one in answers} == set(range(most))
+
+
+async def test_server_requests_that_name_no_call_are_shared_among_the_calls() -> None:
+    clients = [ready(), ready(), ready()]
+    async with dispatching() as setup, AsyncExitStack() as stack:
+        for number, client in enumerate(clients):
+            stack.enter_context(setup.dispatcher.track(f"call-{number}", client, PausableTimeout(9), resets=False))
+        for identity in range(6):
+            setup.receive("elicitation/create", {"message": str(identity)}, id=identity)
+            await setup.sink.answer()
+    assert [len(client.received) for client in clients] == [2, 2, 2]
 
 
 async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() -> None:

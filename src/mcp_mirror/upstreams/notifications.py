@@ -283,16 +283,16 @@ class NotificationDispatcher:
     def _inflight_for(self, message: ServerMessage) -> InflightRequest | None:
         """Return the request that a message is about: by its stream, else one of the only caller's requests.
 
-        Of several, return the first that its client waits for. If clients wait for none, return the latest: a client
-        may never come back to an earlier one.
+        Of several, return the one with the fewest requests of the server, of those that the client waits for: a client
+        gives up a call that needs many input rounds. If the client waits for none, return the latest: it may never
+        come back to an earlier one.
         """
         if message.about is not None:
             return self._inflight.get(message.about)
         inflight = list(self._inflight.values())
         if len({one.channel.caller.identity for one in inflight}) != 1:
             return None
-        awaited = self._awaited()
-        return awaited[0] if awaited else inflight[-1]
+        return min(self._awaited(), key=_server_requests, default=inflight[-1])
 
     def _awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
@@ -391,13 +391,17 @@ class NotificationDispatcher:
                 raise _refusal(types.INVALID_REQUEST, str(error)) from None
             return
         if message.about is None:
-            inflight = min(self._awaited() or self._inflight.values(), key=lambda one: one.server_requests)
+            inflight = min(self._awaited() or self._inflight.values(), key=_server_requests)
         inflight.server_requests += 1
         limit = self._bounds.max_questions_per_call
         if inflight.server_requests > limit:
             inflight.timeout.stop(reason := explain_too_many_requests(limit))
             await inflight.is_over.wait()
             raise _refusal(types.INVALID_REQUEST, f"The server {reason}")
+
+
+def _server_requests(inflight: InflightRequest) -> int:
+    return inflight.server_requests
 
 
 def explain_too_many_requests(limit: int) -> str:
