@@ -38,6 +38,7 @@ def test_responses_do_not_count_as_unsolicited() -> None:
 
 
 def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
     clock = Clock()
     log = RepeatedLog(logging.getLogger("floods"), clock)
     for number in range(100):
