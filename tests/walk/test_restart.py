@@ -154,7 +154,7 @@ async def test_an_unusable_default_folder_falls_back_to_memory(
         await client.greet()
         path = await store(client, VALUE)
         assert await client.text(RETRIEVE, {"memory_path": f"{path}/name"}) == "yesterday's"
-    assert b"kept in memory" in b"".join(client.stderr)
+    assert b"keeps values in memory" in b"".join(client.stderr)
     refused = await run("serve", "--config", str(configured(raws, store={"path": str(tmp_path / "file" / "x")})))
     assert refused.code == 2
     assert "The store in" in refused.err

@@ -80,4 +80,4 @@ async def test_of_a_store_that_is_gone_with_its_gateway_it_is_said_where_to_ask(
     config = configured({}, store={"kind": "memory"})
     ended = await run("stats", "--config", str(config))
     assert (ended.code, ended.out) == (2, "")
-    assert "Ask that one, by `memory_list`; or set `store.kind` to disk or redis." in ended.err
+    assert "Call its tool `memory_list`, or set `store.kind` to disk or redis." in ended.err
