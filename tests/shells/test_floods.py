@@ -1,6 +1,7 @@
 """The rate limit for unsolicited messages, and the limit of repeated log lines."""
 
 import logging
+from time import perf_counter
 
 import anyio
 import pytest
@@ -35,6 +36,24 @@ def test_responses_do_not_count_as_unsolicited() -> None:
         flood.take()
         flood.give_back()
     assert not flood.reason
+
+
+@pytest.mark.parametrize("is_response", [False, True])
+async def test_the_reader_rests_after_unsolicited_messages_only(*, is_response: bool) -> None:
+    flood = Flood()
+    rested = 0.0
+    for _ in range(3):
+        flood.take()
+        flood.pacer.begin()
+        began = perf_counter()
+        while perf_counter() - began < 0.003:
+            pass
+        if is_response:
+            flood.give_back()
+        began = perf_counter()
+        await flood.pacer.end()
+        rested += perf_counter() - began
+    assert (rested < 0.01) is is_response
 
 
 def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,16 +36,21 @@ class Pacer:
             rest: Seconds of rest for each second of work. With 0, other tasks get one turn.
         """
         self._rest = rest
-        self._began = 0.0
+        self._began: float | None = None
         self._spent = 0.0
 
     def begin(self) -> None:
         """Start measuring work."""
         self._began = monotonic()
 
+    def skip(self) -> None:
+        """Do not count the work since `begin`."""
+        self._began = None
+
     async def end(self) -> None:
         """Stop measuring work, and rest if the slice is over."""
-        self._spent += monotonic() - self._began
+        if self._began is not None:
+            self._spent += monotonic() - self._began
         if self._spent >= _SLICE:
             spent, self._spent = self._spent, 0.0
             await anyio.sleep(self._rest * spent)
@@ -105,8 +110,9 @@ class Flood:
             )
 
     def give_back(self) -> None:
-        """Undo the last `take`: the message was a response."""
+        """Undo the last `take`, and do not count the work: the message was a response."""
         self._tokens += 1
+        self.pacer.skip()
 
 
 class RepeatedLog:
