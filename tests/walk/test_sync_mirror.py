@@ -142,28 +142,24 @@ def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signal to a thread")
 def test_an_interrupt_ends_the_call() -> None:
+    """However early the signal comes: the call of an interrupted script must not continue in the background."""
     mirror = SyncMirror()
-    began, ended = threading.Event(), threading.Event()
+    ended = threading.Semaphore(0)
 
     @mirror.tool
-    async def wait() -> None:
-        began.set()
+    async def wait(delay: float) -> None:
         try:
+            await asyncio.sleep(delay)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await asyncio.Event().wait()
         finally:
-            ended.set()
-
-    def interrupt() -> None:
-        if began.wait(BOUND):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            ended.release()
 
     with mirror:
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with contextlib.suppress(KeyboardInterrupt):
-            mirror.call("wait_mirrored")
-        assert ended.wait(BOUND)
-        thread.join()
+        for number in range(100):
+            with contextlib.suppress(KeyboardInterrupt):
+                mirror.call("wait_mirrored", {"delay": 0.0001 * (number % 10)})
+            assert ended.acquire(timeout=BOUND)
 
 
 @pytest.mark.parametrize("name", ["__init__", "call", "read", "put", "prune", "restore", "tools", "tool"])

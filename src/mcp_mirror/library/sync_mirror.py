@@ -3,11 +3,13 @@
 One event loop runs in a thread of its own, so that it works where another loop runs already.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -41,6 +43,8 @@ class SyncMirror:
         """
         self._mirror = Mirror(store, upstreams, stages)
         self._portal: BlockingPortal | None = None
+        self._loop_thread = 0
+        """The identifier of the thread with the event loop."""
         self._closing = ExitStack()
         self.tool = self._mirror.tool
         """Make a function a tool: see `Mirror.tool`."""
@@ -54,6 +58,7 @@ class SyncMirror:
         with ExitStack() as opening:
             portal = opening.enter_context(start_blocking_portal("asyncio"))
             opening.enter_context(portal.wrap_async_context_manager(self._mirror))
+            self._loop_thread = portal.call(get_ident)
             self._portal, self._closing = portal, opening.pop_all()
         return self
 
@@ -126,14 +131,40 @@ class SyncMirror:
         """
         if self._portal is None:
             raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
-        try:
-            future = self._portal.start_task_soon(work)
-        except RuntimeError:
+        if get_ident() == self._loop_thread:
             raise MirrorError(
                 "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the tool a plain "
                 "function, or use `Mirror`."
-            ) from None
+            )
+        task = _CancellableTask(work)
         try:
-            return future.result()
+            return self._portal.start_task_soon(task.run).result()
+        except BaseException:
+            if not task.has_ended:
+                self._portal.start_task_soon(task.cancel)
+            raise
+
+
+class _CancellableTask(Generic[T]):
+    """Work in the event loop of another thread, which can be cancelled even before the other thread has its future."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self.has_ended = False
+        self._work = work
+        self._is_cancelled = False
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self) -> T:
+        self._task = asyncio.current_task()
+        try:
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+            return await self._work()
         finally:
-            future.cancel()
+            self.has_ended = True
+
+    def cancel(self) -> None:
+        """Cancel the work; called in the event loop."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
