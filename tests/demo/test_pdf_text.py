@@ -66,7 +66,7 @@ def test_an_unusable_file_says_what_is_wrong(tmp_path: Path) -> None:
         str(tmp_path / "text.pdf"): "is not a PDF",
         str(tmp_path / "damaged.pdf"): "is damaged",
         str(tmp_path / "cut.pdf"): "is damaged",
-        str(save_pdf(tmp_path / "blank.pdf")): "holds no text",
+        str(save_pdf(tmp_path / "blank.pdf")): "contains no text",
         str(save_pdf(tmp_path / "secret.pdf", "swordfish")): "is encrypted with a password",
     }
     for path, message in cases.items():

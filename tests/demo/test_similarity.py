@@ -106,10 +106,10 @@ def test_a_smaller_cube_of_the_same_voxels_is_described_alike() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: "molecules-1/raw_grid", "holds something that is no number"),
-        (lambda: [[[1.0, "x"]]], "holds something that is no number"),
+        (lambda: "molecules-1/raw_grid", "contains something that is not a number"),
+        (lambda: [[[1.0, "x"]]], "contains something that is not a number"),
         (lambda: [[1.0, 2.0], [3.0]], "uneven"),
-        (lambda: {"raw_grid": []}, "holds something that is no number"),
+        (lambda: {"raw_grid": []}, "contains something that is not a number"),
         (lambda: None, "this has the shape"),
         (list, r"this has the shape \[0\]"),
         (lambda: np.ones((16, 16)), r"this has the shape \[16, 16\]"),

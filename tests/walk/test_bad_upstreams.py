@@ -21,7 +21,7 @@ PRINTS_AND_WAITS = {
     "startup_timeout": 1,
 }
 FAILING: list[tuple[Any, str, str]] = [
-    ({"command": "no-such-command-anywhere"}, "there is no command 'no-such-command-anywhere'", "Install it"),
+    ({"command": "no-such-command-anywhere"}, "the command 'no-such-command-anywhere' does not exist", "Install it"),
     ({"command": "/etc/hostname"}, "cannot start: Exec format error", "Check `command`"),
     ("exits", "ended the connection", "RuntimeError: no licence found"),
     ("garbage", "within 1 s", "raise `startup_timeout`"),
@@ -30,7 +30,7 @@ FAILING: list[tuple[Any, str, str]] = [
     ({"url": "http://127.0.0.1:9/mcp"}, "connection to 127.0.0.1:9 failed: nothing listens there", "correct `url`"),
     ({"url": "http://127.0.0.1:9/sse", "transport": "sse"}, "127.0.0.1:9 failed: nothing listens there", "Start the"),
     ({"url": "http://no-such-host.invalid/mcp"}, "no-such-host.invalid:80 failed: the host name has no", "host name"),
-    ({"command": "npx -y x"}, "no command with that name of 3 words", "write `command: npx`"),
+    ({"command": "npx -y x"}, "no command has a name of 3 words", "write `command: npx`"),
     ({"command": "KEY=secret npx"}, "`command` begins with a variable", "into `env`"),
     ({"command": "echo", "args": ["hello"]}, 'printed something that is not MCP: "hello"', "Check that `command`"),
     (PRINTS_AND_WAITS, 'printed something that is not MCP: "ready on port 1"', "Check that `command`"),

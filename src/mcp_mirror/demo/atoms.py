@@ -31,7 +31,7 @@ SMEARING = 0.14
 """Standard deviation of the Gaussian in angstrom: a mean square displacement of 0.0196 A^2, that of a cold crystal."""
 
 CUTOFF = 12.0
-"""Radius in angstrom past which an atom counts as empty: there even the most diffuse holds less than 1e-6 e/A^3."""
+"""Radius in angstrom past which an atom counts as empty: even the density of the most diffuse is below 1e-6 e/A^3."""
 
 RADIAL_STEP = 0.01
 """Distance in angstrom between two entries of a radial table."""
@@ -63,7 +63,7 @@ def charge_shells(shells: tuple[Shell, ...], charge: int) -> tuple[Shell, ...]:
     """Take `charge` electrons (add them, if negative) from the outermost shells, in proportion to their electrons.
 
     Raises:
-        ValueError: The outermost shells hold fewer electrons than the charge takes.
+        ValueError: The outermost shells have fewer electrons than the charge takes.
     """
     outermost = max(shell.n for shell in shells)
     valence = sum(shell.electrons for shell in shells if shell.n == outermost)

@@ -1,7 +1,7 @@
-"""Write the descriptors of the library anew: `python -m mcp_mirror.demo.build_library`.
+"""Build the descriptors of the library: `python -m mcp_mirror.demo.build_library`.
 
-Needed after a change of `data/library.csv`, of the atoms, the grid or the descriptor. The result depends on the version
-of RDKit through the conformers of flexible molecules.
+Run it after a change of `data/library.csv`, of the atoms, the grid or the descriptor. The result depends on the version
+of RDKit, which chooses the conformers of flexible molecules.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def describe_sample(sample: Sample) -> np.ndarray:
 
 
 def main() -> None:
-    """Write the descriptors beside the library, one row a sample."""
+    """Write the descriptors beside the library, one row per sample."""
     rows = np.array([describe_sample(sample) for sample in read_samples()], dtype=np.float32)
     np.save(Path(__file__).parent / DESCRIPTORS, rows, allow_pickle=False)
 

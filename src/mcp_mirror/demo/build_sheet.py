@@ -1,4 +1,4 @@
-"""Write the example safety data sheet anew: `python -m mcp_mirror.demo.build_sheet` (needs reportlab).
+"""Build the example safety data sheet: `python -m mcp_mirror.demo.build_sheet` (needs reportlab).
 
 The sheet has the 16 sections of GHS. Product, company and telephone numbers are invented; the ingredients, their CAS
 and EC numbers, formulae, hazard classes and limits are those of real substances. Two builds give the same bytes.

@@ -1,8 +1,8 @@
 """The promolecular electron density on a grid: the sum of the densities of its free, spherical atoms.
 
 The promolecule is that of F. L. Hirshfeld, Theor. Chim. Acta 44, 129 (1977), doi:10.1007/BF00549096; the atoms are
-those of `atoms`. A grid carries no spacing of its own, so every grid has the same: 128 x 128 x 128 voxels of 0.2
-angstrom, a cubic box of 25.6 angstrom around the molecule, values in electrons per cubic angstrom.
+those of `atoms`. All grids have the same spacing: 128 x 128 x 128 voxels of 0.2 angstrom, a cubic box of 25.6 angstrom
+around the molecule. Values are in electrons per cubic angstrom.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ VOXEL = 0.2
 """Edge of a voxel in angstrom."""
 
 MARGIN = 3.0
-"""Distance in angstrom that every nucleus keeps from the walls: under 1 % of any organic atom lies beyond."""
+"""Least distance in angstrom of a nucleus from the walls: under 1 % of the electrons of any organic atom lie beyond."""
 
 DIGITS = 6
 """Significant digits of a value that leaves the server."""
@@ -25,7 +25,7 @@ _REACH = round(CUTOFF / VOXEL)
 
 
 def check_fits(positions: Floats) -> None:
-    """Refuse atoms that come nearer than MARGIN to a wall of the box.
+    """Check that all atoms are at least MARGIN away from the walls of the box.
 
     Raises:
         MoleculeError: The molecule is too long.
@@ -73,7 +73,7 @@ def count_electrons(grid: Floats) -> float:
 def round_significant(grid: Floats, digits: int = DIGITS) -> Floats:
     """Round non-negative values to significant decimal digits.
 
-    Each is an integer over an exact power of ten, so that its shortest decimal form has no more digits than asked.
+    Each is an integer over an exact power of ten, so that its shortest decimal form has at most `digits` digits.
     """
     exponent = np.floor(np.log10(grid, where=grid > 0.0, out=np.zeros_like(grid)))
     scale = 10.0 ** (digits - 1 - exponent)

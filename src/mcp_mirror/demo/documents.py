@@ -1,6 +1,6 @@
 """The documents server: `python -m mcp_mirror.demo.documents` (stdio).
 
-One tool answers with the text of a PDF, the other takes the text of a safety data sheet.
+One tool returns the text of a PDF, the other reads the text of a safety data sheet.
 """
 
 import logging
@@ -46,8 +46,8 @@ def extract_sds(
 
 
 def main() -> None:
-    """Serve on stdin and stdout until the client leaves."""
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # its warnings are about fonts, a page at a time
+    """Serve on stdin and stdout until the client disconnects."""
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns about fonts, once per page
     server.run("stdio")
 
 

@@ -1,4 +1,4 @@
-"""The shipped library of small molecules: names, SMILES, synonyms, and the descriptor of each one's density grid."""
+"""The included library of small molecules: names, SMILES, synonyms, and the descriptors of their density grids."""
 
 import csv
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ def read_samples() -> tuple[Sample, ...]:
 
 @cache
 def read_descriptors() -> Floats:
-    """Return the descriptors, one row a sample in the same order, as `build_library` wrote them."""
+    """Return the descriptors, one row per sample in the same order, as `build_library` wrote them."""
     with files("mcp_mirror.demo").joinpath(DESCRIPTORS).open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False), dtype=np.float64)
 
 
 def find_smiles(description: str) -> str:
-    """Return the SMILES of the sample with that name or synonym, in any case; any other description as it is."""
+    """Return the SMILES of the sample with that name or synonym, in any case; any other description unchanged."""
     wanted = description.strip().casefold()
     for sample in read_samples():
         if wanted in {name.casefold() for name in (sample.name, *sample.synonyms)}:

@@ -1,6 +1,6 @@
 """The molecules server: `python -m mcp_mirror.demo.molecules` (stdio).
 
-One tool answers with a grid of two million numbers, the other takes one.
+One tool returns a grid of two million numbers, the other takes one.
 """
 
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ _NUMBERS: dict[str, Any] = {
     "items": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
 }
 _ROWS: dict[str, Any] = {"type": "array", "items": {"type": "array"}}
-"""What the output schema says of the grid: a validator then looks at 128 rows, not at two million numbers."""
+"""The schema of the grid in the output schema: a validator checks 128 rows, not two million numbers."""
 
 
 class MoleculeGrid(BaseModel):
@@ -60,7 +60,7 @@ def generate_molecule_grid(
     except MoleculeError as error:
         raise ToolError(str(error)) from error
     values = round_significant(grid)
-    # Structured content alone: repeated as text, which servers often do, it would be twice the size.
+    # Only structured content. Many servers repeat it as text, which would double the size.
     return CallToolResult(content=[], structured_content={"raw_grid": values.tolist(), "shape": list(values.shape)})
 
 
@@ -86,7 +86,7 @@ def retrieve_similar_molecules(
 
 
 def main() -> None:
-    """Serve on stdin and stdout until the client leaves."""
+    """Serve on stdin and stdout until the client disconnects."""
     server.run("stdio")
 
 

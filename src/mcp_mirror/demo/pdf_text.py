@@ -1,4 +1,4 @@
-"""The text of a PDF file, by pypdf. Knows nothing of what the text means."""
+"""Reads the text of a PDF file with pypdf. It must not know the meaning of the text."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,18 +7,18 @@ from pypdf import PdfReader
 from pypdf.errors import DependencyError, PyPdfError
 
 LARGEST_FILE = 100 * 2**20
-"""Size in bytes past which a file is refused unread."""
+"""Bytes of a file; larger files are refused unread."""
 
 
 class PdfError(ValueError):
-    """A path that leads to no readable PDF; the message says why and what to give instead."""
+    """A path does not lead to a readable PDF; the message has the cause and the next step."""
 
 
 def find_file(pdf_path: str) -> Path:
-    """Return the file at the path, or the shipped file of that bare name.
+    """Return the file at the path, or the included file with that name.
 
     Raises:
-        PdfError: There is no such file, or it is larger than LARGEST_FILE.
+        PdfError: The file does not exist, or is larger than LARGEST_FILE.
     """
     path = Path(pdf_path).expanduser()
     if not path.is_file() and path.name == pdf_path:
@@ -33,10 +33,10 @@ def find_file(pdf_path: str) -> Path:
 
 
 def read_text(pdf_path: str) -> str:
-    """Return the text of a PDF, its pages parted by a blank line.
+    """Return the text of a PDF, with a blank line between pages.
 
     Raises:
-        PdfError: No such file, no PDF, damaged, encrypted with a password, or without text.
+        PdfError: The file does not exist, is not a PDF, is damaged, needs a password, or has no text.
     """
     path = find_file(pdf_path)
     with path.open("rb") as file:
@@ -58,5 +58,5 @@ def read_text(pdf_path: str) -> str:
             f"{pdf_path!r} is damaged and cannot be read ({type(error).__name__}). Give another PDF file."
         ) from error
     if not text:
-        raise PdfError(f"{pdf_path!r} holds no text, only images. Give a PDF with text in it.")
+        raise PdfError(f"{pdf_path!r} contains no text, only images. Give a PDF with text in it.")
     return text

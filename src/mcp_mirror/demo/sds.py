@@ -1,8 +1,8 @@
 """The product name and the ingredients of a safety data sheet, by rules over its text.
 
 The sheet may follow GHS (16 sections, United Nations ST/SG/AC.10/30, Annex 4), Annex II of Regulation (EC) No
-1907/2006, OSHA 29 CFR 1910.1200 Appendix D, or an older form: headings are told by their words, not their numbers.
-Nothing is guessed: what the text does not say is None, and a CAS number outside the composition section does not count.
+1907/2006, OSHA 29 CFR 1910.1200 Appendix D, or an older form: headings are recognized by their words, not by their
+numbers. Nothing is guessed: missing information is None, and a CAS number outside the composition section is ignored.
 """
 
 import re
@@ -15,7 +15,7 @@ from mcp_mirror.demo.sds_words import COMPOSITION_TITLES, NO_PRODUCT_NAMES, OTHE
 
 @dataclass(frozen=True)
 class SafetyDataSheet:
-    """What a sheet says of its product; None and an empty list where it says nothing."""
+    """The information of a sheet about its product; None or an empty list if it is missing."""
 
     product_name: str | None
     ingredients: tuple[Ingredient, ...]
@@ -52,11 +52,11 @@ _LABELS = tuple(
 _NO_NAME = any_of(NO_PRODUCT_NAMES, before="^")
 _LONGEST_NAME = 120
 _LONGEST_LINE = 1000
-"""Characters of a line that are read: a sheet's lines have fewer, and patterns may take the square of a length."""
+"""Characters of a line that are read: lines of sheets are shorter, and patterns may take quadratic time."""
 
 
 def split_lines(content: str) -> list[str]:
-    """Return the lines of the text with one kind of dash and space; a colon that begins a line ends the one above."""
+    """Return the lines with one kind of dash and space; a colon at the start of a line moves to the line above."""
     text = content.translate(_CHARACTERS).replace("</=", "≤").replace(">/=", "≥")
     lines: list[str] = []
     for line in filter(None, (line.strip()[:_LONGEST_LINE].strip() for line in text.split("\n"))):
@@ -68,15 +68,15 @@ def split_lines(content: str) -> list[str]:
 
 
 def is_heading(line: str, titles: re.Pattern[str]) -> bool:
-    """Whether a line is a section heading with one of the titles: short, and no sentence or field of a table."""
+    """Whether a line is a section heading with one of the titles: short, and neither a sentence nor a table field."""
     sentence = line.endswith((".", ";")) and not line.endswith("No.")
     return len(line) <= _LONGEST_HEADING and titles.match(line) is not None and not sentence
 
 
 def split_composition(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Part the lines outside from those in a composition section, or in a table headed by CAS numbers and amounts.
+    """Separate lines outside and inside of a composition section or a table headed by CAS numbers and amounts.
 
-    A table of contents names the section too, and contributes nothing.
+    A table of contents names the section too; its lines are outside.
     """
     inside = False
     others: list[str] = []
@@ -92,7 +92,7 @@ def split_composition(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def product_name(lines: list[str]) -> str | None:
-    """Return the value of the first and plainest label of the product's name, on its line or on the next."""
+    """Return the value of the best label of the product's name, on the same line or on the next."""
     for label in _LABELS:
         for line, following in pairwise([*lines, ""]):
             if (found := label.match(line)) and (name := _accept_name(found["value"], found["sign"], following)):
@@ -101,7 +101,7 @@ def product_name(lines: list[str]) -> str | None:
 
 
 def _accept_name(value: str, sign: str, following: str) -> str | None:
-    """Return the value behind a label, or the next line where the label stands alone."""
+    """Return the value behind a label, or the next line if the label has a line of its own."""
     value = value.strip(" :-")
     candidate = value or following.strip(" :-")
     if sign == "" and value and value[0].islower():
@@ -114,7 +114,7 @@ def _accept_name(value: str, sign: str, following: str) -> str | None:
 def extract(content: str) -> SafetyDataSheet:
     """Return the product name and the ingredients that the text of a safety data sheet states.
 
-    A pure substance's only ingredient, where the composition section does not name it, has the product's name.
+    The only ingredient of a pure substance gets the product's name if the composition section does not name it.
     """
     others, composition = split_composition(split_lines(content))
     name = product_name(others) or product_name(composition)

@@ -1,6 +1,6 @@
-"""The fields of a composition table, as they stand in running text: CAS number, concentration, formula, and noise.
+"""The fields of a composition table as they appear in text: CAS number, concentration, formula, and noise.
 
-Each rule knows one line of text at most; what belongs together is for `sds_rows` to say.
+Each rule reads one line at most; `sds_rows` combines lines.
 """
 
 import re
@@ -12,7 +12,7 @@ Kind = Literal["name", "cas", "bad_cas", "concentration", "formula"]
 
 
 class Field(NamedTuple):
-    """One recognised piece of a line."""
+    """One recognized piece of a line."""
 
     kind: Kind
     text: str
@@ -100,7 +100,7 @@ def is_formula(word: str) -> bool:
 
 
 def tidy_concentration(text: str) -> str:
-    """Write a concentration in one way: "10-30%*" is "10 - 30 %", "≥2,5-<10" is "≥ 2.5 - < 10 %"."""
+    """Normalize a concentration: "10-30%*" becomes "10 - 30 %", "≥2,5-<10" becomes "≥ 2.5 - < 10 %"."""
     text = re.sub(r"(?<!\d)[.,](?=\d)", "0.", re.sub(r"(?<=\d),(?=\d)", ".", text.strip().rstrip("*")))
     if not re.search(r"\d", text):
         return text.lower()
@@ -113,7 +113,7 @@ def tidy_concentration(text: str) -> str:
 
 
 def _cut_formula(cells: list[str]) -> tuple[str, list[Field]]:
-    """Take the name from the first cell of a text, and a formula that is a cell or a word at an end of the name."""
+    """Return the name in the first cell of a text, and a formula that is a cell or a word at an end of the name."""
     words = cells[0].split()
     for index in (-1, 0):
         if words and is_formula(word := words[index].strip("(),;")):
@@ -124,7 +124,7 @@ def _cut_formula(cells: list[str]) -> tuple[str, list[Field]]:
 
 
 def clean_name(text: str) -> str:
-    """Strip what is left around a name once the other fields are taken out."""
+    """Strip the rest of the other fields from a name."""
     text = re.sub(r"\(\s*[,;)]*\s*\)|\(\s*$|\.{2,}\s*%?|\s{2,}", " ", text)
     text = re.sub(r"^[\s\-*•·:;,|.)/]+|[\s\-*:;,|/(]+$", "", text)
     return text if re.search(r"[A-Za-z]{2}", text) else ""
@@ -133,8 +133,8 @@ def clean_name(text: str) -> str:
 def read_fields(line: str) -> list[Field]:
     """Return the fields of one line in their order. Text between two recognised fields is a name.
 
-    A number shaped like a CAS number whose check digit is wrong is a "bad_cas": it separates fields and means nothing.
-    "Trade secret" is a name only where the line has no other.
+    A number like a CAS number with a wrong check digit is a "bad_cas", which only separates fields. "Trade secret" is a
+    name only if the line has no other name.
     """
     line = _NO_VALUE.sub("  ", _NOISE.sub("  ", _COLUMN_GAP.sub("\t", line)))
     fields = _split_fields(_SECRET.sub("  ", line))
@@ -160,15 +160,15 @@ def _value_field(mark: re.Match[str]) -> Field:
 
 
 def _hide_polymer_content(line: str) -> tuple[str, str]:
-    """Replace a percentage that is part of a hydrocarbon's name ("<2% aromatics") by a mark; return it too."""
+    """Replace a percentage in a hydrocarbon's name ("<2% aromatics") with a mark; return line and percentage."""
     found = _POLYMER_CONTENT.search(line)
     return (line[: found.start()] + "\0" + line[found.end() :], found[0]) if found else (line, "")
 
 
 def _concentrations(line: str) -> list[re.Match[str]]:
-    """Concentrations, less parts of CAS-shaped numbers, concentration limits ("10 %: Eye Irrit.") and other quantities.
+    """Return the concentrations, without parts of CAS numbers, limits ("10 %: Eye Irrit.") and other quantities.
 
-    A bare number is one only beside a CAS number or alone on its line.
+    A bare number is a concentration only beside a CAS number or as the only text of its line.
     """
     blocked = [m.span() for m in CAS_SHAPE.finditer(line)]
     found = [

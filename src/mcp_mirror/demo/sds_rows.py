@@ -1,8 +1,8 @@
-"""From the lines of a composition section to its ingredients. Knows nothing of the rest of a sheet.
+"""Reads the ingredients from the lines of a composition section. It must not know the rest of a sheet.
 
-A table reaches us as text in any order: a row on one line, a cell a line, a block of labelled values, a whole column
-after the other. One rule covers the first three: fields fill an ingredient until one comes whose place is taken, and
-that one begins the next ingredient. Columns one after the other are told by their equal lengths and turned first.
+A table's text may have one row per line, one cell per line, blocks of labelled values, or one column after another. One
+rule covers the first three: fields fill an ingredient, and a field that the ingredient already has begins the next one.
+Columns one after another have equal lengths; they are first turned into rows.
 """
 
 import re
@@ -16,7 +16,7 @@ from mcp_mirror.demo.sds_words import DROPPED_LINES, HEADER_WORDS, NAME_LABELS, 
 
 @dataclass(frozen=True)
 class Ingredient:
-    """One ingredient; what the sheet does not say is None."""
+    """One ingredient; missing fields are None."""
 
     name: str | None
     cas_rn: str | None
@@ -25,7 +25,7 @@ class Ingredient:
 
 
 Group = dict[str, Field]
-"""The fields of one ingredient by their place: name, cas, concentration, formula."""
+"""The fields of one ingredient by slot: name, cas, concentration, formula."""
 
 _SLOTS: dict[Kind, str] = {
     "name": "name",
@@ -41,28 +41,28 @@ _DROPPED = any_of(DROPPED_LINES, before="^")
 _AMOUNT_HEAD = re.compile(r"^(?=.*\bcas\b)(?=.*(?:%|\bwt|\bweight|\bconc|\bcontent|\bpercent))", re.IGNORECASE)
 _SENTENCE = any_of(SENTENCE_WORDS, before=r"\b", after=r"\b")
 _SHORTEST_SENTENCE = 4
-"""A line of so many words, one of them a word of sentences, is a sentence: a name has none."""
+"""Words of a line. A line with so many words, one of them a sentence word, is a sentence: names have no such words."""
 
 _PROSE = re.compile(r"\.$|\w{3,}\. [A-Z]|(?:\S+ +){7}")
-"""What goes on beneath a table and is no end of a name: a full stop, or more than seven words."""
+"""Prose below a table, which does not continue a name: it has a full stop or more than seven words."""
 
 _LABELLED = re.compile(
     r"[;,]\s+(?=(?:cas|ec|formula|conc|content|amount|index|reach|classification)[\w .#-]{0,20}:)", re.IGNORECASE
 )
 _OPEN_ENDS = {",": ", ", "-": "-"}
-"""Last characters of a line whose name goes on beneath, and what joins the two."""
+"""Last characters of a line with a name that continues on the next line, and the text that joins both parts."""
 
 _LARGEST_BROKEN_ROW = 4
-"""Fields of a row and of the line beneath it: name, number and amount, and the rest of the name."""
+"""Fields of a row and of the next line: name, number and amount, and the rest of the name."""
 
 _SMALLEST_TABLE = 2
-"""Rows and columns from which on fields form a table."""
+"""Least number of rows and of columns of a table."""
 
 _CONTINUES = re.compile(r"^(?:[a-z(\[]|\d+(?:[,-]\d+)*-[a-z])")
 
 
 def is_head(line: str) -> bool:
-    """Whether a line is made of the words of table heads alone."""
+    """Whether a line has only words of table heads."""
     words = (
         re.sub(r"(?<=\w)[-.]+(?=\w)", "-", word).split("-")
         for word in re.findall(r"[^\s:;,.()\[\]*/]+(?:/[^\s:;,.()\[\]*/]+)*", line.lower())
@@ -71,12 +71,12 @@ def is_head(line: str) -> bool:
 
 
 def is_table_head(line: str) -> bool:
-    """Whether a line heads a composition table: it names CAS numbers and amounts and nothing else."""
+    """Whether a line is the head of a composition table: it names CAS numbers and amounts, and has only such words."""
     return bool(_AMOUNT_HEAD.match(line)) and is_head(line)
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line of the section belongs to no ingredient: a page footer, a table head, a remark, a sentence."""
+    """Whether a line does not belong to an ingredient: a page footer, a table head, a remark, a sentence."""
     if is_head(line) or _DROPPED.match(line):
         return True
     return (
@@ -87,7 +87,7 @@ def is_noise(line: str) -> bool:
 
 
 def unlabel(line: str) -> str:
-    """Strip the label of a name, a CAS number, a concentration or a formula; empty a line under any other label."""
+    """Strip the label of a name, CAS number, concentration or formula; return an empty text for any other label."""
     for label in (_NAME_LABEL, _VALUE_LABEL):
         if found := label.match(line):
             return line[found.end() :]
@@ -95,7 +95,7 @@ def unlabel(line: str) -> str:
 
 
 def lay_out(lines: Iterable[str]) -> list[str]:
-    """Give each labelled value its line, and "..., <2%" the "aromatics" of the next line, which belong to one name."""
+    """Put each labelled value on its own line, and join "..., <2%" with "aromatics" on the next line to one name."""
     joined: list[str] = []
     for line in chain.from_iterable(_LABELLED.split(line) for line in lines):
         if joined and joined[-1].endswith("%") and re.match(r"(?:aromatics|n-hexane)\b", line):
@@ -106,7 +106,7 @@ def lay_out(lines: Iterable[str]) -> list[str]:
 
 
 def read_lines(lines: Iterable[str]) -> list[list[Field]]:
-    """Return the fields of each line that has any; a name broken over several lines is one name on the first."""
+    """Return the fields of each line that has any; a name on several lines becomes one name on the first."""
     rows: list[list[Field]] = []
     end = ""
     for raw in lay_out(lines):
@@ -123,9 +123,9 @@ def read_lines(lines: Iterable[str]) -> list[list[Field]]:
 
 
 def continues_name(above: list[Field], fields: list[Field], end: str) -> bool:
-    """Whether a line goes on with the name above: the line above ended open, or this one starts small.
+    """Whether a line continues the name above: the line above ends open, or this line starts in lower case.
 
-    A whole row never goes on with a whole row, and prose never with anything.
+    A whole row does not continue a whole row, and prose continues nothing.
     """
     if fields[0].kind != "name" or not any(field.kind == "name" for field in above):
         return False
@@ -144,7 +144,7 @@ def _join_name(above: list[Field], fields: list[Field], end: str) -> None:
 
 
 def turn_columns(rows: list[list[Field]]) -> list[list[Field]]:
-    """Turn a table that was read column by column, each cell on its line and all columns equally long, into rows."""
+    """Return the rows of a table that was read column by column, with one cell per line and columns of equal length."""
     if any(len(row) > 1 for row in rows):
         return rows
     kinds = [_SLOTS[row[0].kind] for row in rows]
@@ -156,7 +156,7 @@ def turn_columns(rows: list[list[Field]]) -> list[list[Field]]:
 
 
 def fill_groups(rows: list[list[Field]]) -> list[Group]:
-    """Fill ingredients one after the other; a line any of whose fields finds its place taken begins a new one."""
+    """Fill ingredients one after another; a line with a field that the ingredient already has begins a new one."""
     groups: list[Group] = [{}]
     for row in rows:
         if any(_clashes(groups[-1], field) for field in row):
@@ -169,7 +169,7 @@ def fill_groups(rows: list[list[Field]]) -> list[Group]:
 
 
 def cut_groups(rows: list[list[Field]]) -> list[Group]:
-    """Begin an ingredient at each line with a CAS number; what has no place in one is left out."""
+    """Begin an ingredient at each line with a CAS number; leave out fields that it already has."""
     groups: list[Group] = []
     for row in rows:
         if any(_SLOTS[field.kind] == "cas" for field in row):
@@ -180,9 +180,9 @@ def cut_groups(rows: list[list[Field]]) -> list[Group]:
 
 
 def group_fields(rows: list[list[Field]]) -> list[Group]:
-    """Return the fields of each ingredient, by the way of grouping that completes more of them, filling if both do.
+    """Return the fields of each ingredient by the grouping that completes more ingredients; of equals, by filling.
 
-    Where the CAS number leads, one stray name before it would shift all names by one; cutting then completes one more.
+    If rows begin with the CAS number, one stray name before them shifts all names by one; cutting completes one more.
     """
     return max(fill_groups(rows), cut_groups(rows), key=_count_complete)
 
@@ -197,7 +197,7 @@ def _clashes(group: Group, field: Field) -> bool:
 
 
 def to_ingredient(group: Group) -> Ingredient | None:
-    """Return the ingredient of a group, or None where it has neither a CAS number nor both a name and an amount."""
+    """Return the ingredient of a group; None if it has neither a CAS number nor both a name and a concentration."""
     cas = group.get("cas")
     cas_rn = cas.text if cas and cas.kind == "cas" else None
     if not (cas_rn or {"name", "concentration"} <= group.keys()):
@@ -212,7 +212,7 @@ def to_ingredient(group: Group) -> Ingredient | None:
 
 
 def merge_duplicates(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
-    """Keep one ingredient of each CAS number (of each name, without one); a later one fills its gaps."""
+    """Merge ingredients with the same CAS number, or without one the same name; later ones fill missing fields."""
     merged: dict[str, Ingredient] = {}
     for later in ingredients:
         key = later.cas_rn or (later.name or "").casefold()

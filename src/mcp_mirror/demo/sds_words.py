@@ -1,6 +1,6 @@
 """The words of safety data sheets, as tables of alternatives: section titles, labels, column heads, hazard classes.
 
-A sheet that words something in another way is a line more in one of these tables.
+For a sheet with another wording, add a line to one of these tables.
 """
 
 import re
@@ -19,7 +19,7 @@ HEADER_WORDS = frozenset(
     )
     for word in line.split()
 )
-"""Words of the heads of composition tables: a line of these alone is a head."""
+"""Words of the heads of composition tables: a line of only these words is a head."""
 
 COMPOSITION_TITLES = (
     r"(?:chemical )?composition\b(?! comments)",
@@ -52,7 +52,7 @@ PRODUCT_LABELS = (
     r"identification of (?:the )?(?:substance|product|mixture|preparation)(?! ?/)",
     r"(?:name of (?:the )?substance|(?:material|substance|chemical|mixture) name)",
 )
-"""Labels of the product's name, the surest first."""
+"""Labels of the product's name, the most reliable first."""
 
 NO_PRODUCT_NAMES = (
     r"\d{1,2}\.\d",
@@ -65,7 +65,7 @@ NO_PRODUCT_NAMES = (
     r"of the (?:substance|mixture|preparation|product)",
     r"(?:mixture|substance|not available|not applicable|n/?a|none)$",
 )
-"""What may follow a label of the product's name and is none: the next label, a heading, "mixture"."""
+"""Texts after a label of the product's name that are not the name: the next label, a heading, "mixture"."""
 
 NAME_LABELS = (
     r"(?:(?:chemical|substance|ingred(?:ient)?|component|common|material|iupac|inci) ?)?names?(?: ?\d{1,2})?\s*[:=]",
@@ -99,7 +99,7 @@ DROPPED_LINES = (
     r".*\bC\s*[<>≤≥]",
     r".*\)\.$",
 )
-"""Beginnings of lines of a composition section that belong to no ingredient: footers, remarks, concentration limits."""
+"""Beginnings of lines of a composition section without an ingredient: footers, remarks, concentration limits."""
 
 SENTENCE_WORDS = (
     r"is|are|was|been|contains?|according|see|refer|listed|following|this|these|there|none|withheld|displayed|section",
@@ -127,7 +127,7 @@ HAZARD_CLASSES = (
 """Hazard classes of GHS as tables abbreviate them (Regulation (EC) No 1272/2008, Annex VI, Table 1.1)."""
 
 PLAIN_FORMULAE = frozenset("HF HI HCN KOH KF KI KCN HCOOH CO NO H2 N2 O2 O3 F2 I2 Cl2 Br2 S8 P4".split())  # noqa: SIM905 - a table of words reads as words
-"""Formulae that the rules for formulae would take for a word: capitals alone, or one element."""
+"""Formulae that the rules for formulae would take for a word: only capitals, or one element."""
 
 ELEMENTS = (
     "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb",
@@ -136,6 +136,6 @@ ELEMENTS = (
 
 
 def any_of(alternatives: tuple[str, ...], before: str = "", after: str = "") -> re.Pattern[str]:
-    """Compile the alternatives to one pattern, in any case; a plain space in them stands for any run of spaces."""
+    """Compile the alternatives to one pattern, in any case; a space in them matches any run of spaces."""
     joined = "|".join(alternatives).replace(" ", r"\s+").replace(r"\s+?", r"\s*")
     return re.compile(rf"{before}(?:{joined}){after}", re.IGNORECASE)

@@ -1,16 +1,16 @@
-"""A descriptor of a density grid that neither moving nor turning the molecule changes, and the ranking by it.
+"""A descriptor of a density grid that does not depend on the molecule's position and rotation, and a ranking by it.
 
 The descriptor is the spherically averaged power spectrum of the density,
 
     I(k) = < |F(k)|^2 > over the directions of k,   F(k) = integral of rho(r) exp(-i k.r) dr,
 
-which the distances between the electrons determine alone (P. Debye, Ann. Phys. 351, 809 (1915),
+which only the distances between the electrons determine (P. Debye, Ann. Phys. 351, 809 (1915),
 doi:10.1002/andp.19153510606): the curve that a powder or a solution of the molecule scatters. So a molecule and its
 mirror image have one descriptor, and two conformers have two. Each value is an average over a spherical shell with a
-Gaussian profile, which evens out that a cubic grid samples few directions of short k. It is taken per electron and
+Gaussian profile, because a cubic grid samples few directions of short k. It is divided by the number of electrons and
 weighted by k, so that structure counts beside size: the descriptor is k I(k) / F(0).
 
-The likeness of two descriptors a and b is 1 - |a - b| / sqrt(|a|^2 + |b|^2). Its square term is the index of E. E.
+The similarity of two descriptors a and b is 1 - |a - b| / sqrt(|a|^2 + |b|^2). Its square term is the index of E. E.
 Hodgkin and W. G. Richards, Int. J. Quantum Chem. 32 (S14), 105 (1987), doi:10.1002/qua.560320814.
 """
 
@@ -32,7 +32,7 @@ SMALLEST = 8
 
 
 class GridError(ValueError):
-    """A grid that cannot be described; the message says what is wrong with it."""
+    """A grid has no descriptor; the message has the cause."""
 
 
 def to_grid(raw_grid: object) -> Floats:
@@ -47,20 +47,20 @@ def to_grid(raw_grid: object) -> Floats:
     try:
         grid = np.asarray(raw_grid, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise GridError(f"{wanted}; this is uneven or holds something that is no number.") from error
+        raise GridError(f"{wanted}; this is uneven or contains something that is not a number.") from error
     if grid.ndim != 3 or len(set(grid.shape)) > 1 or not SMALLEST <= grid.shape[0] <= POINTS:  # noqa: PLR2004 - a cube has 3 axes
         raise GridError(f"{wanted}; this has the shape {list(grid.shape)}.")
     if not np.isfinite(grid).all() or grid.sum() <= 0.0:
-        raise GridError(f"{wanted}; this holds a value that is not finite, or its sum is not positive.")
+        raise GridError(f"{wanted}; this contains a value that is not finite, or its sum is not positive.")
     return grid
 
 
 @cache
 def _lattice() -> tuple[NDArray[np.bool_], NDArray[np.int64], Floats, Floats]:
-    """Return what no grid changes.
+    """Return the constants of all grids.
 
-    Which points of the half-space transform count, their squared radii and multiplicities, and the weight of each
-    squared radius in each shell.
+    They are the points of the half-space transform that count, their squared radii and multiplicities, and the weight
+    of each squared radius in each shell.
     """
     whole, half = np.fft.fftfreq(POINTS, 1.0 / POINTS), np.arange(POINTS // 2 + 1)
     squared = (whole[:, None, None] ** 2 + whole[None, :, None] ** 2 + half**2).astype(np.int64)
@@ -74,7 +74,7 @@ def _lattice() -> tuple[NDArray[np.bool_], NDArray[np.int64], Floats, Floats]:
 
 
 def describe_grid(grid: Floats) -> Floats:
-    """Return the descriptor of a grid of 0.2 angstrom voxels, one value a shell; a smaller cube is padded."""
+    """Return the descriptor of a grid of 0.2 angstrom voxels, one value per shell; a smaller cube is padded."""
     mask, squared, multiplicity, weights = _lattice()
     transform = np.fft.rfftn(grid, s=(POINTS,) * 3, axes=(0, 1, 2))[mask] * VOXEL**3
     power = (transform.real**2 + transform.imag**2) * multiplicity
@@ -84,7 +84,7 @@ def describe_grid(grid: Floats) -> Floats:
 
 
 def score_samples(descriptor: Floats, library: Floats) -> Floats:
-    """Return the likeness of a descriptor to each row of the library: 1 for the same curve, 0 for none in common."""
+    """Return the similarity of a descriptor to each row of the library: 1 for equal curves, 0 for disjoint ones."""
     distance = np.linalg.norm(library - descriptor, axis=1)
     norm = np.sqrt(np.sum(library**2, axis=1) + np.sum(descriptor**2))
     scores: Floats = 1.0 - distance / norm
@@ -92,7 +92,7 @@ def score_samples(descriptor: Floats, library: Floats) -> Floats:
 
 
 def rank_samples(descriptor: Floats, library: Floats, k: int) -> list[tuple[int, float]]:
-    """Return row and likeness of the k most alike rows, best first; equals keep the order of the library."""
+    """Return index and similarity of the k most similar rows, best first; equal ones in the order of the library."""
     scores = score_samples(descriptor, library)
     order = np.argsort(-scores, kind="stable")[:k]
     return [(int(row), float(scores[row])) for row in order]

@@ -1,4 +1,4 @@
-"""From a SMILES to the atoms of one conformer in space, by RDKit. Knows nothing of grids.
+"""Converts a SMILES to the atoms of one conformer in space, with RDKit. It must not know grids.
 
 The embedding is ETKDGv3 (S. Wang, J. Witte, G. Landrum and S. Riniker, J. Chem. Inf. Model. 60, 2044 (2020),
 doi:10.1021/acs.jcim.0c00025) with a fixed seed, relaxed with MMFF94s (T. A. Halgren, J. Comput. Chem. 20, 720 (1999))
@@ -19,7 +19,7 @@ MAX_ATOMS = 400
 
 
 class MoleculeError(ValueError):
-    """A description that gives no molecule the demo can compute; the message says what to give instead."""
+    """A description does not give a molecule that the demo can compute; the message has the next step."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Structure:
 
     @property
     def electrons(self) -> int:
-        """Electron count: the nuclear charges less the formal charges."""
+        """Electron count: the nuclear charges minus the formal charges."""
         table = Chem.GetPeriodicTable()
         return sum(table.GetAtomicNumber(symbol) for symbol in self.elements) - sum(self.charges)
 
 
 def _read_smiles(smiles: str) -> Chem.Mol | None:
-    """Return the molecule, or None where the text is no SMILES; RDKit's own log stays silent about it."""
+    """Return the molecule; None if the text is not a SMILES, which RDKit then does not log."""
     with rdBase.BlockLogs():
         mol: Chem.Mol | None = Chem.MolFromSmiles(smiles.strip())
     return mol
@@ -48,7 +48,7 @@ def parse_smiles(smiles: str) -> Chem.Mol:
     """Return the molecule with explicit hydrogens.
 
     Raises:
-        MoleculeError: No SMILES, several molecules, too many atoms, or an element without a tabulated density.
+        MoleculeError: The text is not a SMILES, or has several molecules, too many atoms, or an unknown element.
     """
     mol = _read_smiles(smiles)
     if not mol or not mol.GetNumAtoms():
@@ -88,7 +88,7 @@ def embed(mol: Chem.Mol) -> Floats:
 
 
 def align(positions: Floats) -> Floats:
-    """Turn the principal axes of the atoms onto x, y, z, longest first, and put the bounding box's middle at zero."""
+    """Rotate the principal axes of the atoms to x, y, z, longest first, and center the bounding box at zero."""
     centred = positions - positions.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)
     turned = centred @ axes[:, ::-1]

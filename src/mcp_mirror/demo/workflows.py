@@ -1,9 +1,8 @@
-"""Both workflows of the memory-pointer paper, run three times: `python -m mcp_mirror.demo.workflows`.
+"""Runs both workflows of the memory-pointer paper three times: `python -m mcp_mirror.demo.workflows`.
 
-Once through a gateway, the way a model would that reads only notices; once through one whose notices are worded as the
-paper's; once straight to the servers, the way a model must that carries every value itself. The servers, the gateways
-and the clients are real processes and connections; the model is a script, for what is counted here is what it would
-read and write.
+The first run uses a gateway with our notices, the second one with the notices of the paper. The third calls the servers
+directly, so the model would copy every value itself. Servers, gateways and clients are real processes; the model is a
+script, because the demo counts only the tokens that a model would read and write.
 
 The paper: "Solving Context Window Overflow in AI Agents", arXiv:2511.22729.
 """
@@ -31,19 +30,19 @@ from rich.table import Table
 from mcp_mirror.tokens import estimate_tokens
 
 Previous = Callable[[int], Any]
-"""What an earlier step gave: a memory path through the gateway, the value itself without it."""
+"""Returns the result of an earlier step: a memory path with the gateway, the value without it."""
 
 _PIECE: Final = 1 << 17
 """Characters that are tokenized at once."""
 _SHOWN: Final = 1200
 """Characters of a call or a result that are printed."""
 _PATH: Final = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What stands in every notice: the path of the whole value comes first."""
+"""A memory path; the first one in a notice is that of the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tool call; its arguments may use what an earlier step gave."""
+    """One tool call; its arguments may use results of earlier steps."""
 
     server: str
     tool: str
@@ -52,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A task, the calls that solve it, and what the paper measured (tokens, with and without pointers)."""
+    """A task, the calls that solve it, and the tokens that the paper measured with and without pointers."""
 
     name: str
     prompt: str
@@ -60,7 +59,7 @@ class Workflow:
     paper_with: float
     paper_without: float
     key: str = ""
-    """The key of the first step's value that the second takes; empty for all of it."""
+    """The key of the first step's value that the second step takes; empty: the whole value."""
 
 
 WORKFLOWS: Final = (
@@ -90,21 +89,21 @@ WORKFLOWS: Final = (
 
 @dataclass(slots=True)
 class Trace:
-    """What a model reads and writes in one run."""
+    """The texts that a model reads and writes in one run."""
 
     texts: list[str] = field(default_factory=list)
     seconds: float = 0.0
     notices: list[str] = field(default_factory=list)
-    """Those of the texts that a gateway wrote in place of a value, or around one."""
+    """The texts that are notices of a gateway."""
 
     def tokens(self, count: Callable[[str], int]) -> int:
-        """All of it, counted."""
+        """Count the tokens of all texts."""
         return sum(map(count, self.texts))
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One workflow, run in each way."""
+    """The three runs of one workflow."""
 
     workflow: Workflow
     ours: Trace
@@ -114,7 +113,7 @@ class Runs:
 
 
 def token_counter() -> tuple[Callable[[str], int], str]:
-    """A real tokenizer where one is installed, else our estimate; and its name."""
+    """Return a token counter and its unit: a real tokenizer if one is installed, else our estimate."""
     try:
         import bpe_openai  # noqa: PLC0415  # a development dependency
     except ImportError:
@@ -124,7 +123,7 @@ def token_counter() -> tuple[Callable[[str], int], str]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in parts that the tokenizer takes, cut where a number ends so that no token is cut."""
+    """Yield a text in parts that the tokenizer accepts, cut after numbers so that no token is cut."""
     start = 0
     while start < len(text):
         stop = (
@@ -135,22 +134,22 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def text_of(result: CallToolResult) -> str:
-    """What a model reads of a result: the structured content where there is some, as clients do it, else the text."""
+    """Return the text of a result for a model: structured content if present, as in most clients, else the text."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content)
     return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
 def value_of(result: CallToolResult) -> Any:
-    """What a program passes on."""
+    """Return the value that a program would pass to the next tool."""
     return text_of(result) if result.structured_content is None else result.structured_content
 
 
 def path_in(notice: str, key: str) -> str:
-    """The memory path that a notice names.
+    """Return the memory path in a notice.
 
     Raises:
-        SystemExit: It names none.
+        SystemExit: The notice has no path.
     """
     found = _PATH.search(notice)
     if found is None:
@@ -191,10 +190,10 @@ async def without_gateway(workflow: Workflow, clients: Mapping[str, Client]) -> 
 
 
 def checked(result: CallToolResult) -> CallToolResult:
-    """The result of a call that went well.
+    """Return a result that is not an error.
 
     Raises:
-        SystemExit: It did not; the tool's own words say why.
+        SystemExit: The call failed; the message quotes the tool's error.
     """
     if result.is_error:
         raise SystemExit(f"A call failed: {text_of(result)}")
@@ -202,12 +201,12 @@ def checked(result: CallToolResult) -> CallToolResult:
 
 
 def shorten(text: str) -> str:
-    """A text as it is printed."""
+    """Cut a text for printing."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
 def table_of(rows: list[Runs], count: Callable[[str], int], unit: str) -> Table:
-    """Each workflow with and without the gateway, above the paper's figures; a terminal of 80 columns holds it."""
+    """Return a table of the workflows with and without the gateway, and the paper's figures; 80 columns wide."""
     title = f"What the model reads and writes, with and without the gateway ({unit})"
     table = _table(title, "tokens\nwith", "tokens\nwithout", "ratio", "seconds\nwith", "seconds\nwithout")
     for runs in rows:
@@ -223,7 +222,7 @@ def table_of(rows: list[Runs], count: Callable[[str], int], unit: str) -> Table:
 
 
 def wording_table_of(rows: list[Runs], count: Callable[[str], int], unit: str) -> Table:
-    """What the notices cost in our words and in the paper's, alone and with all else that is read and written."""
+    """Return a table of the tokens of our notices and the paper's: the notices only, and all texts of the run."""
     title = f"The same with the notices worded as the paper's ({unit})"
     table = _table(title, "notices\nours", "the\npaper's", "ours\nare", "tokens\nwith these", "ours\nare")
     for runs in rows:
@@ -242,8 +241,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def in_the_papers_words(config: Path, folder: Path) -> Path:
-    """The same configuration, with notices worded as the paper's."""
+def write_paper_config(config: Path, folder: Path) -> Path:
+    """Write the same configuration with the notices of the paper, and return its path."""
     read = yaml.safe_load(config.read_text(encoding="utf-8"))
     path = folder / "paper.yaml"
     path.write_text(yaml.safe_dump({**read, "mirror": {**(read.get("mirror") or {}), "notice": "paper"}}))
@@ -251,19 +250,19 @@ def in_the_papers_words(config: Path, folder: Path) -> Path:
 
 
 def gateway(config: Path) -> Client:
-    """A client of a gateway of its own."""
+    """Return a client that starts its own gateway."""
     return Client(
         StdioServerParameters(command=sys.executable, args=["-m", "mcp_mirror", "serve", "--config", str(config)])
     )
 
 
 async def run(config: Path, console: Console) -> None:
-    """Run everything and print it."""
+    """Run all workflows and print the tables."""
     rows: list[Runs] = []
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ours = await stack.enter_async_context(gateway(config))
-        worded = await stack.enter_async_context(gateway(in_the_papers_words(config, folder)))
+        worded = await stack.enter_async_context(gateway(write_paper_config(config, folder)))
         direct = {
             name: await stack.enter_async_context(
                 Client(StdioServerParameters(command=sys.executable, args=["-m", f"mcp_mirror.demo.{name}"]))
@@ -277,7 +276,7 @@ async def run(config: Path, console: Console) -> None:
             console.print(f"[bold]task[/bold]  {workflow.prompt}", highlight=False)
             traced = await with_gateway(workflow, ours, console)
             console.print(
-                "again with the paper's notices, and without the gateway, every value carried ...", style="dim"
+                "again with the paper's notices, and without the gateway ...", style="dim"
             )
             again = await with_gateway(workflow, worded, Console(quiet=True))
             rows.append(Runs(workflow, traced, again, await without_gateway(workflow, direct)))

@@ -48,9 +48,8 @@ def result_of(value: object) -> Result:
 
     Args:
         value: Content blocks and results of the protocol remain unchanged. Bytes and images become blocks of their
-        media
-            type. Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic models,
-            tables, arrays, dates and so on. NaN and infinity become null.
+            media type. Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic
+            models, tables, arrays, dates and so on. NaN and infinity become null.
 
     Raises:
         MirrorError: The value cannot be encoded; the message names its type.

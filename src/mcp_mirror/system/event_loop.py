@@ -231,7 +231,7 @@ class _Watch:
 
 def _functions_of(thread_id: int) -> str:
     """Return the innermost functions that a thread runs, without those of asyncio."""
-    frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # there is no other way
+    frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # the only way
     while frame is not None and len(found) < _FRAMES:
         code = frame.f_code
         if PurePath(code.co_filename).parent.name != "asyncio":

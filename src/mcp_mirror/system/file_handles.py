@@ -17,7 +17,7 @@ if sys.platform != "win32":
     import resource
 
 _MOST: Final = 1 << 20
-"""Handles that are enough for everything. Some systems have a hard limit of 10^9, and some none."""
+"""Handles that are always enough. Some systems have a hard limit of 10^9, and some have no limit."""
 _RETRY: Final = 0.5
 """Seconds between two attempts to accept a connection while no handle is free. asyncio pauses for one second."""
 _ADVICE: Final = {
@@ -26,7 +26,7 @@ _ADVICE: Final = {
     errno.EAGAIN: "the system refuses another process. Close sessions, or raise its limit (`ulimit -u`)",
     errno.ENOMEM: "the system has no free memory. Close sessions, or lower `limits.connections_per_upstream`",
 }
-"""The causes of a shortage that passes, each with what helps."""
+"""The causes of a temporary shortage, each with a remedy."""
 
 _inherited: list[int] = []
 """The soft limit that this process started with, once it is raised."""
@@ -55,7 +55,7 @@ def restore_handle_limit(child: int) -> None:
 
 
 def explain_shortage(error: BaseException) -> str | None:
-    """Why an error is a shortage of handles, processes or memory, and what helps; None for any other error."""
+    """Explain a shortage of handles, processes or memory, with a remedy; None for any other error."""
     for one in walk_causes(error):
         if isinstance(one, OSError) and one.errno in _ADVICE:
             return _ADVICE[one.errno]
@@ -74,7 +74,7 @@ class PatientListener(socket.socket):
         """Accept a connection; see `socket.socket.accept`.
 
         Raises:
-            BlockingIOError: There is none, or the pause is not over.
+            BlockingIOError: No connection waits, or the pause is not over.
         """
         if time.monotonic() < self._paused_until:
             raise BlockingIOError

@@ -191,7 +191,7 @@ def _select_words(read: str) -> slice:
 
 
 def _find_spaces(read: str, start: int, stop: int) -> int:
-    """The start of the first run of spaces between two positions; negative if there is none."""
+    """The start of the first run of spaces between two positions; negative without a run."""
     at = read.find(" ", start, stop)
     if at == start and read[start - 1] == " ":  # the run began before `start`
         at = read.find(" ", stop - len(read[start:stop].lstrip(" ")), stop)

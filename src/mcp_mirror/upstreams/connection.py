@@ -60,7 +60,7 @@ _RELIST_INTERVAL: Final = 1.0
 State = Literal["starting", "ready", "down"]
 
 Modes = tuple[Mode, ...]
-"""The ways to connect, in the order in which the connection tries them."""
+"""The ways to connect, in the order of the attempts."""
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ReconnectingConnection:
         """Create a connection that is not connected yet.
 
         Args:
-            settings: What all connections to the upstream share.
+            settings: The settings and helpers that all connections to the upstream share.
             owner: The session or principal that the connection belongs to.
             modes: The ways to connect, in the order in which to try them.
             is_cached: Its listings go into the listing cache.

@@ -15,7 +15,7 @@ from mcp_mirror.upstreams.transports.network_errors import explain_failed_connec
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _SLOW_START: Final = "A first start may install it, as with npx: raise `startup_timeout`, or run its command by hand."
-_SLOW_ANSWER: Final = "See whether its `url` answers, or raise `startup_timeout`."
+_SLOW_ANSWER: Final = "Check whether its `url` answers, or raise `startup_timeout`."
 _NOT_MCP: Final = (
     "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
     "standard error."
@@ -39,7 +39,7 @@ def explain_end(
 
     Args:
         cause: The exception that ended it.
-        output: What the server printed.
+        output: The output of the server that is not MCP.
         policy: The upstream's; without `preview`, the error has only the gateway's own words.
         redactor: Removes secrets from quoted text.
         is_starting: The connection was never ready, so the printed output may say why.
@@ -93,7 +93,7 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         quoted = redactor.quote(error.error.message, _QUOTED).rstrip(".")
         return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
-        reason = "It ended the connection before it had answered."
+        reason = "It ended the connection before it answered."
     elif isinstance(error, httpx2.HTTPStatusError):
         reason = explain_response(error.response)
     elif isinstance(error, httpx2.TransportError):

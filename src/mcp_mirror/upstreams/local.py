@@ -100,7 +100,7 @@ class LocalUpstream:
 
     @property
     def listing(self) -> Listing:
-        """The functions that there are now."""
+        """The current functions."""
         return self._functions.listing
 
     def listing_for(self, owner: str | None) -> Listing:
@@ -109,7 +109,7 @@ class LocalUpstream:
         return self.listing
 
     def offers(self, capability: str, detail: str = "") -> bool:
-        """Return False: local functions are tools only."""
+        """Return False: local functions are only tools."""
         del capability, detail
         return False
 
@@ -119,16 +119,16 @@ class LocalUpstream:
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
     def release(self, key: str) -> None:
-        """Do nothing: there are no connections."""
+        """Do nothing: local functions have no connections."""
 
     async def connect(self) -> None:
-        """Do nothing: there are no connections."""
+        """Do nothing: local functions have no connections."""
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Do nothing: all functions are known."""
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: there are no connections.
+        """Raise an error: local functions have no connections.
 
         Raises:
             UpstreamError: Always.
@@ -136,13 +136,13 @@ class LocalUpstream:
         return self.listing_connection(channel)
 
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: there are no connections.
+        """Raise an error: local functions have no connections.
 
         Raises:
             UpstreamError: Always.
         """
         del channel
-        raise UpstreamError(f"The {NAME} have tools only. Use another upstream for resources and prompts.")
+        raise UpstreamError(f"The {NAME} have only tools. Use another upstream for resources and prompts.")
 
     async def run(self) -> None:
         """Announce added functions; until cancelled."""
@@ -161,7 +161,7 @@ class LocalUpstream:
 
         Raises:
             ToolError: The arguments do not fit.
-            UpstreamError: The call timed out. A function that is not `async` runs on; its result is dropped.
+            UpstreamError: The call timed out. A function that is not `async` continues; its result is dropped.
         """
         del channel, answered
         function = self._functions[str(request.shown["name"])]

@@ -51,7 +51,7 @@ _SCOPES: Final = re.compile(r"[!#-&(-\[\]-~ ]{1,200}")
 _SAFE: Final = re.compile(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
 _UNUSED_REDIRECT: Final = "http://127.0.0.1/callback"
-"""The redirect URL if there is no browser."""
+"""The redirect URL without a browser."""
 
 
 class AuthorizationError(httpx2.TransportError):
@@ -80,7 +80,7 @@ class Authorizer:
             name: The name of the upstream.
             endpoint: Its URL and OAuth settings.
             redactor: Learns every token.
-            person: The person who can sign in; None if there is none.
+            person: The person who can sign in; None: no person can.
         """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
@@ -111,7 +111,7 @@ class Authorizer:
         """Add the token to a request; refresh it first if it has expired.
 
         Raises:
-            AuthorizationError: There is no token, and no person who can sign in.
+            AuthorizationError: A token is missing, and no person can sign in.
         """
         async with self._lock:
             context = await self._loaded()
@@ -125,7 +125,7 @@ class Authorizer:
         """Get another token for a rejected request, and add it to the request.
 
         Raises:
-            AuthorizationError: There is no other token.
+            AuthorizationError: Another token is not available.
         """
         shown = request.headers.get("authorization")
         async with self._lock:
@@ -221,7 +221,7 @@ class Authorizer:
 
     @property
     def _needs_person(self) -> bool:
-        """Whether only a person could get tokens, and there is none."""
+        """Whether only a person could get tokens, and no person can sign in."""
         return self._policy.grant == "authorization_code" and not self._person
 
     def _is_rejected(self, context: OAuthContext) -> bool:
@@ -233,17 +233,17 @@ class Authorizer:
     def _sign_in(self, scope: str | None) -> AuthorizationError:
         self._provider = None  # a person may sign in at any time
         option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
-        return AuthorizationError(f"somebody has to sign in to it. Run: mcp-mirror login {self._name}{option}")
+        return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{option}")
 
     def _failure(self, error: Exception) -> AuthorizationError:
-        """Return the error without text of the SDK, which repeats what servers send."""
+        """Return the error without text of the SDK, which repeats text of servers."""
         if isinstance(error, AuthorizationError):
             return error
         unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
         kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
         reason = str(error) if isinstance(error, MirrorError) else f"its authorization server {kind}"
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
-        return AuthorizationError(f"there is no token for it: {reason}{self._server_error}")
+        return AuthorizationError(f"the gateway has no token for it: {reason}{self._server_error}")
 
     async def _make(self) -> OAuthClientProvider:
         def get_context() -> OAuthContext:
@@ -309,10 +309,10 @@ class Authorizer:
 
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"transfer-encoding"})
 _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (OAuthTokenError, "gave none"),
+    (OAuthTokenError, "returned no token"),
     (OAuthRegistrationError, "does not register this client; set `auth.oauth.client_id`"),
-    (OAuthFlowError, "did not answer as it must"),
-    (ValueError, "did not answer as it must"),
+    (OAuthFlowError, "returned an invalid response"),
+    (ValueError, "returned an invalid response"),
 )
 
 
@@ -327,7 +327,7 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
         """Send one request.
 
         Raises:
-            AuthorizationError: There is no token for the request.
+            AuthorizationError: The request has no token.
         """
         await self._authorizer.prepare(request)
         response = await self._inner.handle_async_request(request)

@@ -35,7 +35,7 @@ class UpstreamRegistry:
 
         Args:
             policies: The upstreams of the configuration.
-            dependencies: What all upstreams share.
+            dependencies: The objects that all upstreams share.
             functions: Local functions, which are one more upstream.
         """
         self._dependencies = dependencies

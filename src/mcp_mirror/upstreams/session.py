@@ -123,7 +123,7 @@ class UpstreamSession:
 
     @property
     def ended(self) -> anyio.Event:
-        """Set when the session has ended, whoever ended it."""
+        """Set when the upstream, the gateway or the network has ended the session."""
         return self.bypass.ended
 
     @property
@@ -390,7 +390,7 @@ async def open_session(
     """Open a transport, detect the protocol version, and perform the handshake.
 
     Args:
-        settings: What all connections to the upstream share.
+        settings: The settings and helpers that all connections to the upstream share.
         open_transport: Opens the transport.
         owner: The session or principal that the connection belongs to.
         mode: How to connect.

@@ -74,7 +74,7 @@ class ChangeListeners:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamDependencies:
-    """What all upstreams share."""
+    """The objects that all upstreams share."""
 
     spool: Spool
     child_watchdog: ChildWatchdog
@@ -188,7 +188,7 @@ class ServerUpstream:
 
         Args:
             policy: Its name and settings.
-            dependencies: What all upstreams share.
+            dependencies: The objects that all upstreams share.
             client: The only client of the gateway, which then owns the one connection; None if there may be several.
         """
         redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None

@@ -1,4 +1,4 @@
-"""Scans large frames in worker processes, because the JSON scanner holds the interpreter lock while it scans.
+"""Scans large frames in worker processes, because the JSON scanner does not release the interpreter lock.
 
 Requests and responses contain file names and offsets, not the bytes of values.
 """
@@ -44,7 +44,7 @@ _SIZE: Final = PoolSize(processes=2, per_principal=2)
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
 _LOCATED: Final = 1 << 22
-"""Bytes of a value that a thread searches. It holds the interpreter lock for 40 ms at most."""
+"""Bytes of a value that a thread searches. The search locks the interpreter for 40 ms at most."""
 _LIST_VALUES: Final = 4_000_000
 """Limit of members and items in a page of a list."""
 _LIST_ITEMS: Final = 100_000

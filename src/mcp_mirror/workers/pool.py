@@ -1,7 +1,7 @@
 """Worker processes that principals share fairly: queues, concurrency limits, deadlines and memory limits.
 
-Work that holds the interpreter lock, or that cannot be interrupted, runs in a worker process, which the pool kills at
-the deadline. The pool must not know the kinds of work.
+Work that locks the interpreter, or that cannot be interrupted, runs in a worker process, which the pool kills at the
+deadline. The pool must not know the kinds of work.
 """
 
 import sys

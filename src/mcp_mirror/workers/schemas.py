@@ -61,7 +61,7 @@ class SchemaWorkers:
         self._overruns: OrderedDict[bytes, int] = OrderedDict()
         """Missed deadlines by the digest of a schema."""
         self._known: OrderedDict[bytes, InspectedTool] = OrderedDict()
-        """InspectedTool tools by the digest of their definition, in the order of their last use."""
+        """Inspected tools by the digest of their definition, in the order of their last use."""
         self._sizes: dict[bytes, int] = {}
         self._size = 0
 

@@ -31,7 +31,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
         "it did not accept the connection in time",
         "Check the address in `url`, and the firewalls on the way",
     ),
-    ((httpx2.TimeoutException,), "it was silent for too long", "See whether the server is busy, or raise `timeout`"),
+    ((httpx2.TimeoutException,), "it was silent for too long", "Check whether the server is busy, or raise `timeout`"),
     (
         (httpx2.RemoteProtocolError,),
         "it ended the connection, or sent something that is not HTTP",
@@ -44,7 +44,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
-    401: "It wants a token: set `headers`, or `auth` and run `mcp-mirror login`",
+    401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`",
     501: _ELSEWHERE,
@@ -102,11 +102,11 @@ def _precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, httpcore2.ConnectError) and str(error) == PRIVATE:
-        return PRIVATE, "If it is meant to, set `allow_private: true` for this upstream"
+        return PRIVATE, "If this is intended, set `allow_private: true` for this upstream"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({error.reason or 'no reason'})", "If the server speaks plain HTTP, use http:// in `url`"
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        return "there is no route to it", "Check this machine's network, and the address in `url`"
+        return "this machine has no route to it", "Check this machine's network, and the address in `url`"
     return None

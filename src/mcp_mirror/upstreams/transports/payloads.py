@@ -188,7 +188,7 @@ class PayloadBypass:
             pending.response.discard()
 
     def take(self, token: str) -> RawResponse | None:
-        """Return the result of a request, once; None if there is none."""
+        """Return the result of a request, once; None before it has come."""
         response, self._pending[token].response = self._pending[token].response, None
         return response
 

@@ -62,7 +62,7 @@ class ServerOutput:
 
     @property
     def summary(self) -> str:
-        """The line of standard error that most likely explains the failure; empty if there is none."""
+        """The line of standard error that most likely explains the failure; empty without output."""
         lines = self.lines
         informative = [line for line in lines if not line[0].isspace() and _INFORMATIVE.search(line)]
         return next(reversed(informative or lines), "").strip()

@@ -108,7 +108,7 @@ class StdioTransport:
         except (OSError, ValueError) as error:
             if shortage := explain_shortage(error):
                 raise self._shortage_error(shortage) from None
-            reason = getattr(error, "strerror", None) or "it has an argument that no process can take"
+            reason = getattr(error, "strerror", None) or "it has an invalid argument"
             raise UpstreamError(
                 f"Upstream {self.name!r}: {self.endpoint.command!r} cannot start: {reason}. Check `command`, `args` "
                 "and `cwd`."
@@ -262,11 +262,11 @@ def _explain_missing(command: str) -> str:
     """Explain why a command does not exist. Its arguments are not named: they may be secrets."""
     program, *arguments = command.split() or [command]
     if not arguments:
-        return f"there is no command {command!r}. Install it, or give its full path as `command`."
+        return f"the command {command!r} does not exist. Install it, or give its full path as `command`."
     if "=" in program:
         return "`command` begins with a variable. Write variables into `env`, and arguments into `args`."
     return (
-        f"there is no command with that name of {1 + len(arguments)} words. Arguments go into `args`: write "
+        f"no command has a name of {1 + len(arguments)} words. Arguments go into `args`: write "
         f"`command: {program}` and the other words as the items of `args`."
     )
 
