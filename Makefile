@@ -40,7 +40,7 @@ lint: $(VENV)/.installed ## format, lint, types and layers: the quick part of ch
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-words: ## find words that the style guide excludes in the documentation and in finished packages
+words: ## find words that the style guide excludes in the documentation, the package and the evaluations
 	$(PYTHON) tests/docs/words.py
 
 docs: $(VENV)/.installed $(DOCS)/.installed ## build the documentation site into site/; fails on broken links
@@ -211,4 +211,4 @@ PURE  := errors types paths callers observability/audit \
          $(addprefix prune/,__init__ formats stubs phases placing ledger pruning restoring) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
          $(addprefix query/,__init__ texts windows lines grep shape select trees edits) \
-         $(addprefix evals/,__init__ cases conversation dialects pointers judge samples matrix report)
+         $(addprefix evals/,__init__ cases conversation dialects pointers judge few_shot matrix report)

@@ -1,7 +1,7 @@
-"""The cases of a matrix with BeeAI's RequirementAgent in the place of our own loop: same servers, checks and log.
+"""Performs the runs of a matrix with BeeAI's RequirementAgent instead of our own loop: same servers, checks and log.
 
-BeeAI needs an MCP SDK before 2, so the agent runs in an environment of its own (`beeai_agent.py`), a process for each
-run; the gateway that it is a client of, and the judgement, are those of `mcp-mirror eval`.
+BeeAI needs an MCP SDK before version 2, so the agent runs in a separate environment (`beeai_agent.py`), one process per
+run. The gateway and the checks are those of `mcp-mirror eval`.
 """
 
 import json
@@ -15,35 +15,35 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from mcp_mirror.evals.cases import Case
-from mcp_mirror.evals.conversation import Call, Made, Reply, Result, Transcript, Usage, User, Witnessed
+from mcp_mirror.evals.conversation import Call, MadeCall, ReceivedCall, Reply, Result, Transcript, Usage, User
 from mcp_mirror.evals.judge import Run, judge
 from mcp_mirror.evals.log import Log, Record
 from mcp_mirror.evals.matrix import Matrix, Setting
-from mcp_mirror.evals.running import SYSTEM, record
-from mcp_mirror.evals.stage import Place
+from mcp_mirror.evals.servers import RunFolder
+from mcp_mirror.evals.single_run import SYSTEM, record
 
 _AGENT: Final = Path(__file__).with_name("beeai_agent.py")
 _SLACK: Final = 120.0
-"""Seconds beside the case's own in which the processes start and end."""
+"""Seconds for the start and the end of the processes, in addition to the limit of the case."""
 _SUFFIX: Final = "_mirrored"
 
 Outcome = Mapping[str, Any]
 
 
 def in_beeai(matrix: Matrix) -> Matrix:
-    """The matrix with its models named so that rows of a table tell the harness, and runs of their own in a log."""
+    """Return the matrix with BeeAI in the names of the models, so that rows of the table and keys of runs differ."""
     models = [replace(model, name=f"{model.name} in BeeAI", harness="beeai") for model in matrix.models]
     return replace(matrix, models=models)
 
 
 def run_missing(matrix: Matrix, log: Log, python: Path, done: Callable[[Record], None]) -> list[str]:
-    """Make every run of a matrix that the log does not have; the keys of all.
+    """Perform each run of a matrix that is not in the log, and return the keys of all runs.
 
     Args:
-        matrix: Its models' dialects do not matter: BeeAI has its own. Runs without the gateway are left out.
-        log: Where runs are put.
-        python: The interpreter of the environment that has BeeAI.
-        done: Is told of each.
+        matrix: The matrix. Dialects of models are not used, and runs without the gateway are left out.
+        log: Has earlier runs and gets new ones.
+        python: The interpreter of the environment with BeeAI.
+        done: Called with the record of each new run.
     """
     settings = [setting for setting in matrix.settings() if setting.gateway and not setting.case.earlier]
     for setting in settings:
@@ -54,26 +54,26 @@ def run_missing(matrix: Matrix, log: Log, python: Path, done: Callable[[Record],
 
 
 def run_one(setting: Setting, python: Path) -> Record:
-    """Make one run."""
+    """Perform one run."""
     with TemporaryDirectory(prefix="mcp-mirror-eval-") as folder:
-        place = Place(Path(folder), Path(setting.case.file).parent)
-        place.prepare(setting.config, setting.case.files.given)
-        outcome = _work(setting, place, python)
-        transcript = _transcript(setting.case, outcome, place)
-        files = {name: _bytes_of(place.files / name) for name in setting.case.files.expected}
+        run_folder = RunFolder(Path(folder), Path(setting.case.file).parent)
+        run_folder.prepare(setting.config, setting.case.files.given)
+        outcome = _run_agent(setting, run_folder, python)
+        transcript = _transcript(setting.case, outcome, run_folder)
+        files = {name: _bytes_of(run_folder.files / name) for name in setting.case.files.expected}
         verdict = judge(setting.case, Run(transcript, files, lambda name: name.removesuffix(_SUFFIX), gateway=True))
         return record(setting, transcript, verdict)
 
 
-def _work(setting: Setting, place: Place, python: Path) -> Outcome:
-    """Let the agent work in its own environment."""
+def _run_agent(setting: Setting, run_folder: RunFolder, python: Path) -> Outcome:
+    """Run the agent in its own environment."""
     limits, model = setting.case.limits, setting.model
     job = {
-        "command": [sys.executable, "-m", "mcp_mirror", "serve", "--config", str(place.config)],
-        "env": place.environ,
-        "cwd": str(place.files),
-        "witness": str(place.witness),
-        "log": str(place.log),
+        "command": [sys.executable, "-m", "mcp_mirror", "serve", "--config", str(run_folder.config)],
+        "env": run_folder.environ,
+        "cwd": str(run_folder.files),
+        "witness": str(run_folder.witness),
+        "log": str(run_folder.log),
         "base_url": model.base_url,
         "model": model.model or model.name,
         "system": model.system or SYSTEM,
@@ -90,7 +90,7 @@ def _work(setting: Setting, place: Place, python: Path) -> Outcome:
         capture_output=True,
         text=True,
         timeout=limits.seconds + _SLACK,
-        env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},  # a list that is fetched from the network else
+        env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},  # otherwise it downloads a list
         check=False,
     )
     if done.returncode:
@@ -99,20 +99,20 @@ def _work(setting: Setting, place: Place, python: Path) -> Outcome:
     return outcome
 
 
-def _transcript(case: Case, outcome: Outcome, place: Place) -> Transcript:
-    """The outcome in the words that runs of our own loop are judged in."""
-    lines = place.witness.read_text().splitlines() if place.witness.exists() else []
-    seen, made = 0, []
-    for number, told in enumerate(outcome["calls"]):
-        call = Call(f"call_{number}", told["tool"], told["arguments"])
-        witnessed = tuple(Witnessed(**json.loads(line)) for line in lines[seen : told["witnessed"]])
-        seen = told["witnessed"]
-        made.append(Made(Result(call, told["text"], told["is_error"]), witnessed, told["seconds"]))
+def _transcript(case: Case, outcome: Outcome, run_folder: RunFolder) -> Transcript:
+    """Convert the outcome to a transcript, which is judged like those of our own loop."""
+    lines = run_folder.witness.read_text().splitlines() if run_folder.witness.exists() else []
+    start, made_calls = 0, []
+    for number, one in enumerate(outcome["calls"]):
+        call = Call(f"call_{number}", one["tool"], one["arguments"])
+        received = tuple(ReceivedCall(**json.loads(line)) for line in lines[start : one["lines"]])
+        start = one["lines"]
+        made_calls.append(MadeCall(Result(call, one["text"], one["is_error"]), received, one["seconds"]))
     answer = outcome.get("answer", "")
-    said = [entry for one in made for entry in (Reply(calls=(one.call,)), one.result)]
+    entries = [entry for made in made_calls for entry in (Reply(calls=(made.call,)), made.result)]
     return Transcript(
-        entries=(User(case.prompt), *said, Reply(answer=answer)),
-        made=tuple(made),
+        entries=(User(case.prompt), *entries, Reply(answer=answer)),
+        made_calls=tuple(made_calls),
         end=outcome["end"],
         answer=answer,
         detail=outcome.get("detail", ""),

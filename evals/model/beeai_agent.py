@@ -1,8 +1,8 @@
-"""One run of BeeAI's RequirementAgent, in the environment of BeeAI: a job as JSON in, what came of it as JSON out.
+"""One run of BeeAI's RequirementAgent in the environment of BeeAI.
 
-The agent is an MCP client of the real gateway. The job, on standard input, has the members of `Job`; the outcome, on
-standard output, has `calls` (each with tool, arguments, text, is_error, seconds, and how many lines the witness's file
-had after it), `answer`, `end`, `detail`, `prompt_tokens`, `completion_tokens` and `seconds`.
+The agent is an MCP client of the real gateway. Standard input is a job: JSON with the members of `Job`. Standard output
+is the outcome: JSON with `calls` (each with tool, arguments, text, is_error, seconds, and `lines`: the lines of the
+witness file after it), `answer`, `end`, `detail`, `prompt_tokens`, `completion_tokens` and `seconds`.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from mcp.types import CallToolResult, TextContent
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done."""
+    """The settings of the run."""
 
     command: list[str]
-    """Starts the gateway."""
+    """The command that starts the gateway."""
     env: dict[str, str]
     cwd: str
     witness: str
-    """The file to which upstreams write each call that reached them."""
+    """The file in which upstreams record the calls that they receive."""
     log: str
     """The file for the gateway's standard error."""
     base_url: str
@@ -48,14 +48,14 @@ class Job:
 
 
 @dataclass
-class Watch:
-    """The calls that the agent made."""
+class CallRecorder:
+    """Records the calls of the agent."""
 
     witness: Path
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def note(self, name: str, arguments: dict[str, Any], result: CallToolResult, seconds: float) -> None:
-        """Write down a call that has ended."""
+    def add(self, name: str, arguments: dict[str, Any], result: CallToolResult, seconds: float) -> None:
+        """Record a completed call."""
         self.calls.append(
             {
                 "tool": name,
@@ -63,39 +63,39 @@ class Watch:
                 "text": "\n".join(block.text for block in result.content if isinstance(block, TextContent)),
                 "is_error": bool(result.isError),
                 "seconds": seconds,
-                "witnessed": len(self.witness.read_bytes().splitlines()) if self.witness.exists() else 0,
+                "lines": len(self.witness.read_bytes().splitlines()) if self.witness.exists() else 0,
             }
         )
 
 
-class WatchedSession(ClientSession):
-    """A session that writes down its calls."""
+class RecordedSession(ClientSession):
+    """A session that records its calls."""
 
-    watch: Watch
+    recorder: CallRecorder
 
     async def call_tool(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> CallToolResult:
-        """Call, and write down."""
+        """Call a tool and record the call."""
         started = time.perf_counter()
         result = await super().call_tool(name, arguments, **options)
-        self.watch.note(name, arguments or {}, result, time.perf_counter() - started)
+        self.recorder.add(name, arguments or {}, result, time.perf_counter() - started)
         return result
 
 
 async def run(job: Job) -> dict[str, Any]:
-    """Let the agent work."""
-    watch, started = Watch(Path(job.witness)), time.perf_counter()
+    """Run the agent and return the outcome."""
+    recorder, started = CallRecorder(Path(job.witness)), time.perf_counter()
     server = StdioServerParameters(command=job.command[0], args=job.command[1:], env=job.env, cwd=job.cwd)
     with Path(job.log).open("w") as log:
-        async with stdio_client(server, errlog=log) as streams, WatchedSession(*streams) as session:
-            session.watch = watch
-            greeting = await session.initialize()
-            agent = await make_agent(job, session, greeting.instructions or "")
-            outcome = await ask(agent, job)
-    return {"calls": watch.calls, **outcome, "seconds": time.perf_counter() - started}
+        async with stdio_client(server, errlog=log) as streams, RecordedSession(*streams) as session:
+            session.recorder = recorder
+            initialized = await session.initialize()
+            agent = await make_agent(job, session, initialized.instructions or "")
+            outcome = await run_agent(agent, job)
+    return {"calls": recorder.calls, **outcome, "seconds": time.perf_counter() - started}
 
 
 async def make_agent(job: Job, session: ClientSession, instructions: str) -> RequirementAgent:
-    """The agent with all tools that the gateway lists."""
+    """Create the agent with all tools that the gateway lists."""
     model = OpenAIChatModel(
         job.model,
         base_url=job.base_url,
@@ -103,12 +103,12 @@ async def make_agent(job: Job, session: ClientSession, instructions: str) -> Req
         tool_call_fallback_via_response_format=True,
         parameters=ChatModelParameters(temperature=job.temperature, max_tokens=job.max_tokens, seed=job.seed),
     )
-    said = [part for part in (job.system, instructions) if part]
-    return RequirementAgent(llm=model, tools=await MCPTool.from_client(session), instructions=said)
+    texts = [part for part in (job.system, instructions) if part]
+    return RequirementAgent(llm=model, tools=await MCPTool.from_client(session), instructions=texts)
 
 
-async def ask(agent: RequirementAgent, job: Job) -> dict[str, Any]:
-    """The agent's answer, or why there is none."""
+async def run_agent(agent: RequirementAgent, job: Job) -> dict[str, Any]:
+    """Return the agent's answer, or the reason of its end without an answer."""
     outcome = {"answer": "", "end": "answered", "detail": "", "prompt_tokens": 0, "completion_tokens": 0}
     try:
         done = await asyncio.wait_for(agent.run(job.prompt, max_iterations=job.max_calls), job.max_seconds)
@@ -123,7 +123,7 @@ async def ask(agent: RequirementAgent, job: Job) -> dict[str, Any]:
 
 
 def _end_of(error: BaseException | None) -> str:
-    """An endpoint that fails says nothing of the model; all else is what the model wrote."""
+    """Return `error` for a failure of the endpoint, and `malformed` for a failure of the model."""
     while error is not None:
         if type(error).__module__.partition(".")[0] in {"litellm", "openai", "httpx"}:
             return "error"
@@ -132,7 +132,7 @@ def _end_of(error: BaseException | None) -> str:
 
 
 def main() -> None:
-    """Read a job, do it, write what came of it."""
+    """Read a job, run it, and write the outcome."""
     outcome = asyncio.run(run(Job(**json.load(sys.stdin))))
     print(json.dumps(outcome))
 

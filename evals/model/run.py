@@ -1,7 +1,7 @@
-"""`make eval`: fetch the model, serve it, let it work on the small set, print the table.
+"""`make eval`: fetches and serves the model, runs it on the small set, and prints the table.
 
-Two harnesses in one table: our own loop, as `mcp-mirror eval` runs it, and BeeAI's RequirementAgent, for which the
-gateway's own style of notices is enough. Each run is in the log as soon as it ends: the same command goes on.
+One table has two harnesses: our own loop, as in `mcp-mirror eval`, and BeeAI's RequirementAgent with the first notice
+style only. Each run is in the log as soon as it ends, so the same command continues an interrupted evaluation.
 """
 
 import argparse
@@ -19,54 +19,54 @@ from rich.console import Console
 from beeai import in_beeai, run_missing
 from fetch import QWEN, MissingWeightsError, cache_folder, fetch
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.evals.asking import Asked, read_matrix
-from mcp_mirror.evals.campaign import check_matrix, run_all
 from mcp_mirror.evals.log import Log, Record
 from mcp_mirror.evals.matrix import Matrix
+from mcp_mirror.evals.options import Options, read_matrix
 from mcp_mirror.evals.report import as_markdown, as_table, rows_of
+from mcp_mirror.evals.runs import check_matrix, run_all
 
 _HERE: Final = Path(__file__).parent
 _HARNESSES: Final = ("loop", "beeai")
-_KEPT: Final = 4
-"""Prompts whose beginnings the server keeps read: cases take turns, and to read one anew takes half a minute."""
-_UNCUT: Final = 250
-"""Columns of a table that is no terminal's."""
+_PARALLEL: Final = 4
+"""Prompts in the server's cache. Cases take turns, and processing a prompt again takes half a minute."""
+_WIDTH: Final = 250
+"""Columns of the table."""
 
 
 @contextmanager
 def served(python: Path, weights: Path, threads: int) -> Iterator[str]:
-    """The base URL of a server that runs as long as this is open."""
+    """Serve the model for the duration of the context; yields the base URL."""
     command = [str(python), str(_HERE / "serve.py"), "--weights", str(weights), "--threads", str(threads)]
-    command += ["--parallel", str(_KEPT)]
+    command += ["--parallel", str(_PARALLEL)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603  # our own program
         try:
             if not (url := server.stdout.readline().strip() if server.stdout else ""):
-                sys.exit("The model's server has not started; what it said is above.")
+                sys.exit("The model's server did not start. Its error output is above.")
             yield url
         finally:
             server.terminate()
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Let a small model work on cases, and print what came of it.")
-    parser.add_argument("cases", nargs="*", help="case files; by default the profile's")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Run a small model on cases and print a table.")
+    parser.add_argument("cases", nargs="*", help="case files; by default those of the profile")
     parser.add_argument("--profile", default=str(_HERE.parent / "profiles.yaml") + ":small", metavar="FILE:NAME")
-    parser.add_argument("--notice", help="styles of notices, with commas between")
+    parser.add_argument("--notice", help="styles of notices, separated by commas")
     parser.add_argument("--repeats", type=int, help="runs of each combination")
-    parser.add_argument("--seed", type=int, help="of the first run")
+    parser.add_argument("--seed", type=int, help="seed of the first run")
     parser.add_argument("--harness", choices=_HARNESSES, action="append", help="by default both")
     parser.add_argument("--log", type=Path, default=Path(".eval/runs.jsonl"))
-    parser.add_argument("--threads", type=int, default=2, help="of the model's server")
+    parser.add_argument("--threads", type=int, default=2, help="threads of the model's server")
     parser.add_argument("--markdown", action="store_true", help="print the table for a README")
     parser.add_argument(
-        "--python", type=Path, default=Path(".venv-eval/bin/python"), help="that has BeeAI and xllamacpp"
+        "--python", type=Path, default=Path(".venv-eval/bin/python"), help="an environment with BeeAI and xllamacpp"
     )
     return parser.parse_args()
 
 
 def matrix_of(given: argparse.Namespace, base_url: str) -> Matrix:
-    """What is to be run.
+    """Return the matrix of the command line.
 
     Raises:
         ConfigError: A file or a name in it cannot be used.
@@ -77,33 +77,33 @@ def matrix_of(given: argparse.Namespace, base_url: str) -> Matrix:
         "seed": given.seed,
     }
     wanted = {name: value for name, value in chosen.items() if value is not None}
-    return read_matrix(Asked(given.cases, given.profile, {"base_url": base_url, "model": QWEN.name}, wanted))
+    return read_matrix(Options(given.cases, given.profile, {"base_url": base_url, "model": QWEN.name}, wanted))
 
 
 def run(given: argparse.Namespace, base_url: str) -> list[Record]:
-    """Make the runs that the log does not have.
+    """Perform the runs that are not in the log, and return all records.
 
     Raises:
-        MirrorError: Something must be mended first.
+        MirrorError: A case, a profile or a configuration is not valid.
     """
     log, matrix, keys = Log(given.log), matrix_of(given, base_url), list[str]()
     harnesses = given.harness or _HARNESSES
     if "loop" in harnesses:
         settings = check_matrix(matrix)
-        anyio.run(run_all, settings, log, 1, _tell)
+        anyio.run(run_all, settings, log, 1, _print_progress)
         keys += [setting.key for setting in settings]
     if "beeai" in harnesses:
-        keys += run_missing(in_beeai(replace(matrix, styles=matrix.styles[:1])), log, given.python, _tell)
+        keys += run_missing(in_beeai(replace(matrix, styles=matrix.styles[:1])), log, given.python, _print_progress)
     return log.of(keys)
 
 
-def _tell(record: Record) -> None:
-    well = "well" if record["success"] else record["end"]
-    print(f"{record['model']}, {record['notice']}, {record['case']} {record['repeat']}: {well}", file=sys.stderr)
+def _print_progress(record: Record) -> None:
+    outcome = "succeeded" if record["success"] else f"failed, {record['end']}"
+    print(f"{record['model']}, {record['notice']}, {record['case']} {record['repeat']}: {outcome}", file=sys.stderr)
 
 
 def main() -> None:
-    """Run, and print the table."""
+    """Run the evaluation and print the table."""
     given = read_arguments()
     try:
         with served(given.python, fetch(QWEN, cache_folder()), given.threads) as base_url:
@@ -111,9 +111,9 @@ def main() -> None:
     except (MirrorError, MissingWeightsError) as error:
         sys.exit(f"make eval: {error}")
     except KeyboardInterrupt:
-        sys.exit("Broken off. The same command goes on.")
+        sys.exit("Interrupted. Continue with the same command.")
     rows = rows_of(records, "case")
-    Console(width=_UNCUT).print(as_markdown(rows) if given.markdown else as_table(rows), markup=False)
+    Console(width=_WIDTH).print(as_markdown(rows) if given.markdown else as_table(rows), markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An office: texts, tables, letters and files, each made anew from its name, so that every run meets the same."""
+"""An office server: texts, tables, letters and files, generated from their names, so that every run gets the same."""
 
 import hashlib
 import random
@@ -30,7 +30,7 @@ WORDS = [
 
 
 def prose(seed: str, sentences: int) -> str:
-    """A text that says nothing, the same for the same seed."""
+    """Generate a text without meaning, the same for the same seed."""
     dice = random.Random(seed)
     made = (" ".join(dice.choices(WORDS, k=dice.randint(6, 14))).capitalize() + "." for _ in range(sentences))
     return "\n".join(
@@ -55,7 +55,7 @@ def save_file(name: str, content: str) -> str:
 
 
 def read_log(service: str) -> str:
-    """About 35 kB of lines; the last one tells what became of it."""
+    """About 35 kB of lines; the last line has the error."""
     dice = random.Random(service)
     lines = [
         f"2026-03-{1 + index // 40:02d}T{index % 24:02d}:{dice.randint(0, 59):02d}:00Z INFO {service} "
@@ -67,23 +67,23 @@ def read_log(service: str) -> str:
 
 
 def read_file(name: str) -> types.CallToolResult:
-    """About 4 kB of text, wrapped and repeated as ordinary servers do; one line of it has a number."""
+    """About 4 kB of text, wrapped and repeated as by ordinary servers; one line has a number."""
     if name not in FILES:
         raise ValueError(f"There is no file {name!r}. The files are {', '.join(FILES)}.")
     desk = random.Random(name).randint(1000, 9999)
-    said = f"Notes: {name}\n\n{prose(name, 30)}\n\nThe spare key is in box {desk}.\n\n{prose(name + ' end', 30)}\n"
+    text = f"Notes: {name}\n\n{prose(name, 30)}\n\nThe spare key is in box {desk}.\n\n{prose(name + ' end', 30)}\n"
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=said)], structured_content={"content": said}
+        content=[types.TextContent(type="text", text=text)], structured_content={"content": text}
     )
 
 
 def digest_text(text: str) -> str:
-    """Differs if one byte of the text does."""
+    """A digest of all bytes of the text."""
     return f"digest {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def list_orders(year: int) -> dict[str, Any]:
-    """About 100 kB: many rows of the same fields."""
+    """About 100 kB: many rows with the same fields."""
     dice = random.Random(year)
     orders = [
         {
@@ -98,18 +98,18 @@ def list_orders(year: int) -> dict[str, Any]:
 
 
 def get_weather(city: str) -> str:
-    """A value that is small."""
+    """A small value."""
     return f"{city}: 17 degrees, light rain"
 
 
 def fetch_page(address: str) -> str:
-    """About 60 kB of text, in the middle of which one line says something."""
-    told = "The night desk is reached at extension 4471, from ten in the evening to six in the morning."
-    return f"{prose(address, 400)}\n\n{told}\n\n{prose(address + ' end', 400)}"
+    """About 60 kB of text with one meaningful line in the middle."""
+    line = "The night desk is reached at extension 4471, from ten in the evening to six in the morning."
+    return f"{prose(address, 400)}\n\n{line}\n\n{prose(address + ' end', 400)}"
 
 
 def plot_sales(year: int) -> types.CallToolResult:
-    """Rows as structured content, a text that says something else, and a small picture."""
+    """Rows as structured content, a text with other information, and a small image."""
     dice = random.Random(year)
     rows: list[dict[str, Any]] = [
         {"week": week, "units": dice.randint(200, 900), "region": dice.choice(REGIONS)} for week in range(1, 53)
@@ -134,7 +134,7 @@ def compare_texts(left: str, right: str) -> str:
 
 
 def get_order(number: int) -> dict[str, Any]:
-    """About 7 kB, in which what is wanted is a key of the top level."""
+    """About 7 kB; the task needs a top-level key."""
     dice = random.Random(number)
     items = [
         {"article": f"A-{dice.randint(1000, 9999)}", "name": dice.choice(WORDS), "grams": dice.randint(100, 9000)}
@@ -166,19 +166,19 @@ def quote_price(product: dict[str, Any]) -> str:
 
 
 def get_letter(name: str) -> str:
-    """About 9 kB that begin with a name to be exchanged and end with a number."""
+    """About 9 kB that begin with a placeholder for a name and end with a number."""
     reference = random.Random(name).randint(10_000, 99_999)
     return f"Dear CUSTOMER,\n\n{prose(name, 120)}\n\nYours, the office\nOur reference: {reference}"
 
 
 def send_letter(text: str) -> str:
-    """What was sent is in a file, so that it can be looked at."""
+    """Write the sent text to a file, so that it can be checked."""
     Path("sent.txt").write_bytes(text.encode())
     return f"Sent {len(text)} characters."
 
 
 def load_readings(station: str) -> dict[str, Any]:
-    """A fortnight of hours, in Fahrenheit, with a few that cannot be."""
+    """Hourly values of two weeks in Fahrenheit, with a few impossible ones."""
     dice = random.Random(station)
     readings = [
         {
@@ -219,7 +219,7 @@ def find_warmest_day(averages: dict[str, Any]) -> str:
 
 
 def file_form(reference: str) -> str:
-    """What each of the many other tools does."""
+    """The function of each of the many other tools."""
     return f"Filed {reference}."
 
 
@@ -251,7 +251,7 @@ TOOLS = (
 
 
 def more_tools(count: int) -> tuple[Tool, ...]:
-    """Tools that nobody asks for."""
+    """Tools that no task needs."""
     names = (f"{verb}_{noun}_form" for noun in WORDS for verb in ("file", "check", "renew", "close"))
     return tuple(
         Tool(name, f"{name.split('_')[0].capitalize()} the form of that kind.", {"reference": TEXT}, file_form)
@@ -260,7 +260,7 @@ def more_tools(count: int) -> tuple[Tool, ...]:
 
 
 def main() -> None:
-    """`office.py [MORE]`: so many tools that nobody asks for, before and behind the others."""
+    """`office.py [MORE]`: also serve this number of tools that no task needs, before and after the others."""
     more = more_tools(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     serve("office", (*more[: len(more) // 2], *TOOLS, *more[len(more) // 2 :]))
 

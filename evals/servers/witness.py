@@ -1,4 +1,4 @@
-"""A server of tools that are a table, on the SDK's low-level server; it writes down each call that reaches it."""
+"""A server for a table of tools, on the SDK's low-level server. It records each call that it receives."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ Answer = str | dict[str, Any] | types.CallToolResult
 
 @dataclass(frozen=True)
 class Tool:
-    """What a tool is called, says, takes (JSON Schemas by argument, all required) and does."""
+    """A tool: name, description, arguments (JSON Schemas by name, all required) and function."""
 
     name: str
     description: str
@@ -31,7 +31,7 @@ class Tool:
 
 
 def serve(name: str, tools: tuple[Tool, ...]) -> None:
-    """Serve on stdin and stdout until the client leaves."""
+    """Serve on stdin and stdout until the client disconnects."""
     by_name = {tool.name: tool for tool in tools}
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
@@ -44,7 +44,7 @@ def serve(name: str, tools: tuple[Tool, ...]) -> None:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return types.CallToolResult(content=[_text(f"{error}")], is_error=True)
         result = _result(answer)
-        _witness(params.name, arguments, result)
+        _record_call(params.name, arguments, result)
         return result
 
     async def run() -> None:
@@ -67,8 +67,8 @@ def _result(answer: Answer) -> types.CallToolResult:
     return types.CallToolResult(content=[_text(answer)])
 
 
-def _witness(tool: str, arguments: Mapping[str, Any], result: types.CallToolResult) -> None:
-    """One line, on the disk before the answer is given."""
+def _record_call(tool: str, arguments: Mapping[str, Any], result: types.CallToolResult) -> None:
+    """Append a JSON line to the file before the server answers."""
     if not (path := os.environ.get("EVAL_WITNESS")):
         return
     texts = [block.text for block in result.content if isinstance(block, types.TextContent)]

@@ -1,4 +1,4 @@
-"""A case's file: what is read from it, and how a mistake in it is told."""
+"""Case files are parsed, and errors in them name file, key and expected value."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def front(**keys: Any) -> str:
     return f"---\n{yaml.safe_dump({'title': 'T', 'servers': {}, **keys})}---\nPrompt\n"
 
 
-def test_a_case_is_read_whole() -> None:
+def test_all_keys_of_a_case_are_read() -> None:
     case = read(WHOLE.replace("\n", "\r\n"))
     assert (case.name, case.file, case.prompt, case.order) == ("one", "cases/one.md", "Do it.", True)
     assert case.calls[1] == ExpectedCall(
@@ -48,33 +48,33 @@ def test_a_case_is_read_whole() -> None:
 
 
 def test_examples_may_be_in_a_file() -> None:
-    said = [{"user": "Go."}, {"answer": "Gone."}]
-    case = read_case("a.md", front(few_shot="../pass.yaml"), {"../pass.yaml": said}.__getitem__)
+    turns = [{"user": "Go."}, {"answer": "Gone."}]
+    case = read_case("a.md", front(few_shot="../pass.yaml"), {"../pass.yaml": turns}.__getitem__)
     assert [part.user or part.answer for part in case.few_shot] == ["Go.", "Gone."]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("Prompt", "cases/one.md:1: wanted a line '---'"),
+        ("Prompt", "cases/one.md:1: expected a line '---'"),
         ("---\ntitle: T\n---\n \n", "cases/one.md: the prompt is missing"),
         ("---\na: [1\n---\nP", "cases/one.md:3: not valid YAML"),
         ("---\na: \0\n---\nP", "cases/one.md:2: not valid YAML"),
-        ("---\n- a\n---\nP", "cases/one.md:2: wanted a mapping of keys, got list"),
-        ("---\n1: a\n---\nP", "wanted a mapping of keys, got dict"),
-        (front(prompt="P"), "cases/one.md: prompt: there is no such key; the prompt is the text below"),
-        ("---\ntitle: T\n---\nP", "cases/one.md: servers: this key is missing."),
-        (front(call=[]), "cases/one.md: call: there is no such key. Keys at the top are title, servers, calls,"),
-        (front(calls=[{"tool": "a", "pointers": 1}]), "cases/one.md: calls.0.pointers: there is no such key.\n"),
+        ("---\n- a\n---\nP", "cases/one.md:2: expected a mapping of keys, got list"),
+        ("---\n1: a\n---\nP", "expected a mapping of keys, got dict"),
+        (front(prompt="P"), "cases/one.md: prompt: unknown key. The prompt is the text below"),
+        ("---\ntitle: T\n---\nP", "cases/one.md: servers: the key is missing."),
+        (front(call=[]), "cases/one.md: call: unknown key. Top-level keys are title, servers, calls,"),
+        (front(calls=[{"tool": "a", "pointers": 1}]), "cases/one.md: calls.0.pointers: unknown key.\n"),
         (front(calls=[{"tool": "a", "count": "x" * 99}]), "calls.0.count: input should be a valid integer"),
-        (front(earlier=[{"user": "a", "answer": "b"}]), "earlier.0: wanted one of user, tool and answer."),
+        (front(earlier=[{"user": "a", "answer": "b"}]), "earlier.0: expected exactly one of user, tool and answer."),
         (front(title=[1]), "title: input should be a valid string, got [1]."),
     ],
 )
-def test_a_mistake_is_told_with_file_key_and_what_was_wanted(text: str, said: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_an_error_names_file_key_and_expected_value(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         read(text)
-    assert said in f"{told.value}\n"
+    assert message in f"{caught.value}\n"
 
 
 def test_a_long_wrong_value_is_cut() -> None:
@@ -83,30 +83,30 @@ def test_a_long_wrong_value_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "prompt", "said"),
+    ("keys", "prompt", "message"),
     [
         ({}, "Read ${PATH_1}", "`gateway` must be `required`"),
-        ({"gateway": "required"}, "Read ${MANGLED_1}", "path 1 is wanted, and there are 0 calls of `earlier`"),
+        ({"gateway": "required"}, "Read ${MANGLED_1}", "names path 1, but the case has 0 calls of `earlier`"),
         (
             {"few_shot": [{"tool": "a", "arguments": {"b": ["${PATH_1}"]}, "stored": 1}]},
             "Read",
-            "there are 0 stored results before it",
+            "the case has 0 stored results before it",
         ),
     ],
 )
-def test_a_path_that_is_not_there_is_told(keys: dict[str, Any], prompt: str, said: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_a_path_variable_without_a_path_is_an_error(keys: dict[str, Any], prompt: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         read(front(**keys).replace("Prompt", prompt))
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
-def test_a_path_that_is_there_is_taken() -> None:
+def test_a_path_variable_with_a_path_is_valid() -> None:
     earlier = [{"tool": "a", "told": False}]
     assert (
         read(front(gateway="required", earlier=earlier).replace("Prompt", "Read ${PATH_1}")).prompt == "Read ${PATH_1}"
     )
 
 
-def test_yaml_without_a_place_is_told_by_its_first_line() -> None:
+def test_a_yaml_error_without_a_position_names_the_first_line() -> None:
     with pytest.raises(ConfigError, match="f:7: not valid YAML"):
         read_mapping("f", "a: \x07", 7)

@@ -1,4 +1,4 @@
-"""Tools and their calls in each of the three ways, from a conversation to messages and back."""
+"""Tools and calls in the three dialects: conversations become messages, and messages become replies."""
 
 import json
 from typing import Any
@@ -17,6 +17,7 @@ SHAPE = Tool(
     {
         "type": "object",
         "properties": {"point": {"$ref": "#/$defs/point"}, "other": {"$ref": "https://e.org/x"}, "any": True},
+        "required": ["point"],
         "$defs": {"point": {"type": "array", "items": {"type": "integer"}}},
     },
 )
@@ -42,7 +43,7 @@ def test_native_messages_are_those_of_the_api() -> None:
 
 
 @pytest.mark.parametrize("mode", ["json_schema", "json_text"])
-def test_calls_in_text_alternate_with_what_the_user_s_side_says(mode: ToolsMode) -> None:
+def test_adjacent_user_messages_are_joined(mode: ToolsMode) -> None:
     assert write_messages(DIALECTS[mode], "", TALK) == [
         {"role": "user", "content": "Count."},
         {"role": "assistant", "content": '{"name": "count", "arguments": {"text": "é"}}'},
@@ -51,14 +52,14 @@ def test_calls_in_text_alternate_with_what_the_user_s_side_says(mode: ToolsMode)
     ]
 
 
-def test_what_a_model_wrote_as_text_is_sent_back_to_the_letter() -> None:
+def test_text_of_the_model_is_sent_back_unchanged() -> None:
     written = ' {"name":"count" ,"arguments":{"text":"a"}}'
     for mode in ("json_schema", "json_text"):
         reply = DIALECTS[mode].read({"content": written})
         assert DIALECTS[mode].write_reply(reply)["content"] == written
 
 
-def test_tools_are_told_in_the_request_or_in_words() -> None:
+def test_tools_are_described_in_the_request_or_in_the_prompt() -> None:
     assert DIALECTS["native"].body([COUNT]) == {
         "tools": [
             {"type": "function", "function": {"name": "count", "description": "Count words.", "parameters": SCHEMA}}
@@ -71,7 +72,7 @@ def test_tools_are_told_in_the_request_or_in_words() -> None:
         assert '{"name": "count", "description": "Count words."' in DIALECTS[mode].instructions([COUNT])
 
 
-def test_the_schema_takes_every_call_and_nothing_else() -> None:
+def test_the_schema_accepts_only_valid_calls() -> None:
     body = DIALECTS["json_schema"].body([COUNT, SHAPE])["response_format"]["json_schema"]["schema"]
     schema = validator_for(json.loads(json.dumps(body).replace("https://e.org/x", "#")))
     for name, arguments, is_valid in (
@@ -118,12 +119,12 @@ def test_native_replies_are_read(message: dict[str, Any], read: Reply) -> None:
         ("count", "names no function"),
     ],
 )
-def test_a_native_call_that_is_none_is_told_to_the_model(function: Any, problem: str) -> None:
+def test_the_model_reads_why_a_native_call_is_invalid(function: Any, problem: str) -> None:
     (call,) = DIALECTS["native"].read(native(function)).calls
     assert problem in call.problem
 
 
-def test_a_native_call_that_is_no_object_is_told_too() -> None:
+def test_a_native_call_that_is_not_an_object_is_invalid() -> None:
     (call,) = DIALECTS["native"].read({"tool_calls": ["count"]}).calls
     assert call.problem
 
@@ -159,13 +160,13 @@ def test_calls_in_text_are_read_leniently(text: str, calls: tuple[Any, ...], ans
 @pytest.mark.parametrize(
     ("mode", "text"), [("json_text", " "), ("json_schema", "One."), ("json_schema", '{"name": "cou')]
 )
-def test_what_is_neither_call_nor_answer_is_told_to_the_model(mode: ToolsMode, text: str) -> None:
+def test_the_model_reads_that_a_reply_is_neither_call_nor_answer(mode: ToolsMode, text: str) -> None:
     reply = DIALECTS[mode].read({"content": text})
     assert (reply.calls, reply.answer) == ((), None)
     assert "That is no call." in reply.problem
 
 
-def test_under_a_schema_there_is_one_call() -> None:
+def test_with_a_schema_only_the_first_call_is_read() -> None:
     two = '{"name": "count", "arguments": {"text": "a"}}' * 2
     assert len(DIALECTS["json_schema"].read({"content": two}).calls) == 1
 

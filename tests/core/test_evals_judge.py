@@ -1,13 +1,13 @@
-"""What calls, files and answers say against a case, and how paths were written."""
+"""Calls, files, answers and paths of a run are checked against its case."""
 
 from typing import Any
 
 import pytest
 
 from mcp_mirror.evals.cases import Answer, Case, ExpectedCall, Files, ResultOf
-from mcp_mirror.evals.conversation import Call, End, Made, Result, Transcript, Witnessed
+from mcp_mirror.evals.conversation import Call, End, MadeCall, ReceivedCall, Result, Transcript
 from mcp_mirror.evals.judge import Run, Verdict, judge
-from mcp_mirror.evals.pointers import given_by, judge_pointer, value_at
+from mcp_mirror.evals.pointers import bases_in_results, judge_pointer, value_at
 
 UUID = "9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 GET = f"get-{UUID}"
@@ -17,16 +17,18 @@ TEXT = "word " * 9
 VALUE = {"rows": [{"a": 1}], "text": TEXT}
 
 
-def made(name: str, text: str, arguments: dict[str, Any] | None = None, *seen: Witnessed, fails: bool = False) -> Made:
-    return Made(Result(Call("c", f"{name}_mirrored", arguments or {}), text, is_error=fails), seen)
+def made(
+    name: str, text: str, arguments: dict[str, Any] | None = None, *seen: ReceivedCall, fails: bool = False
+) -> MadeCall:
+    return MadeCall(Result(Call("c", f"{name}_mirrored", arguments or {}), text, is_error=fails), seen)
 
 
-def got(value: Any = VALUE) -> Made:
-    return made("get", NOTICE, {"number": 1}, Witnessed("get", {"number": 1}, value))
+def got(value: Any = VALUE) -> MadeCall:
+    return made("get", NOTICE, {"number": 1}, ReceivedCall("get", {"number": 1}, value))
 
 
-def sent(written: Any, received: Any, *, fails: bool = False) -> Made:
-    seen = () if fails else (Witnessed("send", {"text": received}, "sent"),)
+def sent(written: Any, received: Any, *, fails: bool = False) -> MadeCall:
+    seen = () if fails else (ReceivedCall("send", {"text": received}, "sent"),)
     return made("send", "no such path" if fails else "sent", {"text": written}, *seen, fails=fails)
 
 
@@ -34,7 +36,7 @@ def own_name(name: str) -> str:
     return name.removesuffix("_mirrored")
 
 
-def verdict(case: Case, *calls: Made, answer: str = "Done.", end: End = "answered", **more: Any) -> Verdict:
+def verdict(case: Case, *calls: MadeCall, answer: str = "Done.", end: End = "answered", **more: Any) -> Verdict:
     run = {"files": {}, "gateway": True, **more}
     return judge(case, Run(Transcript((), calls, end, answer, "why"), name_of=own_name, **run))
 
@@ -66,27 +68,27 @@ SEND_CALL = ExpectedCall(tool=("send",), pointer_input={"text": "get/rows"})
         ("x" * 500, "wrong"),
     ],
 )
-def test_a_path_is_exact_forgiven_or_wrong(value: Any, form: str) -> None:
-    written = judge_pointer(value, {GET, OTHER}, "get/rows")
-    assert written.form == form
-    assert (written.path is None) == (form == "wrong")
-    assert bool(written.reason) == (form != "exact")
-    assert len(written.reason) < 200
+def test_a_path_is_judged_as_exact_forgiven_or_wrong(value: Any, form: str) -> None:
+    judged = judge_pointer(value, {GET, OTHER}, "get/rows")
+    assert judged.form == form
+    assert (judged.path is None) == (form == "wrong")
+    assert bool(judged.reason) == (form != "exact")
+    assert len(judged.reason) < 200
 
 
-def test_a_whole_notice_is_a_forgiven_path_and_one_that_names_two_is_none() -> None:
+def test_a_whole_notice_is_forgiven_and_one_with_two_paths_is_wrong() -> None:
     assert judge_pointer(NOTICE, {GET}, "get").form == "forgiven"
     assert judge_pointer(NOTICE.replace("object", OTHER), {GET, OTHER}, "").form == "wrong"
 
 
-def test_anyone_s_path_will_do_where_no_source_is_named() -> None:
+def test_without_a_named_source_any_known_path_is_exact() -> None:
     assert judge_pointer(f"{OTHER}/x", {GET, OTHER}, "").form == "exact"
     assert judge_pointer(OTHER, {GET}, "").form == "wrong"
 
 
-def test_what_is_given_is_what_results_add_to_their_calls() -> None:
-    assert given_by([got(), made("read", f"{GET} holds text", {"path": GET})]) == {GET}
-    assert given_by([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]) == {GET}
+def test_known_bases_are_those_that_results_add_to_their_calls() -> None:
+    assert bases_in_results([got(), made("read", f"{GET} holds text", {"path": GET})]) == {GET}
+    assert bases_in_results([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]) == {GET}
 
 
 def test_a_value_is_found_by_a_pointer() -> None:
@@ -110,65 +112,65 @@ PASS_ON = case(calls=(GET_CALL, SEND_CALL))
         (None, None, False, False, False),
     ],
 )
-def test_what_was_written_and_what_arrived_are_two_things(
+def test_exact_paths_and_received_values_are_judged_separately(
     *, written: Any, received: Any, exact: bool, arrived: bool, passed: bool
 ) -> None:
     found = verdict(PASS_ON, got(), sent(written, received))
     assert (found.exact, found.received, found.passed) == (exact, arrived, passed)
 
 
-def test_without_a_witness_a_path_that_was_taken_counts_as_received() -> None:
+def test_without_records_an_accepted_path_counts_as_received() -> None:
     calls = (made("get", NOTICE), made("send", "sent", {"text": f"{GET}/rows"}))
     assert verdict(PASS_ON, *calls).received is True
     assert verdict(PASS_ON, calls[0], made("send", "sent", {"text": "rows"})).received is False
 
 
-def test_of_several_tries_the_last_that_went_well_counts() -> None:
+def test_of_several_attempts_the_last_success_counts() -> None:
     found = verdict(PASS_ON, got(), sent("rows", None, fails=True), sent(f"{GET}/rows", [{"a": 1}]))
     assert (found.passed, found.exact, found.received) == (True, True, True)
     found = verdict(PASS_ON, got(), sent(f"{GET}/rows", None, fails=True))
     assert (found.exact, found.received) == (True, False)
-    assert failed(found) == {"calls send": "called well 0 times, wanted 1; 1 failed: 'no such path'"}
+    assert failed(found) == {"calls send": "0 successful calls, expected 1; 1 failed: 'no such path'"}
 
 
-def test_where_no_source_is_named_the_path_s_own_value_must_arrive() -> None:
+def test_without_a_named_source_the_value_of_the_path_must_arrive() -> None:
     anyone = case(calls=(ExpectedCall(tool=("send",), pointer_input=("text",)),))
     assert verdict(anyone, got(), sent(f"{GET}/text", TEXT)).received is True
     assert verdict(anyone, got(), sent(f"{GET}/text", "word")).received is False
     assert verdict(anyone, got(), sent("word", "word")).received is False
 
 
-def test_a_path_can_be_known_from_before() -> None:
+def test_a_path_can_be_known_from_earlier_calls() -> None:
     pass_on = case(calls=(SEND_CALL,))
     call = sent(f"{GET}/rows", [{"a": 1}])
-    assert verdict(pass_on, call, earlier=(got(),), told=frozenset({GET})).exact is True
+    assert verdict(pass_on, call, earlier=(got(),), earlier_bases=frozenset({GET})).exact is True
     assert failed(verdict(pass_on, call, earlier=(got(),))) == {
-        "path for send.text": f"a path that was never given: '{GET}/rows'"
+        "path for send.text": f"a path that no result contained: '{GET}/rows'"
     }
 
 
-def test_a_call_that_was_not_made_is_missed_with_all_that_hangs_on_it() -> None:
+def test_a_missing_call_fails_all_its_checks() -> None:
     stored = case(calls=(GET_CALL, SEND_CALL.model_copy(update={"pointer_result": False})))
     found = verdict(stored, got())
     assert failed(found) == {
-        "calls send": "called well 0 times, wanted 1",
+        "calls send": "0 successful calls, expected 1",
         "path for send.text": "the call was not made",
-        "send is not stored": "the call was not made",
+        "send is not stored": "the call did not succeed",
     }
     assert (found.exact, found.received) == (False, False)
-    assert failed(verdict(PASS_ON, got(), made("send", "sent")))["path for send.text"] == "the argument was not given"
+    assert failed(verdict(PASS_ON, got(), made("send", "sent")))["path for send.text"] == "the argument is missing"
 
 
 @pytest.mark.parametrize(
     ("expected", "times", "reason"),
     [
         ({}, 1, None),
-        ({}, 2, "called well 2 times, wanted 1"),
+        ({}, 2, "2 successful calls, expected 1"),
         ({"allow_multiple": True}, 2, None),
-        ({"allow_multiple": True, "count": 2}, 1, "called well 1 times, wanted at least 2"),
+        ({"allow_multiple": True, "count": 2}, 1, "1 successful calls, expected at least 2"),
         ({"count": 0}, 0, None),
         ({"arguments": {"number": 1}}, 1, None),
-        ({"arguments": {"number": 2}}, 1, "called well 0 times, wanted 1; it was called with '{\"number\": 1}'"),
+        ({"arguments": {"number": 2}}, 1, "0 successful calls, expected 1; called with '{\"number\": 1}'"),
     ],
 )
 def test_calls_are_counted(expected: dict[str, Any], times: int, reason: str | None) -> None:
@@ -176,13 +178,13 @@ def test_calls_are_counted(expected: dict[str, Any], times: int, reason: str | N
     assert list(failed(found).values()) == ([reason] if reason else [])
 
 
-def test_one_of_several_tools_will_do() -> None:
+def test_any_of_several_tools_is_accepted() -> None:
     either = case(calls=(ExpectedCall(tool=("take", "get")),))
     assert verdict(either, got()).passed
-    assert failed(verdict(either)) == {"calls take or get": "called well 0 times, wanted 1"}
+    assert failed(verdict(either)) == {"calls take or get": "0 successful calls, expected 1"}
 
 
-def test_the_order_matters_unless_it_does_not() -> None:
+def test_the_order_of_calls_is_checked_if_the_case_wants_it() -> None:
     calls = (made("send", "sent"), got())
     both = (GET_CALL, ExpectedCall(tool=("send",)))
     assert failed(verdict(case(calls=both), *calls)) == {"order": "send came before get"}
@@ -190,9 +192,11 @@ def test_the_order_matters_unless_it_does_not() -> None:
     assert verdict(case(calls=both, order=False), *calls).passed
 
 
-@pytest.mark.parametrize(("wanted", "text", "passed"), [(True, NOTICE, True), (False, "9", True), (True, "9", False)])
-def test_a_result_is_stored_or_not(*, wanted: bool, text: str, passed: bool) -> None:
-    expected = case(calls=(ExpectedCall(tool=("get",), pointer_result=wanted),))
+@pytest.mark.parametrize(
+    ("is_stored", "text", "passed"), [(True, NOTICE, True), (False, "9", True), (True, "9", False)]
+)
+def test_a_stored_result_is_required_or_forbidden(*, is_stored: bool, text: str, passed: bool) -> None:
+    expected = case(calls=(ExpectedCall(tool=("get",), pointer_result=is_stored),))
     assert verdict(expected, made("get", text)).passed is passed
 
 
@@ -236,28 +240,28 @@ def test_a_conversation_that_did_not_end_with_an_answer_fails() -> None:
     ("wanted", "held", "reason"),
     [
         ("abc", b"abc", None),
-        ("abc", b"abc\n", "it holds 'abc\\n'"),
-        ("abc", None, "it is not there"),
+        ("abc", b"abc\n", "it contains 'abc\\n'"),
+        ("abc", None, "it does not exist"),
         (ResultOf(result_of="get", at="/text"), TEXT.encode(), None),
-        (ResultOf(result_of="get", at="/text"), b"word", "it holds 'word'"),
+        (ResultOf(result_of="get", at="/text"), b"word", "it contains 'word'"),
         (ResultOf(result_of="get", at="/rows"), b'[{"a":1}]', None),
-        (ResultOf(result_of="get", at="/rows"), b"[{", "it holds '[{'"),
+        (ResultOf(result_of="get", at="/rows"), b"[{", "it contains '[{'"),
         (
             ResultOf(result_of="get", at="/text", replace={"word": "work"}),
             TEXT.replace("d", "k").encode(),
             None,
         ),
         (ResultOf(result_of="get", at="/rows", replace={"a": "b"}), b'[{"a":1}]', None),
-        (ResultOf(result_of="get", arguments={"number": 2}), b"{}", "the tool whose result should be in it gave none"),
-        (ResultOf(result_of="get", at="/gone"), b"{}", "the tool whose result should be in it gave none"),
+        (ResultOf(result_of="get", arguments={"number": 2}), b"{}", "the expected tool returned no result for it"),
+        (ResultOf(result_of="get", at="/gone"), b"{}", "the expected tool returned no result for it"),
     ],
 )
-def test_a_file_holds_what_it_must(wanted: str | ResultOf, held: bytes | None, reason: str | None) -> None:
+def test_a_file_must_have_the_expected_content(wanted: str | ResultOf, held: bytes | None, reason: str | None) -> None:
     found = verdict(case(files=Files(expected={"a": wanted})), got(), files={"a": held})
     assert failed(found) == ({"file a": reason} if reason else {})
 
 
-def test_without_the_gateway_nothing_is_asked_of_paths() -> None:
+def test_without_the_gateway_paths_are_not_checked() -> None:
     ours, stored = ExpectedCall(tool=("memory_read",)), GET_CALL.model_copy(update={"pointer_result": True})
     expected = case(calls=(stored, ours, SEND_CALL))
     found = verdict(expected, got(), sent([{"a": 1}], [{"a": 1}]), gateway=False)

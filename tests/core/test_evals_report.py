@@ -1,4 +1,4 @@
-"""The matrix of runs with their keys, and the table that comes of them."""
+"""The matrix of runs, the keys of runs, and the table."""
 
 import json
 from dataclasses import replace
@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.evals.cases import Case, Spoken
-from mcp_mirror.evals.matrix import Matrix, Model, check_style, merged
+from mcp_mirror.evals.cases import Case, Turn
+from mcp_mirror.evals.matrix import Matrix, Model, check_style, merge
 from mcp_mirror.evals.report import as_json, as_markdown, as_table, rows_of, wilson
 
 PLAIN = Case(title="P", servers={"mirror": {"suffix": "_m"}}, name="plain", prompt="P", digest="1")
-TOLD = PLAIN.model_copy(update={"name": "told", "digest": "2", "few_shot": (Spoken(user="Go."),)})
+WITH_EXAMPLE = PLAIN.model_copy(update={"name": "example", "digest": "2", "few_shot": (Turn(user="Go."),)})
 BOUND = PLAIN.model_copy(update={"name": "bound", "digest": "3", "gateway": "required"})
 MODEL = Model("one", "http://a/v1")
 
 
-def test_all_is_combined_and_what_makes_no_sense_is_left_out() -> None:
+def test_settings_combine_everything_except_impossible_combinations() -> None:
     matrix = Matrix(
-        cases=(PLAIN, TOLD, BOUND),
+        cases=(PLAIN, WITH_EXAMPLE, BOUND),
         models=(MODEL,),
         styles=("compact", "json"),
         variants={"-": {}, "terse": {"server": {"instructions": "Be terse."}}},
@@ -28,22 +28,22 @@ def test_all_is_combined_and_what_makes_no_sense_is_left_out() -> None:
         repeats=2,
     )
     settings = list(matrix.settings())
-    told = [(one.case.name, one.style, one.variant, one.few_shot, one.gateway) for one in settings if one.repeat == 0]
+    found = [(one.case.name, one.style, one.variant, one.few_shot, one.gateway) for one in settings if one.repeat == 0]
     with_gateway = [
         (case, style, variant, few, True)
         for style in ("compact", "json")
         for variant in ("-", "terse")
-        for case, few in (("plain", False), ("told", False), ("bound", False), ("told", True))
+        for case, few in (("plain", False), ("example", False), ("bound", False), ("example", True))
     ]
-    assert told == [
+    assert found == [
         *with_gateway,
-        *[(case, "-", "-", few, False) for case, few in (("plain", False), ("told", False), ("told", True))],
+        *[(case, "-", "-", few, False) for case, few in (("plain", False), ("example", False), ("example", True))],
     ]
     assert [one.seed for one in settings] == sorted(one.seed for one in settings)
     assert len({one.key for one in settings}) == len(settings) == 38
 
 
-def test_a_configuration_is_the_case_s_with_style_and_variant() -> None:
+def test_a_configuration_combines_case_style_and_variant() -> None:
     matrix = Matrix((PLAIN,), (MODEL,), ("json",), {"v": {"mirror": {"suffix": ""}}}, gateway=(True, False))
     ours, direct = matrix.settings()
     assert ours.config == {"store": {"kind": "memory"}, "mirror": {"suffix": "", "notice": "json"}}
@@ -66,20 +66,20 @@ def test_a_configuration_is_the_case_s_with_style_and_variant() -> None:
         {"seed": 2},
     ],
 )
-def test_whatever_changes_what_is_measured_changes_the_key(change: dict[str, Any]) -> None:
+def test_the_key_depends_on_everything_that_influences_a_run(change: dict[str, Any]) -> None:
     (setting,) = Matrix((PLAIN,), (MODEL,)).settings()
     assert replace(setting, **change).key != setting.key
     assert replace(setting, model=replace(MODEL, base_url="http://b/v1", timeout=1)).key == setting.key
 
 
-def test_an_unknown_style_is_told_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_style_lists_the_styles() -> None:
     assert check_style("paper") == "paper"
-    with pytest.raises(ConfigError, match=r"no style 'loud'\. There are compact, paper, json"):
+    with pytest.raises(ConfigError, match=r"unknown style 'loud'\. The styles are compact, paper, json"):
         check_style("loud")
 
 
-def test_mappings_merge_and_all_else_is_replaced() -> None:
-    assert merged({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {"e": 1}}) == {
+def test_mappings_are_merged_and_other_values_replaced() -> None:
+    assert merge({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {"e": 1}}) == {
         "a": {"b": 1, "c": [2]},
         "d": {"e": 1},
     }
@@ -88,7 +88,7 @@ def test_mappings_merge_and_all_else_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("good", "runs", "low", "high"), [(0, 0, 0, 1), (0, 10, 0, 0.2775), (20, 20, 0.8389, 1), (15, 20, 0.5313, 0.8881)]
 )
-def test_the_interval_is_wilson_s(good: int, runs: int, low: float, high: float) -> None:
+def test_the_interval_is_that_of_wilson(good: int, runs: int, low: float, high: float) -> None:
     assert wilson(good, runs) == pytest.approx((low, high), abs=5e-4)
 
 
@@ -110,18 +110,18 @@ RECORDS = [
 ]
 
 
-def test_what_failed_in_every_row_is_told() -> None:
+def test_void_runs_in_every_row_are_shown() -> None:
     failed = record(end="error", success=False, exact=None, estimated_tokens={})
     assert "| void |" in as_markdown(rows_of([failed], "case"))
 
 
-def test_runs_are_grouped_and_void_ones_count_for_nothing() -> None:
+def test_runs_are_grouped_and_void_runs_are_not_counted() -> None:
     rows = rows_of(RECORDS, "both")
-    told = [
+    found = [
         (row.labels["case"], row.labels["notice"], row.success, row.runs, row.void, row.exact, row.received)
         for row in rows
     ]
-    assert told == [
+    assert found == [
         ("a", "compact", 1, 2, 0, (1, 2), (0, 0)),
         ("b", "compact", 1, 1, 1, (0, 0), (1, 1)),
         ("a", "json", 0, 0, 1, (0, 0), (0, 0)),
@@ -139,7 +139,7 @@ def test_runs_are_grouped_and_void_ones_count_for_nothing() -> None:
     assert [row.labels["case"] for row in rows_of(RECORDS, "case")] == ["a", "b", "a"]
 
 
-def test_the_table_leaves_out_what_is_the_same_in_every_row() -> None:
+def test_the_table_leaves_out_columns_with_one_value() -> None:
     rows = rows_of(RECORDS[:3], "case")
     assert as_markdown(rows).splitlines() == [
         "| case | success | 95 % | copied exactly | received | tokens | conversation | seconds | calls | failed |",
@@ -152,7 +152,7 @@ def test_the_table_leaves_out_what_is_the_same_in_every_row() -> None:
     assert table.row_count == 5
 
 
-def test_as_json_a_row_is_for_programs() -> None:
+def test_rows_as_json_have_counts_and_intervals() -> None:
     (row,) = json.loads(as_json(rows_of(RECORDS[:2], "setting")))
     assert (row["case"], row["runs"], row["success"], row["exact"], row["seconds"]) == ("all", 2, 1, [1, 2], 2.0)
     assert row["success_interval"] == [0.0945, 0.9055]

@@ -1,8 +1,8 @@
-"""A model by hand: a real OpenAI-compatible server whose replies are a script.
+"""A scripted model: a real OpenAI-compatible server with replies from a script.
 
 The script is named by the request's `model`, as CASE/KIND of `scripts.yaml`: calls (`tool: arguments`) and an answer.
-In it `${PATH_1}` is the first path in the conversation, `${LAST}` the last result. `status` and `body` are a response
-as it stands.
+In it `${PATH_1}` is the first path in the conversation, `${LAST}` the last result. `status` and `body` are the response
+itself.
 """
 
 import json
@@ -22,7 +22,7 @@ BASE = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """Counts, for each conversation, how far its script is."""
+    """A server that keeps the position in the script for each conversation."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -31,7 +31,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.scripts: dict[str, list[Any]] = {}
         self.lock = threading.Lock()
         self.held = threading.Event()
-        """Set when a request is held back; `hold` says from which seed on."""
+        """Set when a request is delayed; requests with seeds from `hold` on are delayed until `release`."""
         self.hold: int | None = None
         self.release = threading.Event()
 

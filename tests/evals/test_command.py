@@ -1,4 +1,4 @@
-"""`mcp-mirror eval` as a command: its table, its log, its exit codes, and how it goes on."""
+"""`mcp-mirror eval` as a command: its table, its log, its exit codes, and its continuation."""
 
 import json
 import signal
@@ -40,12 +40,12 @@ def run(*command: str) -> Result:
     return CliRunner().invoke(app, command[1:])
 
 
-def _heed_interrupts() -> None:
-    """Where the tests themselves run in the background of a shell, they and their children ignore Ctrl-C."""
+def _restore_sigint() -> None:
+    """Handle Ctrl-C: processes in the background of a shell ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_what_was_broken_off_goes_on_where_it_was(case: Path, tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_continues_with_the_missing_runs(case: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     more = ("--model", "sky", "--repeats", "3", "--log", str(log), "--format", "json", "--by", "case")
     with scripted_server() as server:
@@ -54,9 +54,9 @@ def test_what_was_broken_off_goes_on_where_it_was(case: Path, tmp_path: Path) ->
         broken = subprocess.Popen(arguments(case, server.url, *more), stdout=subprocess.PIPE, text=True)
         assert server.held.wait(BOUND)
         broken.send_signal(signal.SIGINT)
-        said, _ = broken.communicate(timeout=BOUND)
+        output, _ = broken.communicate(timeout=BOUND)
         assert broken.returncode == 130
-        assert json.loads(said)[0]["runs"] == 1
+        assert json.loads(output)[0]["runs"] == 1
         with log.open("a") as file:
             file.write('{"key": "broken o')
         server.hold = None
@@ -70,7 +70,7 @@ def test_what_was_broken_off_goes_on_where_it_was(case: Path, tmp_path: Path) ->
         assert [json.loads(line)["seed"] for line in log.read_text().splitlines()] == [1, 2, 3]
 
 
-def test_a_void_run_is_told_and_made_again(case: Path, tmp_path: Path) -> None:
+def test_a_void_run_is_reported_and_repeated(case: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     with scripted_server() as server:
         server.scripts["sky"] = [{"status": 401, "body": "no such key"}, "It is red."]
@@ -83,34 +83,34 @@ def test_a_void_run_is_told_and_made_again(case: Path, tmp_path: Path) -> None:
         assert [json.loads(line)["end"] for line in log.read_text().splitlines()] == ["error", "answered"]
 
 
-def test_where_nothing_works_it_ends_soon(case: Path, tmp_path: Path) -> None:
+def test_the_evaluation_stops_after_five_void_runs_in_a_row(case: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     with scripted_server() as server:
         server.scripts["sky"] = [{"status": 401, "body": "no such key"}] * 9
         ended = run(*arguments(case, server.url, "--model", "sky", "--log", str(log), "--repeats", "9"))
     assert ended.exit_code == 1
     assert ended.stderr.count("a run failed: ") == 1
-    assert "5 runs in a row failed, so that no more are made" in ended.stderr
+    assert "stopped, because 5 runs in a row failed" in ended.stderr
     assert len(log.read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
-        (["--model", "sky", "--notice", "loud"], "no style 'loud'. There are compact, paper, json"),
+        (["--model", "sky", "--notice", "loud"], "unknown style 'loud'. The styles are compact, paper, json"),
         ([], "--model and --base-url"),
         (["--profile", "nowhere.yaml:small"], "nowhere.yaml: cannot be read"),
-        (["--model", "sky", "--variant", "terse"], "no variant 'terse'"),
-        (["--model", "sky", "nothing.md"], "nothing.md: there is no case"),
-        (["--model", "sky", "--few-shot", "yes"], "Nothing is to be run"),
+        (["--model", "sky", "--variant", "terse"], "unknown variant 'terse'"),
+        (["--model", "sky", "nothing.md"], "nothing.md: no case file was found"),
+        (["--model", "sky", "--few-shot", "yes"], "The matrix has no run"),
     ],
 )
-def test_what_cannot_be_run_is_told(case: Path, more: list[str], said: str) -> None:
+def test_an_error_names_what_cannot_be_run(case: Path, more: list[str], message: str) -> None:
     ended = run(*arguments(case, "http://127.0.0.1:9/v1", *more))
-    assert (ended.exit_code, said in ended.stderr) == (2, True), ended.stderr
+    assert (ended.exit_code, message in ended.stderr) == (2, True), ended.stderr
 
 
-def test_a_profile_is_a_matrix_that_the_command_line_changes(case: Path, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_profile(case: Path, tmp_path: Path) -> None:
     profiles: dict[str, Any] = {
         "models": {"a": {"base_url": "", "model": "sky", "tools": "json_text", "temperature": 0.5}},
         "matrices": {"two": {"models": ["a"], "cases": [case.name], "gateway": [False], "repeats": 2}},

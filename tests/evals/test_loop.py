@@ -1,4 +1,4 @@
-"""How a conversation ends, and what an endpoint's failures come to."""
+"""The ends of conversations, and the failures of endpoints."""
 
 import json
 import socket
@@ -12,31 +12,31 @@ from scripted import ScriptedServer, scripted_server
 
 from mcp_mirror.errors import EndpointError, UpstreamError
 from mcp_mirror.evals.cases import Limits
-from mcp_mirror.evals.conversation import Call, End, Made, Result, Tool, Transcript, Usage, User
+from mcp_mirror.evals.conversation import Call, End, MadeCall, Result, Tool, Transcript, Usage, User
 from mcp_mirror.evals.dialects import DIALECTS, Message, ToolsMode
 from mcp_mirror.evals.endpoint import Completion, Endpoint
-from mcp_mirror.evals.loop import Talk, converse
+from mcp_mirror.evals.loop import ConversationSetup, run_conversation
 
 TOOL = Tool("count", "Count.", {"type": "object"})
 
 
-def talk(mode: ToolsMode = "json_text", **limits: Any) -> Talk:
-    return Talk("Be kind.", (TOOL,), (User("Count."),), DIALECTS[mode], {"seed": 1}, Limits(**limits))
+def setup(mode: ToolsMode = "json_text", **limits: Any) -> ConversationSetup:
+    return ConversationSetup("Be kind.", (TOOL,), (User("Count."),), DIALECTS[mode], {"seed": 1}, Limits(**limits))
 
 
-async def hold(talk: Talk, *said: str, fails: bool = False) -> Transcript:
-    """A conversation with a model that says these things, the last one for ever."""
-    waiting = list(said)
+async def run(setup: ConversationSetup, *replies: str, fails: bool = False) -> Transcript:
+    """Run a conversation with a model that sends these replies, and repeats the last one."""
+    waiting = list(replies)
 
-    async def ask(_messages: Sequence[Message], _body: Any) -> Completion:
+    async def complete(_messages: Sequence[Message], _body: Any) -> Completion:
         await anyio.lowlevel.checkpoint()
         return Completion({"content": waiting.pop(0) if len(waiting) > 1 else waiting[0]}, Usage(10, 5))
 
-    async def make(call: Call) -> Made:
+    async def make_call(call: Call) -> MadeCall:
         await anyio.lowlevel.checkpoint()
-        return Made(Result(call, "no" if fails else "1", is_error=fails))
+        return MadeCall(Result(call, "no" if fails else "1", is_error=fails))
 
-    return await converse(talk, ask, make)
+    return await run_conversation(setup, complete, make_call)
 
 
 def called(**arguments: Any) -> str:
@@ -44,7 +44,7 @@ def called(**arguments: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said", "fails", "end", "calls"),
+    ("limits", "replies", "fails", "end", "calls"),
     [
         ({}, [called(), "One."], False, "answered", 1),
         ({"calls": 2}, [called()], False, "calls", 2),
@@ -57,26 +57,26 @@ def called(**arguments: Any) -> str:
         ({}, ['{"name": "count", "arguments": 7}', "One."], False, "answered", 1),
     ],
 )
-async def test_a_conversation_ends_by_its_answer_or_by_a_limit(
-    *, limits: dict[str, Any], said: list[str], fails: bool, end: End, calls: int | None
+async def test_a_conversation_ends_with_an_answer_or_at_a_limit(
+    *, limits: dict[str, Any], replies: list[str], fails: bool, end: End, calls: int | None
 ) -> None:
     if "seconds" in limits:
         limits = {**limits, "calls": 10**9, "tokens": 10**12}
-    transcript = await hold(talk(**limits), *said, fails=fails)
+    transcript = await run(setup(**limits), *replies, fails=fails)
     assert transcript.end == end
-    assert calls in (None, len(transcript.made))
-    assert transcript.answer == (said[-1] if end == "answered" else "")
-    assert transcript.usage.total >= 15 * len(transcript.made)
+    assert calls in (None, len(transcript.made_calls))
+    assert transcript.answer == (replies[-1] if end == "answered" else "")
+    assert transcript.usage.total >= 15 * len(transcript.made_calls)
 
 
-async def test_a_call_that_cannot_be_made_is_told_and_not_made() -> None:
-    transcript = await hold(talk(), '{"name": "count", "arguments": 7}', "One.")
-    assert "no JSON object" in transcript.made[0].result.text
-    assert transcript.made[0].result.is_error
+async def test_an_invalid_call_is_reported_to_the_model_and_not_made() -> None:
+    transcript = await run(setup(), '{"name": "count", "arguments": 7}', "One.")
+    assert "no JSON object" in transcript.made_calls[0].result.text
+    assert transcript.made_calls[0].result.is_error
 
 
-async def test_a_lost_server_and_a_failing_endpoint_end_it() -> None:
-    async def ask(_messages: Sequence[Message], _body: Any) -> Completion:
+async def test_a_lost_server_and_a_failing_endpoint_end_the_conversation() -> None:
+    async def complete(_messages: Sequence[Message], _body: Any) -> Completion:
         await anyio.lowlevel.checkpoint()
         return Completion({"content": called()}, Usage())
 
@@ -84,13 +84,13 @@ async def test_a_lost_server_and_a_failing_endpoint_end_it() -> None:
         await anyio.lowlevel.checkpoint()
         raise EndpointError("too long", is_context_exceeded=True)
 
-    async def lose(_call: Call) -> Made:
+    async def lose(_call: Call) -> MadeCall:
         await anyio.lowlevel.checkpoint()
         raise UpstreamError("lost")
 
-    lost = await converse(talk(), ask, lose)
+    lost = await run_conversation(setup(), complete, lose)
     assert (lost.end, lost.detail) == ("error", "lost")
-    assert (await converse(talk(), full, lose)).end == "overflow"
+    assert (await run_conversation(setup(), full, lose)).end == "overflow"
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def complete(server: ScriptedServer, *script: Any, pauses: Sequence[float]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_passes_is_asked_for_again(server: ScriptedServer, status: int) -> None:
+async def test_a_temporary_failure_is_retried(server: ScriptedServer, status: int) -> None:
     found = await complete(server, {"status": status}, {"status": 200, "body": "[]"}, "One.")
     assert (found.message["content"], found.usage) == ("One.", Usage(100, 10))
     assert len(server.seen) == 3
@@ -115,25 +115,27 @@ async def test_what_passes_is_asked_for_again(server: ScriptedServer, status: in
 
 
 @pytest.mark.parametrize(
-    ("step", "said", "times", "is_full"),
+    ("step", "message", "times", "is_full"),
     [
         ({"status": 401, "body": "no such key"}, "status 401: no such key", 1, False),
         ({"status": 400, "body": "the request exceeds the available context size"}, "context size", 1, True),
         ({"status": 400, "body": "no such model"}, "no such model", 1, False),
         ({"status": 500, "body": "boom"}, "boom", 3, False),
-        ({"status": 200, "body": "<html>"}, "no chat completion: <html>", 3, False),
-        ({"status": 200, "body": '{"choices": [{"message": "hi"}]}'}, "no message", 3, False),
-        ({"status": 200, "body": '{"choices": [], "usage": {}}'}, "no chat completion", 3, False),
+        ({"status": 200, "body": "<html>"}, "did not return a chat completion: <html>", 3, False),
+        ({"status": 200, "body": '{"choices": [{"message": "hi"}]}'}, "without a message", 3, False),
+        ({"status": 200, "body": '{"choices": [], "usage": {}}'}, "did not return a chat completion", 3, False),
     ],
 )
-async def test_what_stays_is_told(server: ScriptedServer, *, step: Any, said: str, times: int, is_full: bool) -> None:
-    with pytest.raises(EndpointError) as told:
+async def test_a_lasting_failure_is_an_error(
+    server: ScriptedServer, *, step: Any, message: str, times: int, is_full: bool
+) -> None:
+    with pytest.raises(EndpointError) as caught:
         await complete(server, step)
-    assert said in str(told.value)
-    assert (told.value.is_context_exceeded, len(server.seen)) == (is_full, times)
+    assert message in str(caught.value)
+    assert (caught.value.is_context_exceeded, len(server.seen)) == (is_full, times)
 
 
-async def test_an_endpoint_that_is_not_there_is_told() -> None:
+async def test_an_unreachable_endpoint_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     async with httpx2.AsyncClient() as client:

@@ -1,4 +1,4 @@
-"""Every case, with a model that does well and one that fails for the right reason, through a real gateway."""
+"""Every case with a scripted model that succeeds and one that fails the expected checks, with a real gateway."""
 
 import asyncio
 import sys
@@ -18,17 +18,17 @@ from mcp_mirror.evals.conversation import Call
 from mcp_mirror.evals.dialects import ToolsMode
 from mcp_mirror.evals.endpoint import Endpoint
 from mcp_mirror.evals.log import Record
-from mcp_mirror.evals.matrix import PLAIN, Model, Setting, merged
+from mcp_mirror.evals.matrix import PLAIN, Model, Setting, merge
 from mcp_mirror.evals.profiles import load_case
-from mcp_mirror.evals.running import run_on
-from mcp_mirror.evals.stage import Place, Stage, open_stage
+from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
+from mcp_mirror.evals.single_run import run_on
 
 CASES = Path(__file__).parents[2] / "evals" / "cases"
 PAPER = ("molecule_grid", "safety_data_sheet")
-ALONE = "expired_path"
-OFFICE = (*sorted(SCRIPTS.keys() - {*PAPER, ALONE, "many_tools"}), "many_tools")
-GROUPS = (OFFICE, PAPER, (ALONE,))
-"""Cases that share a gateway here, to save its start: a script goes by the conversation alone."""
+SEPARATE = "expired_path"
+OFFICE = (*sorted(SCRIPTS.keys() - {*PAPER, SEPARATE, "many_tools"}), "many_tools")
+GROUPS = (OFFICE, PAPER, (SEPARATE,))
+"""Cases that share a gateway, to save its start. Scripts depend only on the conversation."""
 
 
 def test_every_case_has_its_scripts() -> None:
@@ -41,10 +41,10 @@ def setting_of(case: Case, model: Model, **changes: Any) -> Setting:
 
 
 def joined(cases: list[Case]) -> dict[str, Any]:
-    """The servers of all these cases with all their tools, and all of ours."""
+    """The servers of all these cases with all their tools, and all memory tools."""
     config: dict[str, Any] = {"store": {"kind": "memory"}}
     for case in cases:
-        config = merged(config, case.servers)
+        config = merge(config, case.servers)
     config.pop("memory_tools", None)
     for upstream in config["upstreams"].values():
         upstream.pop("tools", None)
@@ -52,99 +52,101 @@ def joined(cases: list[Case]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def staged(cases: list[Case], folder: Path) -> AsyncIterator[Stage]:
-    place = Place(folder, CASES)
-    config = place.prepare(joined(cases), {})
-    async with open_stage(place, config, gateway=True) as stage:
-        yield stage
+async def servers_of(cases: list[Case], folder: Path) -> AsyncIterator[Servers]:
+    run_folder = RunFolder(folder, CASES)
+    config = run_folder.prepare(joined(cases), {})
+    async with start_servers(run_folder, config, gateway=True) as servers:
+        yield servers
 
 
 MODES: tuple[ToolsMode, ...] = ("native", "json_schema", "json_text")
 
 
 async def run_script(
-    stage: Stage, server: ScriptedServer, case: Case, kind: str, tools: ToolsMode = "native", **changes: Any
+    servers: Servers, server: ScriptedServer, case: Case, kind: str, tools: ToolsMode = "native", **changes: Any
 ) -> Record:
     async with httpx2.AsyncClient(timeout=30) as client:
         endpoint = Endpoint(client, server.url, f"{case.name}/{kind}", pauses=())
-        return await run_on(stage, setting_of(case, Model("scripted", server.url, tools=tools), **changes), endpoint)
+        return await run_on(servers, setting_of(case, Model("scripted", server.url, tools=tools), **changes), endpoint)
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
-async def test_a_good_model_passes_and_a_bad_one_fails_for_the_right_reason(
+async def test_a_good_model_passes_and_a_bad_one_fails_the_expected_checks(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:
     cases = [load_case(CASES / f"{name}.md") for name in names]
     with scripted_server() as server:
-        async with staged(cases, tmp_path) as stage:
+        async with servers_of(cases, tmp_path) as servers:
             for case, tools in zip(cases, cycle(MODES), strict=False):
-                bad = await run_script(stage, server, case, "bad")
+                bad = await run_script(servers, server, case, "bad")
                 failed = [check["name"] for check in bad["checks"] if not check["passed"]]
                 assert (case.name, failed, bad["success"]) == (case.name, SCRIPTS[case.name]["fails"], False)
                 assert all(check["reason"] for check in bad["checks"] if not check["passed"])
-                good = await run_script(stage, server, case, "good", tools)
+                good = await run_script(servers, server, case, "good", tools)
                 assert [check for check in good["checks"] if not check["passed"]] == [], case.name
                 assert good["success"], case.name
                 assert good["exact"] is not False, case.name
                 assert good["received"] is not False, case.name
 
 
-async def test_without_the_gateway_the_same_case_asks_for_the_value_itself(tmp_path: Path) -> None:
+async def test_without_the_gateway_the_same_case_passes_values(tmp_path: Path) -> None:
     case = load_case(CASES / "save.md")
-    place = Place(tmp_path, CASES)
+    run_folder = RunFolder(tmp_path, CASES)
     with scripted_server() as server:
         server.scripts["save/direct"] = [
             {"read_minutes": {"meeting": "autumn"}},
             {"save_file": {"name": "autumn.txt", "content": "${LAST}"}},
             "Saved.",
         ]
-        config = place.prepare(setting_of(case, Model("scripted", server.url), gateway=False).config, {})
-        async with open_stage(place, config, gateway=False) as stage:
-            assert [tool.name for tool in stage.tools] == ["read_minutes", "save_file"]
-            record = await run_script(stage, server, case, "direct", gateway=False, style=PLAIN, few_shot=True)
+        config = run_folder.prepare(setting_of(case, Model("scripted", server.url), gateway=False).config, {})
+        async with start_servers(run_folder, config, gateway=False) as servers:
+            assert [tool.name for tool in servers.tools] == ["read_minutes", "save_file"]
+            record = await run_script(servers, server, case, "direct", gateway=False, style=PLAIN, few_shot=True)
             assert [check for check in record["checks"] if not check["passed"]] == []
             assert (record["success"], record["exact"], record["received"]) == (True, None, True)
             assert record["estimated_tokens"]["conversation"] > 4000
 
 
-async def test_a_server_that_is_lost_voids_the_run(tmp_path: Path) -> None:
+async def test_a_lost_server_makes_the_run_void(tmp_path: Path) -> None:
     raw = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
     upstreams = {"raw": {"command": "${PYTHON}", "args": [str(raw), "ok"]}}
     case = Case(title="Lost", servers={"upstreams": upstreams}, name="lost", prompt="Go.", digest="0")
-    place = Place(tmp_path, tmp_path)
+    run_folder = RunFolder(tmp_path, tmp_path)
     with scripted_server() as server:
         server.scripts["lost/dying"] = [{"die": {}}, "It is dead."]
-        config = place.prepare(case.servers, {})
-        async with open_stage(place, config, gateway=False) as stage:
-            record = await run_script(stage, server, case, "dying", gateway=False)
+        config = run_folder.prepare(case.servers, {})
+        async with start_servers(run_folder, config, gateway=False) as servers:
+            record = await run_script(servers, server, case, "dying", gateway=False)
             assert (record["end"], record["success"]) == ("error", False)
             assert "connection" in record["detail"]
 
 
-async def test_a_call_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
+async def test_a_call_without_an_answer_times_out(tmp_path: Path) -> None:
     raw = Path(__file__).parents[1] / "walk" / "servers" / "raw.py"
     upstream = {"command": "${PYTHON}", "args": [str(raw), "ok"], "timeout": 2}
-    place = Place(tmp_path, tmp_path)
-    async with open_stage(place, place.prepare({"upstreams": {"raw": upstream}}, {}), gateway=False) as stage:
+    run_folder = RunFolder(tmp_path, tmp_path)
+    async with start_servers(
+        run_folder, run_folder.prepare({"upstreams": {"raw": upstream}}, {}), gateway=False
+    ) as servers:
         files = {"started": str(tmp_path / "started"), "until": str(tmp_path / "until")}
-        made = await stage.make(Call("c", "hang", files))
+        made = await servers.make_call(Call("c", "hang", files))
         (tmp_path / "until").touch()
         assert made.result.is_error
         assert "imed out" in made.result.text
 
 
-async def test_servers_that_do_not_start_say_why(tmp_path: Path) -> None:
-    place = Place(tmp_path, tmp_path)
-    config = place.prepare(
+async def test_the_error_of_a_failed_start_quotes_the_server(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path, tmp_path)
+    config = run_folder.prepare(
         {"upstreams": {"gone": {"command": "${PYTHON}", "args": ["-c", "raise OSError('no key')"]}}}, {}
     )
     with pytest.raises(UpstreamError, match="no key"):
-        async with open_stage(place, config, gateway=False):
+        async with start_servers(run_folder, config, gateway=False):
             pass
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_without_the_gateway_servers_are_reached_over_http_too(tmp_path: Path, transport: str) -> None:
+async def test_without_the_gateway_http_servers_work_too(tmp_path: Path, transport: str) -> None:
     chemist = Path(__file__).parents[1] / "walk" / "servers" / "chemist.py"
     program = await asyncio.create_subprocess_exec(
         sys.executable, str(chemist), transport, stdout=asyncio.subprocess.PIPE
@@ -154,10 +156,12 @@ async def test_without_the_gateway_servers_are_reached_over_http_too(tmp_path: P
         port = int(await asyncio.wait_for(program.stdout.readline(), 20))
         path, kind = ("mcp", "streamable-http") if transport == "http" else ("sse", "sse")
         upstream = {"url": f"http://127.0.0.1:{port}/{path}", "transport": kind, "tools": {"allow": ["measure"]}}
-        place = Place(tmp_path, tmp_path)
-        async with open_stage(place, place.prepare({"upstreams": {"far": upstream}}, {}), gateway=False) as stage:
-            assert [tool.name for tool in stage.tools] == ["measure"]
-            made = await stage.make(Call("c", "measure", {"text": "abc"}))
+        run_folder = RunFolder(tmp_path, tmp_path)
+        async with start_servers(
+            run_folder, run_folder.prepare({"upstreams": {"far": upstream}}, {}), gateway=False
+        ) as servers:
+            assert [tool.name for tool in servers.tools] == ["measure"]
+            made = await servers.make_call(Call("c", "measure", {"text": "abc"}))
             assert (made.result.text, made.result.is_error) == ('{"result": 3}', False)
     finally:
         program.terminate()

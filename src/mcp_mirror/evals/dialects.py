@@ -1,7 +1,7 @@
-"""How a model is told of tools and calls them: natively, as JSON under a schema, or as JSON in text.
+"""The ways to describe tools to a model and to read its calls: native, JSON with an enforced schema, or JSON in text.
 
-Pure: a conversation becomes the members of a chat completion's request, and a message becomes a reply. Everything is
-in the words of OpenAI's chat completions, which local servers speak too.
+Pure. Converts a conversation to the members of a chat completion request, and a message of the model to a reply. The
+format is OpenAI's chat completions, which local servers support too.
 """
 
 import json
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from mcp_mirror.core.schema_references import map_below
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, User
 
 ToolsMode = Literal["native", "json_schema", "json_text"]
 
 FINAL: Final = "final_answer"
-"""The tool that ends a conversation, where every reply is a call."""
+"""The tool that ends a conversation if every reply must be a call."""
 
 _FINAL_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -43,21 +42,21 @@ class Dialect:
     """One way to call tools."""
 
     instructions: Callable[[Sequence[Tool]], str]
-    """What the system prompt says of it."""
+    """Returns the part of the system prompt about calls."""
     body: Callable[[Sequence[Tool]], Mapping[str, Any]]
-    """Members of the request beside the messages."""
+    """Returns the members of the request besides the messages."""
     write_reply: Callable[[Reply], Message]
     write_result: Callable[[Result], Message]
     read: Callable[[Mapping[str, Any]], Reply]
-    """A message of the endpoint's as a reply."""
+    """Converts a message of the model."""
 
 
 def write_messages(dialect: Dialect, system: str, entries: Iterable[Entry]) -> list[Message]:
-    """A conversation as messages; neighbours of the user's side are one, since many chat templates want it so."""
-    said = [{"role": "system", "content": system}] if system else []
-    said += [_write(dialect, entry) for entry in entries]
+    """Convert a conversation to messages. Adjacent user messages are joined, because many chat templates require it."""
+    written = [{"role": "system", "content": system}] if system else []
+    written += [_write(dialect, entry) for entry in entries]
     joined: list[Message] = []
-    for role, group in groupby(said, key=lambda message: message["role"]):
+    for role, group in groupby(written, key=lambda message: message["role"]):
         messages = list(group)
         if role == "user":
             joined.append({"role": role, "content": "\n\n".join(message["content"] for message in messages)})
@@ -73,7 +72,7 @@ def _write(dialect: Dialect, entry: Entry) -> Message:
 
 
 def function_of(tool: Tool) -> dict[str, Any]:
-    """A tool as a function of the API."""
+    """The definition of a tool in the format of the API."""
     return {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)}
 
 
@@ -114,7 +113,7 @@ def _read_function(call: Any, index: int) -> Call:
 
 
 def _call(identity: str, name: str, arguments: Any) -> Call:
-    """A call, its arguments an object or the JSON text of one; none at all are an empty object."""
+    """Build a call. The arguments are an object or its JSON text; missing arguments are an empty object."""
     read = arguments
     if isinstance(arguments, str):
         try:
@@ -125,35 +124,35 @@ def _call(identity: str, name: str, arguments: Any) -> Call:
         read = {}
     if not isinstance(read, dict):
         return Call(identity, name, {}, "The arguments are no JSON object. Give an object of the tool's arguments.")
-    return Call(identity, name, _whole(read))
+    return Call(identity, name, _replace_surrogates(read))
 
 
-def _whole(value: Any) -> Any:
-    """JSON without halves of surrogate pairs, which models write and nobody takes."""
+def _replace_surrogates(value: Any) -> Any:
+    """A JSON value with lone surrogates replaced: models write them, and no server accepts them."""
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    """What a message says; some endpoints give it in parts."""
+    """The text of a message; some endpoints return it in parts."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if isinstance(part, dict) and _is_text(part.get("text")))
-    return str(_whole(content)) if _is_text(content) else ""
+    return str(_replace_surrogates(content)) if _is_text(content) else ""
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _described(tools: Sequence[Tool]) -> str:
+def _describe_tools(tools: Sequence[Tool]) -> str:
     listed = "\n".join(json.dumps(function_of(tool), ensure_ascii=False) for tool in tools)
     return f"Tools, one JSON object a line:\n{listed}\n\n{_FORM}"
 
 
 def _schema_body(tools: Sequence[Tool]) -> Mapping[str, Any]:
-    """Any one call: the name of a tool with the arguments that it takes."""
-    places: dict[str, Any] = {}
-    schemas = [(tool.name, _placed(tool, places)) for tool in tools]
+    """The response format with a schema of one call: the name of a tool with its arguments."""
+    definitions: dict[str, Any] = {}
+    schemas = [(tool.name, _schema_of(tool, definitions)) for tool in tools]
     calls = [
         {
             "type": "object",
@@ -163,25 +162,29 @@ def _schema_body(tools: Sequence[Tool]) -> Mapping[str, Any]:
         }
         for name, schema in (*schemas, (FINAL, _FINAL_SCHEMA))
     ]
-    schema = {"anyOf": calls, **({"$defs": places} if places else {})}
+    schema = {"anyOf": calls, **({"$defs": definitions} if definitions else {})}
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}}
 
 
-def _placed(tool: Tool, places: dict[str, Any]) -> Mapping[str, Any]:
-    """A tool's schema; one with references becomes a definition, and they lead below it."""
+def _schema_of(tool: Tool, definitions: dict[str, Any]) -> Mapping[str, Any]:
+    """A tool's schema. A schema with references moves to `definitions`, with its references adapted."""
     if '"$ref"' not in json.dumps(dict(tool.schema)):
         return tool.schema
-    places[tool.name] = _moved(dict(tool.schema), f"#/$defs/{tool.name}")
+    definitions[tool.name] = _move_references(dict(tool.schema), f"#/$defs/{tool.name}")
     return {"$ref": f"#/$defs/{tool.name}"}
 
 
-def _moved(schema: Any, root: str) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    moved = map_below(schema, lambda part: _moved(part, root))
+def _move_references(part: Any, root: str) -> Any:
+    """A part of a schema with references into the schema (`#...`) prefixed with the new root."""
+    if isinstance(part, list):
+        return [_move_references(item, root) for item in part]
+    if not isinstance(part, dict):
+        return part
+    moved = {key: _move_references(value, root) for key, value in part.items()}
     reference = moved.get("$ref")
-    inside = isinstance(reference, str) and reference.startswith("#")
-    return {**moved, "$ref": f"{root}{str(reference)[1:]}"} if inside else moved
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = f"{root}{reference[1:]}"
+    return moved
 
 
 def _text_reply(reply: Reply) -> Message:
@@ -203,7 +206,7 @@ def _read_schema(message: Mapping[str, Any]) -> Reply:
 
 
 def _read_text(message: Mapping[str, Any]) -> Reply:
-    """Calls wherever they stand in the text; a text without any is the answer."""
+    """Read calls anywhere in the text; a text without calls is the answer."""
     text = _text_of(message)
     calls = list(_calls_in(text))
     if not calls:
@@ -212,16 +215,16 @@ def _read_text(message: Mapping[str, Any]) -> Reply:
 
 
 def _reply(text: str, calls: Sequence[Call]) -> Reply:
-    ending = next((call for call in calls if call.name == FINAL), None)
+    final = next((call for call in calls if call.name == FINAL), None)
     others = tuple(call for call in calls if call.name != FINAL)
-    if ending is None or others:
+    if final is None or others:
         return Reply(text, others)
-    answer = ending.arguments.get("answer", "")
+    answer = final.arguments.get("answer", "")
     return Reply(text, answer=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
 
 
 def _calls_in(text: str) -> Iterator[Call]:
-    """Each JSON object of a text that names a tool and has arguments, or nothing else."""
+    """Yield a call for each JSON object of a text that has the name of a tool, and arguments or no other member."""
     position = 0
     while match := _OBJECT.search(text, position):
         try:
@@ -237,14 +240,14 @@ def _as_call(found: Mapping[str, Any], position: int) -> Call | None:
     if isinstance(inner := found.get("function"), dict):
         return _as_call(inner, position)
     name = next((found[key] for key in _NAMES if isinstance(found.get(key), str)), None)
-    argued = next((key for key in _ARGUMENTS if key in found), None)
-    if name is None or (argued is None and len(found) > 1):
+    key = next((key for key in _ARGUMENTS if key in found), None)
+    if name is None or (key is None and len(found) > 1):
         return None
-    return _call(f"call_{position}", name, found[argued] if argued else None)
+    return _call(f"call_{position}", name, found[key] if key else None)
 
 
 DIALECTS: Final[Mapping[ToolsMode, Dialect]] = {
     "native": Dialect(lambda _: "", _native_body, _native_reply, _native_result, _read_native),
-    "json_schema": Dialect(_described, _schema_body, _text_reply, _text_result, _read_schema),
-    "json_text": Dialect(_described, lambda _: {}, _text_reply, _text_result, _read_text),
+    "json_schema": Dialect(_describe_tools, _schema_body, _text_reply, _text_result, _read_schema),
+    "json_text": Dialect(_describe_tools, lambda _: {}, _text_reply, _text_result, _read_text),
 }

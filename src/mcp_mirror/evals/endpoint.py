@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint: one chat completion, asked for again where asking again can help."""
+"""A client for OpenAI-compatible endpoints: one chat completion, with retries after temporary failures."""
 
 import json
 import re
@@ -14,23 +14,23 @@ from mcp_mirror.evals.conversation import Usage
 from mcp_mirror.evals.dialects import Message
 
 _PAUSES: Final = (0.5, 2.0, 8.0)
-"""Seconds before each further attempt."""
+"""Seconds before each retry."""
 _LONGEST_PAUSE: Final = 30.0
-"""Seconds that an endpoint may have us wait."""
-_PASSING: Final = frozenset({408, 409, 425, 429})
-"""Status codes, beside those from 500 on, that another attempt may not meet."""
-_REFUSALS: Final = frozenset({400, 413, 422})
-"""Status codes with which endpoints answer a conversation that is too long."""
-_FULL: Final = re.compile(r"context|too (?:long|large|many tokens)|maximum .*tokens", re.IGNORECASE)
+"""Maximum seconds before a retry, even if `Retry-After` asks for more."""
+_TEMPORARY: Final = frozenset({408, 409, 425, 429})
+"""Status codes of temporary failures, besides those from 500 on."""
+_TOO_LONG: Final = frozenset({400, 413, 422})
+"""Status codes of endpoints for a conversation that is too long."""
+_CONTEXT_EXCEEDED: Final = re.compile(r"context|too (?:long|large|many tokens)|maximum .*tokens", re.IGNORECASE)
 _JSON: Final = {"Content-Type": "application/json"}
 _SHOWN: Final = 300
 _SERVER_ERROR: Final = 500
-_FINE: Final = 200
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an endpoint answered."""
+    """A response of an endpoint."""
 
     message: Mapping[str, Any]
     usage: Usage
@@ -38,21 +38,21 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model answers, and how it is asked."""
+    """A model at an endpoint."""
 
     client: httpx2.AsyncClient
     base_url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of each request, which win over ours."""
+    """Additional members of each request; they override our members."""
     pauses: Sequence[float] = _PAUSES
 
     async def complete(self, messages: Sequence[Message], body: Mapping[str, Any]) -> Completion:
-        """One completion.
+        """Request one completion.
 
         Raises:
-            EndpointError: There was none within the attempts; `is_context_exceeded` where the conversation is too long.
+            EndpointError: All attempts failed; `is_context_exceeded` if the conversation is too long.
         """
         request = {"model": self.model, "messages": list(messages), **body, **self.extra}
         for pause in (*self.pauses, None):
@@ -73,18 +73,20 @@ class Endpoint:
             raise EndpointError(
                 f"{url} cannot be reached: {type(error).__name__} {error}".strip(), retry_after=0
             ) from None
-        if response.status_code != _FINE:
-            raise _refusal(url, response)
+        if response.status_code != _OK:
+            raise _status_error(url, response)
         return _read(url, response)
 
 
-def _refusal(url: str, response: httpx2.Response) -> EndpointError:
-    status, said = response.status_code, response.text[:_SHOWN]
-    passing = status in _PASSING or status >= _SERVER_ERROR
-    is_full = status in _REFUSALS and _FULL.search(response.text) is not None
-    again = response.headers.get("retry-after", "")
-    wait = (float(again) if again.isdecimal() else 0.0) if passing else None
-    return EndpointError(f"{url} answered with status {status}: {said}", retry_after=wait, is_context_exceeded=is_full)
+def _status_error(url: str, response: httpx2.Response) -> EndpointError:
+    status = response.status_code
+    message = f"{url} answered with status {status}: {response.text[:_SHOWN]}"
+    is_exceeded = status in _TOO_LONG and _CONTEXT_EXCEEDED.search(response.text) is not None
+    retry_after = None
+    if status in _TEMPORARY or status >= _SERVER_ERROR:
+        header = response.headers.get("retry-after", "")
+        retry_after = float(header) if header.isdecimal() else 0.0
+    return EndpointError(message, retry_after=retry_after, is_context_exceeded=is_exceeded)
 
 
 def _read(url: str, response: httpx2.Response) -> Completion:
@@ -95,8 +97,8 @@ def _read(url: str, response: httpx2.Response) -> Completion:
         counted = Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise EndpointError(
-            f"{url} answered with no chat completion: {response.text[:_SHOWN]}", retry_after=0
+            f"{url} did not return a chat completion: {response.text[:_SHOWN]}", retry_after=0
         ) from None
     if not isinstance(message, dict):
-        raise EndpointError(f"{url} answered with no message: {response.text[:_SHOWN]}", retry_after=0)
+        raise EndpointError(f"{url} returned a completion without a message: {response.text[:_SHOWN]}", retry_after=0)
     return Completion(message, counted)

@@ -1,6 +1,6 @@
-"""What the calls, the files and the answer of a run say against its case.
+"""Checks the calls, files and answer of a run against its case.
 
-Pure: a transcript in, checks with their reasons out.
+Pure. The input is a transcript, the output are checks with reasons.
 """
 
 import json
@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
-from mcp_mirror.evals.conversation import Made, Transcript
-from mcp_mirror.evals.pointers import Written, given_by, judge_pointer, value_at
+from mcp_mirror.evals.conversation import MadeCall, Transcript
+from mcp_mirror.evals.pointers import JudgedPointer, bases_in_results, judge_pointer, value_at
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.paths import find_bases, label_of
 from mcp_mirror.tokens import estimate_tokens
@@ -25,98 +25,98 @@ _SPACE: Final = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that had to be so."""
+    """The outcome of one check."""
 
     name: str
     passed: bool
     reason: str = ""
-    """Why it did not pass."""
+    """Why the check failed; empty if it passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All of what was checked, and how paths were written."""
+    """The checks of a run, and how the model wrote paths."""
 
     checks: tuple[Check, ...]
     exact: bool | None = None
-    """Each argument that had to be a path was one to the letter; None where none had to."""
+    """Whether each argument that must be a path is an exact path; None without such arguments."""
     received: bool | None = None
-    """The upstream got the value behind each of them."""
+    """Whether the upstream received the value of each such path; None without such arguments."""
 
     @property
     def passed(self) -> bool:
-        """All is well."""
+        """Whether all checks passed."""
         return all(check.passed for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is judged."""
+    """The data of a run that is judged."""
 
     transcript: Transcript
     files: Mapping[str, bytes | None]
-    """Those that the case expects; None for one that is not there."""
+    """The content of each file that the case expects; None if the file does not exist."""
     name_of: Callable[[str], str]
-    """The upstream's own name of a tool by the name that it is listed under."""
+    """Returns the upstream's name of a tool for its listed name."""
     gateway: bool
-    earlier: tuple[Made, ...] = ()
-    """Calls that were made before the model was asked."""
-    told: frozenset[str] = frozenset()
-    """The bases that the model could know by them."""
+    earlier: tuple[MadeCall, ...] = ()
+    """Calls that were made before the prompt."""
+    earlier_bases: frozenset[str] = frozenset()
+    """The bases in the results of those calls that the model saw."""
 
     @property
-    def named(self) -> tuple[tuple[str, Made], ...]:
-        """The model's calls, each with its tool's own name."""
-        return tuple((self.name_of(made.call.name), made) for made in self.transcript.made)
+    def named_calls(self) -> tuple[tuple[str, MadeCall], ...]:
+        """The model's calls, each with the upstream's name of its tool."""
+        return tuple((self.name_of(made.call.name), made) for made in self.transcript.made_calls)
 
-    def given_before(self, index: int) -> frozenset[str]:
-        """The bases that the model could know before its call at this position."""
-        return self.told | given_by(self.transcript.made[:index])
+    def known_before(self, index: int) -> frozenset[str]:
+        """The bases that the model could know before its call at this index."""
+        return self.earlier_bases | bases_in_results(self.transcript.made_calls[:index])
 
     def results_of(self, wanted: ResultOf) -> list[Any]:
-        """What an upstream's tool answered with, as the upstream tells it, the newest first."""
-        every = (*self.earlier, *self.transcript.made)
-        seen = [seen for made in every for seen in made.witnessed if seen.tool == wanted.result_of]
-        return [one.result for one in seen if _has(one.arguments, wanted.arguments)][::-1]
+        """The results of a tool as recorded by its upstream, newest first."""
+        made_calls = (*self.earlier, *self.transcript.made_calls)
+        received = [call for made in made_calls for call in made.received_calls if call.tool == wanted.result_of]
+        return [call.result for call in received if _has(call.arguments, wanted.arguments)][::-1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Calls that are an expected one."""
+    """The calls that match an expected call."""
 
     expected: ExpectedCall
-    tried: tuple[int, ...]
-    """Positions of those that name its tool and have its arguments."""
-    done: tuple[int, ...]
-    """Of these, the ones that went well."""
+    attempts: tuple[int, ...]
+    """Indices of the calls with its tool and arguments."""
+    successes: tuple[int, ...]
+    """The attempts without an error."""
 
     @property
-    def counted(self) -> int | None:
-        """The one that paths are judged by: the last that went well, else the last."""
-        return (self.done or self.tried or (None,))[-1]
+    def judged_call(self) -> int | None:
+        """The call whose paths are judged: the last success, else the last attempt."""
+        return (self.successes or self.attempts or (None,))[-1]
 
 
 def judge(case: Case, run: Run) -> Verdict:
-    """What came of a run."""
-    matches = [_match(expected, run) for expected in case.calls if _is_there(expected, run)]
-    pointers = [checked for match in matches for checked in _pointers(match, run)] if run.gateway else []
+    """Judge a run."""
+    matches = [_match(expected, run) for expected in case.calls if _is_applicable(expected, run)]
+    pointers = [pointer for match in matches for pointer in _judge_pointers(match, run)] if run.gateway else []
     checks = (
         _check_end(run.transcript),
         *(_check_count(match, run) for match in matches),
         *((_check_order(matches),) if case.order and len(matches) > 1 else ()),
-        *(_check_pointer(match, name, written) for match, name, written in pointers),
+        *(_check_pointer(match, name, judged) for match, name, judged in pointers),
         *(_check_stored(match, run) for match in matches if run.gateway and match.expected.pointer_result is not None),
         *(_check_forbidden(glob, run) for glob in case.forbid),
         *_check_answer(case, run.transcript.answer),
         *(_check_file(name, wanted, run) for name, wanted in case.files.expected.items()),
     )
-    exact = all(written.form == "exact" for _, _, written in pointers) if pointers else None
+    exact = all(judged.form == "exact" for _, _, judged in pointers) if pointers else None
     received = _all_received(matches, run) if any(match.expected.pointers for match in matches) else None
     return Verdict(checks, exact, received)
 
 
-def _is_there(expected: ExpectedCall, run: Run) -> bool:
-    """Without the gateway its own tools are not there to be called; a tool that never was is missed."""
+def _is_applicable(expected: ExpectedCall, run: Run) -> bool:
+    """Whether a call is expected in this run: without the gateway, calls of its own tools are not."""
     return run.gateway or not all(is_own(tool) for tool in expected.tool)
 
 
@@ -126,12 +126,13 @@ def is_own(tool: str) -> bool:
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
-    tried = tuple(
+    attempts = tuple(
         index
-        for index, (name, made) in enumerate(run.named)
+        for index, (name, made) in enumerate(run.named_calls)
         if name in expected.tool and _has(made.call.arguments, expected.arguments)
     )
-    return _Match(expected, tried, tuple(index for index in tried if not run.transcript.made[index].result.is_error))
+    successes = tuple(index for index in attempts if not run.transcript.made_calls[index].result.is_error)
+    return _Match(expected, attempts, successes)
 
 
 def _has(arguments: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -149,100 +150,100 @@ def _title(expected: ExpectedCall) -> str:
 
 
 def _check_count(match: _Match, run: Run) -> Check:
-    expected, done = match.expected, len(match.done)
-    passed = done >= expected.count if expected.allow_multiple else done == expected.count
+    expected, count = match.expected, len(match.successes)
+    passed = count >= expected.count if expected.allow_multiple else count == expected.count
     if passed:
         return Check(f"calls {_title(expected)}", passed=True)
-    failed = len(match.tried) - done
-    last = run.transcript.made[match.tried[-1]].result if match.tried else None
-    said = f"; {failed} failed: {_cut(last.text)}" if last and last.is_error else ""
-    others = [_cut(json.dumps(dict(made.call.arguments))) for name, made in run.named if name in expected.tool]
-    instead = f"; it was called with {', '.join(others)}" if others and not match.tried else ""
+    failed = len(match.attempts) - count
+    last = run.transcript.made_calls[match.attempts[-1]].result if match.attempts else None
+    failure = f"; {failed} failed: {_cut(last.text)}" if last and last.is_error else ""
+    others = [_cut(json.dumps(dict(made.call.arguments))) for name, made in run.named_calls if name in expected.tool]
+    instead = f"; called with {', '.join(others)}" if others and not match.attempts else ""
     at_least = "at least " if expected.allow_multiple else ""
-    reason = f"called well {done} times, wanted {at_least}{expected.count}{said}{instead}"
+    reason = f"{count} successful calls, expected {at_least}{expected.count}{failure}{instead}"
     return Check(f"calls {_title(expected)}", passed=False, reason=reason)
 
 
 def _check_order(matches: Iterable[_Match]) -> Check:
-    """The first good call of each, in the order of the case; what was not called is told elsewhere."""
-    firsts = [(match.done[0], _title(match.expected)) for match in matches if match.done]
+    """Compare the order of the first successes with the case. Other checks report missing calls."""
+    firsts = [(match.successes[0], _title(match.expected)) for match in matches if match.successes]
     late = next((names for names in pairwise(firsts) if names[0][0] >= names[1][0]), None)
     reason = f"{late[1][1]} came before {late[0][1]}" if late else ""
     return Check("order", not reason, reason)
 
 
-def _pointers(match: _Match, run: Run) -> list[tuple[_Match, str, Written]]:
+def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPointer]]:
     names = match.expected.pointers
-    if (index := match.counted) is None:
-        return [(match, name, Written("missing", "the call was not made")) for name in names]
-    arguments = run.transcript.made[index].call.arguments
-    given = run.given_before(index)
-    return [(match, name, _judged(arguments, name, given, source)) for name, source in names.items()]
+    if (index := match.judged_call) is None:
+        return [(match, name, JudgedPointer("missing", "the call was not made")) for name in names]
+    arguments = run.transcript.made_calls[index].call.arguments
+    known = run.known_before(index)
+    return [(match, name, _judge_argument(arguments, name, known, source)) for name, source in names.items()]
 
 
-def _judged(arguments: Mapping[str, Any], name: str, given: frozenset[str], source: str) -> Written:
+def _judge_argument(arguments: Mapping[str, Any], name: str, known: frozenset[str], source: str) -> JudgedPointer:
     if name not in arguments:
-        return Written("missing", "the argument was not given")
-    return judge_pointer(arguments[name], given, source)
+        return JudgedPointer("missing", "the argument is missing")
+    return judge_pointer(arguments[name], known, source)
 
 
-def _check_pointer(match: _Match, name: str, written: Written) -> Check:
-    return Check(f"path for {_title(match.expected)}.{name}", written.path is not None, written.reason)
+def _check_pointer(match: _Match, name: str, judged: JudgedPointer) -> Check:
+    return Check(f"path for {_title(match.expected)}.{name}", judged.path is not None, judged.reason)
 
 
 def _check_stored(match: _Match, run: Run) -> Check:
     wanted = match.expected.pointer_result
     name = f"{_title(match.expected)} {'is' if wanted else 'is not'} stored"
-    if not match.done:
-        return Check(name, passed=False, reason="the call was not made")
-    made = run.transcript.made[match.done[-1]]
+    if not match.successes:
+        return Check(name, passed=False, reason="the call did not succeed")
+    made = run.transcript.made_calls[match.successes[-1]]
     stored = bool(find_bases(made.result.text) - find_bases(str(made.call.arguments)))
-    return Check(name, stored == wanted, "" if stored == wanted else f"the result reads {_cut(made.result.text)}")
+    return Check(name, stored == wanted, "" if stored == wanted else f"the result is {_cut(made.result.text)}")
 
 
 def _check_forbidden(glob: str, run: Run) -> Check:
-    called = sorted({name for name, _ in run.named if fnmatchcase(name, glob)})
+    called = sorted({name for name, _ in run.named_calls if fnmatchcase(name, glob)})
     return Check(f"no {glob}", not called, f"called {', '.join(called)}" if called else "")
 
 
 def _check_answer(case: Case, answer: str) -> Iterable[Check]:
     wanted = case.answer
     for texts in (*wanted.contains, *((wanted.any_of,) if wanted.any_of else ())):
-        found = any(_says(answer, text) for text in texts)
-        yield Check(f"answer has {' or '.join(texts)}", found, "" if found else f"the answer reads {_cut(answer)}")
+        found = any(_contains(answer, text) for text in texts)
+        yield Check(f"answer has {' or '.join(texts)}", found, "" if found else f"the answer is {_cut(answer)}")
     for text in wanted.excludes:
-        found = _says(answer, text)
-        yield Check(f"answer has no {text}", not found, f"the answer reads {_cut(answer)}" if found else "")
+        found = _contains(answer, text)
+        yield Check(f"answer has no {text}", not found, f"the answer is {_cut(answer)}" if found else "")
     if wanted.max_tokens is not None:
         tokens = estimate_tokens(answer.encode())
         passed = tokens <= wanted.max_tokens
-        yield Check(f"answer of {wanted.max_tokens} tokens", passed, "" if passed else f"it takes {tokens}")
+        yield Check(f"answer of {wanted.max_tokens} tokens", passed, "" if passed else f"it has {tokens}")
 
 
-def _says(answer: str, text: str) -> bool:
-    """Whether a text is in an answer, and not only as a part of a longer number: 17 is not in 170, 3.17, 17.5."""
+def _contains(answer: str, text: str) -> bool:
+    """Whether a text is in an answer, but not as a part of a longer number: 17 is not in 170, 3.17, 17.5."""
     before = r"(?<!\d)(?<!\d[.,])" if text[:1].isdigit() else ""
     after = r"(?![.,]?\d)" if text[-1:].isdigit() else ""
-    return re.search(f"{before}{re.escape(_folded(text))}{after}", _folded(answer)) is not None
+    return re.search(f"{before}{re.escape(_fold(text))}{after}", _fold(answer)) is not None
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return _SPACE.sub(" ", text).casefold()
 
 
 def _check_file(name: str, wanted: str | ResultOf, run: Run) -> Check:
     title, found = f"file {name}", run.files.get(name)
     if found is None:
-        return Check(title, passed=False, reason="it is not there")
-    texts = [wanted] if isinstance(wanted, str) else [*_texts_of(wanted, run)]
+        return Check(title, passed=False, reason="it does not exist")
+    texts = [wanted] if isinstance(wanted, str) else [*_values_of(wanted, run)]
     if not texts:
-        return Check(title, passed=False, reason="the tool whose result should be in it gave none")
-    if any(_is_text(found, text) for text in texts):
+        return Check(title, passed=False, reason="the expected tool returned no result for it")
+    if any(_is_content(found, text) for text in texts):
         return Check(title, passed=True)
-    return Check(title, passed=False, reason=f"it holds {_cut(found.decode(errors='replace'))}")
+    return Check(title, passed=False, reason=f"it contains {_cut(found.decode(errors='replace'))}")
 
 
-def _texts_of(wanted: ResultOf, run: Run) -> Iterable[Any]:
+def _values_of(wanted: ResultOf, run: Run) -> Iterable[Any]:
     tokens = [token.replace("~1", "/").replace("~0", "~") for token in wanted.at.split("/")[1:]]
     for result in run.results_of(wanted):
         with suppress(LookupError):
@@ -255,8 +256,8 @@ def _replaced(value: Any, replace: Mapping[str, str]) -> Any:
     return value
 
 
-def _is_text(found: bytes, value: Any) -> bool:
-    """A text is held byte for byte; anything else as JSON of the same value."""
+def _is_content(found: bytes, value: Any) -> bool:
+    """Whether a file contains a value: a text byte for byte, any other value as JSON."""
     if isinstance(value, str):
         return found == value.encode()
     try:
@@ -267,40 +268,40 @@ def _is_text(found: bytes, value: Any) -> bool:
 
 def _all_received(matches: Iterable[_Match], run: Run) -> bool:
     return all(
-        match.counted is not None and _is_received(run, match.counted, name, source)
+        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
         for match in matches
         for name, source in match.expected.pointers.items()
     )
 
 
 def _is_received(run: Run, index: int, name: str, source: str) -> bool:
-    """Whether the upstream got the value. Where no upstream tells, a path that was written well and taken counts."""
-    made = run.transcript.made[index]
+    """Whether the upstream received the value. Without records of upstreams, an accepted path counts."""
+    made = run.transcript.made_calls[index]
     if made.result.is_error:
         return False
-    written = judge_pointer(made.call.arguments.get(name), run.given_before(index), source)
-    got = next((seen.arguments[name] for seen in made.witnessed if name in seen.arguments), None)
-    known = [*_sources(run, written, source)]
-    if got is None or not known:
-        return written.path is not None
-    return any(_is_same(got, value) for value in known)
+    judged = judge_pointer(made.call.arguments.get(name), run.known_before(index), source)
+    received = next((call.arguments[name] for call in made.received_calls if name in call.arguments), None)
+    expected = [*_expected_values(run, judged, source)]
+    if received is None or not expected:
+        return judged.path is not None
+    return any(_is_same(received, value) for value in expected)
 
 
-def _sources(run: Run, written: Written, source: str) -> Iterable[Any]:
-    """The values that should have been received, as far as upstreams tell of them."""
+def _expected_values(run: Run, judged: JudgedPointer, source: str) -> Iterable[Any]:
+    """The recorded values that the upstream should have received."""
     tool, _, pointer = source.partition("/")
     below = f"/{pointer}" if pointer else ""
-    if not tool and written.path is not None:
-        tool, below = label_of(written.path.base), str(written.path).removeprefix(written.path.base)
-    return _texts_of(ResultOf(result_of=tool, at=below), run)
+    if not tool and judged.path is not None:
+        tool, below = label_of(judged.path.base), str(judged.path).removeprefix(judged.path.base)
+    return _values_of(ResultOf(result_of=tool, at=below), run)
 
 
-def _is_same(got: Any, value: Any) -> bool:
-    """Equal, or one the JSON text of the other: the gateway gives a value the type that the argument takes."""
-    return bool(got == value) or _parsed(got) == _parsed(value)
+def _is_same(received: Any, value: Any) -> bool:
+    """Whether values are equal, or one is the JSON text of the other: the gateway converts values for arguments."""
+    return bool(received == value) or _parse(received) == _parse(value)
 
 
-def _parsed(value: Any) -> Any:
+def _parse(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:

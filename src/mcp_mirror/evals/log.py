@@ -1,4 +1,4 @@
-"""The log of an evaluation: JSON lines, one a run, to which another start adds what is missing."""
+"""The log of an evaluation: JSON lines, one per run. A later evaluation adds the missing runs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,22 +8,22 @@ from typing import Any, Final
 from mcp_mirror.errors import ConfigError
 
 Record = Mapping[str, Any]
-"""A run as it stands in the log; `docs/evaluation/index.md` describes its keys."""
+"""A run in the log; `docs/evaluation/index.md` describes its keys."""
 
 _OPENING: Final = b'{"key": "'
-"""What each line begins with."""
+"""The beginning of each line."""
 VOID: Final = "error"
-"""How a run ended that says nothing of the model, and is made again."""
+"""The `end` of a void run: an endpoint or a server failed. The next evaluation repeats the run."""
 
 
 class Log:
-    """Records, in a file or, without one, in memory alone."""
+    """Records in a file, or without a file only in memory."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read what is there.
+        """Read the records in the file.
 
         Raises:
-            ConfigError: The file cannot be read or written, or is something else.
+            ConfigError: The file cannot be read or written, or is not a log.
         """
         self._path = path
         self._records: dict[str, Record] = {}
@@ -36,30 +36,30 @@ class Log:
                 lines = file.read().split(b"\n")
                 rest = lines.pop()
                 for number, line in enumerate(lines, 1):
-                    self._take(_read(path, number, line))
-                if not _is_broken_off(rest):
-                    raise _not_ours(path, len(lines) + 1)
+                    self._set(_read(path, number, line))
+                if not _is_incomplete(rest):
+                    raise _not_a_run(path, len(lines) + 1)
                 file.truncate(file.tell() - len(rest))
         except OSError as error:
             raise ConfigError(f"{path}: the log cannot be used: {error.strerror}.") from None
 
-    def _take(self, record: Record) -> None:
-        """A later record of a run stands for an earlier one."""
+    def _set(self, record: Record) -> None:
+        """Add a record. It replaces an earlier record of the same run."""
         self._records[record["key"]] = record
 
     def has(self, key: str) -> bool:
-        """Whether a run is there that need not be made again."""
+        """Whether the log has a run with this key that is not void."""
         return key in self._records and self._records[key]["end"] != VOID
 
     def add(self, record: Record) -> None:
-        """Add a run; it is in the file when this returns."""
-        self._take(record)
+        """Add a run and write it to the file."""
+        self._set(record)
         if self._path:
             with self._path.open("ab") as file:
                 file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     def of(self, keys: Iterable[str]) -> list[Record]:
-        """The records of these runs, as far as there are any."""
+        """The records of those runs that the log has."""
         return [self._records[key] for key in keys if key in self._records]
 
 
@@ -70,13 +70,13 @@ def _read(path: Path, number: int, line: bytes) -> Record:
             return record
     except (ValueError, KeyError):
         pass
-    raise _not_ours(path, number)
+    raise _not_a_run(path, number)
 
 
-def _is_broken_off(line: bytes) -> bool:
-    """Whether it is the beginning of a record: the process ended while it was written."""
+def _is_incomplete(line: bytes) -> bool:
+    """Whether a line is the beginning of a record, since the process ended while it wrote the line."""
     return line.startswith(_OPENING) or _OPENING.startswith(line)
 
 
-def _not_ours(path: Path, number: int) -> ConfigError:
-    return ConfigError(f"{path}:{number}: this line is no run of an evaluation; give --log another file.")
+def _not_a_run(path: Path, number: int) -> ConfigError:
+    return ConfigError(f"{path}:{number}: this line is not a run of an evaluation. Give --log another file.")

@@ -1,6 +1,6 @@
-"""The tool-calling loop: ask the model, make its calls, go on until it answers or a limit is met.
+"""The tool-calling loop: query the model and make its calls until it answers or a limit is reached.
 
-It knows neither cases' checks nor how an endpoint or a server is reached: both are functions that it is given.
+The loop must not know the checks of cases, endpoints or servers: the caller passes functions for them.
 """
 
 import json
@@ -14,22 +14,24 @@ import anyio
 
 from mcp_mirror.errors import EndpointError, UpstreamError
 from mcp_mirror.evals.cases import Limits
-from mcp_mirror.evals.conversation import Call, End, Entry, Made, Reply, Result, Tool, Transcript, Usage, User
+from mcp_mirror.evals.conversation import Call, End, Entry, MadeCall, Reply, Result, Tool, Transcript, Usage, User
 from mcp_mirror.evals.dialects import Dialect, Message, write_messages
 from mcp_mirror.evals.endpoint import Completion
 
-Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[Completion]]
-Make = Callable[[Call], Awaitable[Made]]
+Complete = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[Completion]]
+"""Sends messages and the other members of a request to the model."""
+MakeCall = Callable[[Call], Awaitable[MadeCall]]
+"""Makes a call. An `UpstreamError` ends the conversation."""
 
-_SAME_FAILURES: Final = 3
-"""Times that one and the same call may fail."""
-_MALFORMED: Final = 3
-"""Replies that may be neither call nor answer."""
+_MAX_SAME_FAILURES: Final = 3
+"""Failures of the same call that end the conversation."""
+_MAX_MALFORMED: Final = 3
+"""Replies that are neither call nor answer that end the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """What a conversation begins with."""
+class ConversationSetup:
+    """The beginning of a conversation, and its limits."""
 
     system: str
     tools: Sequence[Tool]
@@ -41,89 +43,89 @@ class Talk:
 
 
 @dataclass(slots=True)
-class _Course:
-    """A conversation under way."""
+class _Conversation:
+    """A running conversation."""
 
-    talk: Talk
-    ask: Ask
-    make: Make
+    setup: ConversationSetup
+    complete: Complete
+    make_call: MakeCall
     entries: list[Entry]
-    made: list[Made] = field(default_factory=list)
+    made_calls: list[MadeCall] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     malformed: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> End:
-        """Go on until something ends it."""
+        """Continue until the conversation ends."""
         while True:
-            reply = await self._reply()
+            reply = await self._next_reply()
             if reply.answer is not None:
                 return "answered"
-            if self.usage.total > self.talk.limits.tokens:
+            if self.usage.total > self.setup.limits.tokens:
                 return "tokens"
-            if end := self._told(reply) or await self._made_all(reply.calls):
+            if end := self._report_problem(reply) or await self._make_calls(reply.calls):
                 return end
 
-    async def _reply(self) -> Reply:
-        talk = self.talk
-        system = "\n\n".join(part for part in (talk.system, talk.dialect.instructions(talk.tools)) if part)
-        messages = write_messages(talk.dialect, system, self.entries)
-        completion = await self.ask(messages, {**talk.dialect.body(talk.tools), **talk.sampling})
+    async def _next_reply(self) -> Reply:
+        setup = self.setup
+        system = "\n\n".join(part for part in (setup.system, setup.dialect.instructions(setup.tools)) if part)
+        messages = write_messages(setup.dialect, system, self.entries)
+        completion = await self.complete(messages, {**setup.dialect.body(setup.tools), **setup.sampling})
         self.usage += completion.usage
-        reply = talk.dialect.read(completion.message)
+        reply = setup.dialect.read(completion.message)
         self.entries.append(reply)
         return reply
 
-    def _told(self, reply: Reply) -> End | None:
-        """Tell the model of a reply that is no use."""
+    def _report_problem(self, reply: Reply) -> End | None:
         if not reply.problem:
             return None
         self.malformed += 1
         self.entries.append(User(reply.problem))
-        return "malformed" if self.malformed >= _MALFORMED else None
+        return "malformed" if self.malformed >= _MAX_MALFORMED else None
 
-    async def _made_all(self, calls: Sequence[Call]) -> End | None:
+    async def _make_calls(self, calls: Sequence[Call]) -> End | None:
         for call in calls:
-            if len(self.made) >= self.talk.limits.calls:
+            if len(self.made_calls) >= self.setup.limits.calls:
                 return "calls"
-            made = Made(Result(call, call.problem, is_error=True)) if call.problem else await self.make(call)
-            self.made.append(made)
+            made = MadeCall(Result(call, call.problem, is_error=True)) if call.problem else await self.make_call(call)
+            self.made_calls.append(made)
             self.entries.append(made.result)
-            if made.result.is_error and self._fails_again(call):
+            if made.result.is_error and self._failed_too_often(call):
                 return "repeated"
         return None
 
-    def _fails_again(self, call: Call) -> bool:
-        self.failures[same := f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"] += 1
-        return self.failures[same] >= _SAME_FAILURES
+    def _failed_too_often(self, call: Call) -> bool:
+        key = f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"
+        self.failures[key] += 1
+        return self.failures[key] >= _MAX_SAME_FAILURES
 
 
-async def converse(talk: Talk, ask: Ask, make: Make) -> Transcript:
-    """Hold a conversation to its end.
+async def run_conversation(setup: ConversationSetup, complete: Complete, make_call: MakeCall) -> Transcript:
+    """Run a conversation to its end.
 
     Args:
-        talk: What it begins with.
-        ask: Sends messages, with what else the request holds, to the model.
-        make: Makes a call and tells what came of it; an UpstreamError of it ends the conversation.
+        setup: The beginning of the conversation, and its limits.
+        complete: Queries the model.
+        make_call: Makes a call of the model.
     """
-    course = _Course(talk, ask, make, list(talk.entries))
+    conversation = _Conversation(setup, complete, make_call, list(setup.entries))
     started = time.perf_counter()
     end: End = "seconds"
     detail = ""
     try:
-        with anyio.move_on_after(talk.limits.seconds):
-            end = await course.run()
+        with anyio.move_on_after(setup.limits.seconds):
+            end = await conversation.run()
     except EndpointError as error:
         end, detail = ("overflow" if error.is_context_exceeded else "error"), str(error)
     except UpstreamError as error:
         end, detail = "error", str(error)
-    last = course.entries[-1] if course.entries else None
+    last = conversation.entries[-1] if conversation.entries else None
     return Transcript(
-        entries=tuple(course.entries),
-        made=tuple(course.made),
+        entries=tuple(conversation.entries),
+        made_calls=tuple(conversation.made_calls),
         end=end,
         answer=(last.answer or "") if isinstance(last, Reply) else "",
         detail=detail,
-        usage=course.usage,
+        usage=conversation.usage,
         seconds=time.perf_counter() - started,
     )

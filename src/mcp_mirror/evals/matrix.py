@@ -1,6 +1,6 @@
-"""What is run: cases x models x notice styles x wordings x few-shot x gateway, repeated; and each run's key.
+"""The matrix of runs: cases x models x notice styles x variants x few-shot x gateway x repeats; and the keys of runs.
 
-Pure. A key holds all that decides what a run measures, so that a log knows what it has already.
+Pure. A key is a digest of everything that influences the measurement, so that a log identifies runs that it has.
 """
 
 import hashlib
@@ -15,39 +15,40 @@ from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.dialects import ToolsMode
 from mcp_mirror.settings.policies import NoticeStyle
 
-STYLES: Final[tuple[NoticeStyle, ...]] = get_args(NoticeStyle)
+Style = NoticeStyle
+STYLES: Final[tuple[Style, ...]] = get_args(NoticeStyle)
 PLAIN: Final = "-"
-"""The name of the wording that changes nothing; and of the style where there is no gateway."""
+"""The name of the variant without changes, and of the notice style without the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, where it answers, and how it is spoken to."""
+    """A model, its endpoint, and the settings of its requests."""
 
     name: str
     base_url: str
     model: str = ""
-    """Its name at the endpoint; empty: `name`."""
+    """The model's name at the endpoint; empty: `name`."""
     tools: ToolsMode = "native"
     temperature: float | None = None
     max_tokens: int | None = None
-    """Of one reply."""
+    """Limit of one reply."""
     system: str = ""
-    """Put in the place of our own first words to it."""
+    """Replaces the beginning of our system prompt."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of each request."""
+    """Additional members of each request."""
     api_key_env: str = ""
-    """The environment variable that holds the key."""
+    """The environment variable with the API key."""
     timeout: float = 600.0
     """Seconds that one reply may take."""
     harness: str = ""
-    """What lets it work, if not our own loop."""
+    """The agent framework that calls the tools; empty: our own loop."""
 
     @property
-    def measured(self) -> dict[str, Any]:
-        """What of it changes what it says, and what tells it from the others of a matrix.
+    def measured_settings(self) -> dict[str, Any]:
+        """The settings that influence the model's replies or distinguish it from the other models of a matrix.
 
-        Not where it is served: a log goes on at another port.
+        The URL is not one of them, so that a log can continue with another port.
         """
         return {
             "name": self.name,
@@ -63,14 +64,14 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run, but for what came of it."""
+    """The settings of one run."""
 
     case: Case
     model: Model
     style: str
     variant: str
     changes: Mapping[str, Any]
-    """What the variant changes of the gateway's configuration."""
+    """The variant's changes to the gateway's configuration."""
     few_shot: bool
     gateway: bool
     repeat: int
@@ -78,7 +79,7 @@ class Setting:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What tells it from others, for a reader."""
+        """The settings by name, for the log and the table."""
         return {
             "case": self.case.name,
             "model": self.model.name,
@@ -92,11 +93,11 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """A digest of all that decides what is measured; 16 hexadecimal digits."""
+        """A digest of everything that influences the measurement, 16 hexadecimal digits."""
         parts = {
             **self.labels,
             "case": self.case.digest,
-            "model": self.model.measured,
+            "model": self.model.measured_settings,
             "variant": self.changes,
             "few_shot": [part.model_dump(mode="json") for part in self.case.few_shot] if self.few_shot else None,
         }
@@ -104,14 +105,14 @@ class Setting:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The gateway's configuration: in memory alone, but for what the case and the variant say."""
+        """The gateway's configuration: a memory store, the case's `servers`, the notice style, and the variant."""
         style = {"mirror": {"notice": self.style}} if self.gateway else {}
-        return merged(merged(merged({"store": {"kind": "memory"}}, self.case.servers), style), self.changes)
+        return merge(merge(merge({"store": {"kind": "memory"}}, self.case.servers), style), self.changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All that is combined."""
+    """The values that are combined."""
 
     cases: Sequence[Case]
     models: Sequence[Model]
@@ -123,10 +124,10 @@ class Matrix:
     seed: int = 1
 
     def settings(self) -> Iterator[Setting]:
-        """Every run, all combinations once before any is repeated: what is broken off is balanced.
+        """Yield the settings of every run: all combinations once, then the repeats, so that partial logs are balanced.
 
-        Without the gateway there are no notices, and no wording of ours; a case that needs it is left out there, and
-        one that has no examples where examples are wanted.
+        Without the gateway, styles and variants do not apply, and cases that require the gateway are left out. With
+        examples, cases without examples are left out.
         """
         for repeat, model, gateway in product(range(self.repeats), self.models, self.gateway):
             styles = self.styles if gateway else (PLAIN,)
@@ -139,20 +140,20 @@ class Matrix:
 
 
 def check_style(name: str) -> str:
-    """The name of a style of notices.
+    """Return the name of a notice style.
 
     Raises:
-        ConfigError: There is no such style.
+        ConfigError: The style is unknown.
     """
     if name not in STYLES:
-        raise ConfigError(f"--notice: there is no style {name!r}. There are {', '.join(STYLES)}.")
+        raise ConfigError(f"--notice: unknown style {name!r}. The styles are {', '.join(STYLES)}.")
     return name
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Two mappings as one: where both have a mapping these are merged too, else the other's value stands."""
+def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings at all levels; of two other values, that of `other` counts."""
     both = dict(one)
     for key, value in other.items():
         mine = both.get(key)
-        both[key] = merged(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
+        both[key] = merge(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
     return both

@@ -1,13 +1,13 @@
-"""How a model wrote a path that it was given: to the letter, in a form that the gateway forgives, or wrongly.
+"""Judges a memory path that a model wrote: exact, in a form that the gateway accepts, or wrong.
 
-Pure: what was given is what stood in results, before the call.
+Pure. A model can know the paths in the results before the call.
 """
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from mcp_mirror.evals.conversation import Made
+from mcp_mirror.evals.conversation import MadeCall
 from mcp_mirror.paths import MemoryPath, bases_in_notice, find_bases, label_of, parse_path, strip_wrapping, tool_label
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
@@ -16,48 +16,48 @@ _SHOWN: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """One argument that should be a path, judged."""
+class JudgedPointer:
+    """The judgement of an argument that should be a path."""
 
     form: Form
     reason: str = ""
-    """Why it is not exact."""
+    """Why the path is not exact."""
     path: MemoryPath | None = None
-    """The path that was meant, where one was."""
+    """The intended path, if the argument contains one."""
 
 
-def given_by(made: Iterable[Made]) -> frozenset[str]:
-    """The bases that results gave; that an answer repeats what its call said gives nobody anything."""
-    given: set[str] = set()
-    for one in made:
-        given |= find_bases(one.result.text) - find_bases(str(one.call.arguments))
-    return frozenset(given)
+def bases_in_results(made_calls: Iterable[MadeCall]) -> frozenset[str]:
+    """The bases in results, without those that a result only repeats from its call."""
+    bases: set[str] = set()
+    for made in made_calls:
+        bases |= find_bases(made.result.text) - find_bases(str(made.call.arguments))
+    return frozenset(bases)
 
 
-def judge_pointer(value: Any, given: Container[str], source: str) -> Written:
-    """How an argument was written.
+def judge_pointer(value: Any, known: Container[str], source: str) -> JudgedPointer:
+    """Judge an argument that should be a path.
 
     Args:
-        value: What the model wrote.
-        given: What it could know.
-        source: Whose value it should be: a tool, `tool/pointer` for what lies below it, or empty for anyone's.
+        value: The argument.
+        known: The bases that the model could know.
+        source: The expected source of the value: a tool, `tool/pointer` for a part of its result, or empty for any.
     """
     if not isinstance(value, str):
-        return Written("wrong", f"a value of its own instead of a path: {_shown(value)}")
-    path = _meant(value)
+        return JudgedPointer("wrong", f"a value instead of a path: {_shorten(value)}")
+    path = _intended_path(value)
     if path is None:
-        return Written("wrong", f"no path: {_shown(value)}")
-    if path.base not in given:
-        return Written("wrong", f"a path that was never given: {_shown(value)}")
+        return JudgedPointer("wrong", f"not a path: {_shorten(value)}")
+    if path.base not in known:
+        return JudgedPointer("wrong", f"a path that no result contained: {_shorten(value)}")
     if wrong := _wrong_source(path, source):
-        return Written("wrong", wrong)
+        return JudgedPointer("wrong", wrong)
     if value == str(path) and parse_path(value) == path:
-        return Written("exact", path=path)
-    return Written("forgiven", f"the path is not alone: {_shown(value)}", path)
+        return JudgedPointer("exact", path=path)
+    return JudgedPointer("forgiven", f"more text than the path: {_shorten(value)}", path)
 
 
-def _meant(value: str) -> MemoryPath | None:
-    """The path in a text, however the gateway would forgive it."""
+def _intended_path(value: str) -> MemoryPath | None:
+    """The path in a text, in any form that the gateway accepts."""
     if path := parse_path(strip_wrapping(value)):
         return path
     bases = bases_in_notice(value.strip())
@@ -65,20 +65,20 @@ def _meant(value: str) -> MemoryPath | None:
 
 
 def _wrong_source(path: MemoryPath, source: str) -> str:
-    wanted, slash, pointer = source.partition("/")
-    if wanted and label_of(path.base) != tool_label(wanted):
-        return f"a path of {label_of(path.base)}, wanted one of {wanted}"
+    tool, slash, pointer = source.partition("/")
+    if tool and label_of(path.base) != tool_label(tool):
+        return f"a path of {label_of(path.base)}, expected a path of {tool}"
     below = str(path).removeprefix(path.base)
     if source and below != slash + pointer:
-        return f"the path of {below or 'the whole value'}, wanted {slash + pointer or 'the whole value'}"
+        return f"the path of {below or 'the whole value'}, expected {slash + pointer or 'the whole value'}"
     return ""
 
 
 def value_at(value: Any, tokens: Iterable[str]) -> Any:
-    """What lies below a value by a JSON Pointer's tokens.
+    """Follow the tokens of a JSON Pointer from a value.
 
     Raises:
-        LookupError: Nothing does.
+        LookupError: A token does not exist.
     """
     for token in tokens:
         match value:
@@ -91,6 +91,6 @@ def value_at(value: Any, tokens: Iterable[str]) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

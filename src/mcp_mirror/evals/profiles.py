@@ -1,6 +1,6 @@
-"""Profiles: models and matrices by name, in a YAML file; and case files, read with what they name.
+"""Reads profiles (models and matrices by name, in a YAML file) and case files with the files that they name.
 
-The only part of the evaluations that reads files of a user. `docs/evaluation/index.md` describes the keys.
+Only this module of the evaluations reads files of the user. `docs/evaluation/index.md` describes the keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.evals.cases import Case, checked, read_case, read_mapping
+from mcp_mirror.evals.cases import Case, read_case, read_mapping, validate
 from mcp_mirror.evals.matrix import Model
 
 
@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class ModelProfile(_Part):
-    """A model; see `matrix.Model`."""
+    """The settings of a model; see `matrix.Model`."""
 
     base_url: str = ""
     model: str = ""
@@ -34,14 +34,14 @@ class ModelProfile(_Part):
 
 
 class MatrixProfile(_Part):
-    """A matrix; see `matrix.Matrix`."""
+    """The settings of a matrix; see `matrix.Matrix`."""
 
     cases: tuple[str, ...] = ()
-    """Files, folders or globs, relative to the file's folder."""
+    """Files, folders or globs, relative to the folder of the profile file."""
     models: tuple[str, ...] = ()
     notice: tuple[str, ...] = ("compact",)
     variants: tuple[str, ...] = ()
-    """Names of `variants`; none: nothing is changed."""
+    """Names of `variants`; empty: only the unchanged configuration."""
     few_shot: tuple[bool, ...] = (False,)
     gateway: tuple[bool, ...] = (True,)
     repeats: int = Field(default=1, gt=0)
@@ -49,52 +49,55 @@ class MatrixProfile(_Part):
 
 
 class Profiles(_Part):
-    """A file of profiles."""
+    """The content of a profile file."""
 
     models: Mapping[str, ModelProfile] = {}
     matrices: Mapping[str, MatrixProfile] = {}
     variants: Mapping[str, Mapping[str, Any]] = {}
-    """Configurations that are merged into a case's."""
+    """Configurations that are merged into the configuration of a case."""
 
     def model(self, name: str) -> Model:
-        """A model by name; one that is not there is known by its name alone."""
+        """The model with this name; an unknown name gives a model with default settings."""
         profile = self.models.get(name, ModelProfile())
         return Model(name=name, **profile.model_dump())
 
 
 def read_profiles(path: Path) -> Profiles:
-    """The profiles in a file.
+    """Read a profile file.
 
     Raises:
-        ConfigError: There are none; the message names file, key and what was wanted.
+        ConfigError: The file is not valid; the message names file, key and expected value.
     """
-    return checked(str(path), Profiles, read_mapping(str(path), _text_of(path)))
+    return validate(str(path), Profiles, read_mapping(str(path), _text_of(path)))
 
 
 def find_cases(names: Sequence[str], folder: Path = Path()) -> list[Path]:
-    """Case files: each name is a file, a folder of them, or a glob.
+    """Find case files. Each name is a file, a folder with case files, or a glob.
 
     Raises:
-        ConfigError: A name finds none.
+        ConfigError: A name does not match a case file.
     """
     found: dict[Path, None] = {}
     for name in names:
         path = folder / name
+        files = [path] if path.is_file() else []
         if path.is_dir():
             files = sorted(path.glob("*.md"))
-        else:
-            files = [path] if path.is_file() else sorted(folder.glob(name)) if not Path(name).is_absolute() else []
+        elif not files and not Path(name).is_absolute():
+            files = sorted(folder.glob(name))
         if not files:
-            raise ConfigError(f"{path}: there is no case. Give files that end with .md, or a folder of them.")
+            raise ConfigError(
+                f"{path}: no case file was found. Name files that end with .md, or a folder with such files."
+            )
         found |= dict.fromkeys(files)
     return list(found)
 
 
 def load_case(path: Path) -> Case:
-    """The case in a file; where `few_shot` names a file, that holds the examples.
+    """Read a case file, and the file of examples that its `few_shot` may name.
 
     Raises:
-        ConfigError: It is no case.
+        ConfigError: The case is not valid.
     """
     return read_case(str(path), _text_of(path), lambda name: _examples(path.parent / name))
 
@@ -110,5 +113,5 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not valid UTF-8"
         raise ConfigError(f"{path}: cannot be read: {reason}.") from None

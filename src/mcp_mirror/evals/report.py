@@ -1,4 +1,4 @@
-"""What runs came to, as a table: how many did well, how paths were copied, and what it cost."""
+"""The table of an evaluation: successes, exact paths, and costs."""
 
 import json
 import math
@@ -16,31 +16,31 @@ Format = Literal["table", "markdown", "json"]
 By = Literal["case", "setting", "both"]
 
 _Z: Final = 1.959964
-"""Of a two-sided interval of 95 %."""
+"""The quantile for a two-sided interval of 95 %."""
 _SETTING: Final = ("model", "notice", "variant", "few_shot", "gateway")
 _ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Runs of one kind."""
+    """Runs with the same labels."""
 
     labels: Mapping[str, Any]
     runs: int
-    """Those that say something."""
+    """Runs that are not void."""
     void: int
-    """Those in which an endpoint or a server failed."""
+    """Runs in which an endpoint or a server failed."""
     success: int
     exact: tuple[int, int]
-    """How many of how many."""
+    """Runs with only exact paths, and runs that this was checked for."""
     received: tuple[int, int]
     means: Mapping[str, float]
-    """Of one run: tokens (read and written, as the endpoint counts), conversation (each message once, estimated),
+    """Means per run: tokens (read and written, as the endpoint counts), conversation (each message once, estimated),
     seconds, calls, failed_calls."""
 
 
 def rows_of(records: Iterable[Record], by: By) -> list[Row]:
-    """Records in groups: by case within a setting, by setting alone, or both."""
+    """Group records: by setting and case, only by setting, or both."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         setting = tuple(record[name] for name in _SETTING)
@@ -52,21 +52,21 @@ def rows_of(records: Iterable[Record], by: By) -> list[Row]:
 
 
 def _row(labels: Mapping[str, Any], group: Sequence[Record]) -> Row:
-    told = [record for record in group if record["end"] != VOID]
+    valid = [record for record in group if record["end"] != VOID]
     return Row(
         labels=labels,
-        runs=len(told),
-        void=len(group) - len(told),
-        success=sum(record["success"] for record in told),
-        exact=_counted(told, "exact"),
-        received=_counted(told, "received"),
-        means={name: mean(map(read, told)) if told else 0.0 for name, read in _MEANS.items()},
+        runs=len(valid),
+        void=len(group) - len(valid),
+        success=sum(record["success"] for record in valid),
+        exact=_count(valid, "exact"),
+        received=_count(valid, "received"),
+        means={name: mean(map(read, valid)) if valid else 0.0 for name, read in _MEANS.items()},
     )
 
 
-def _counted(records: Iterable[Record], name: str) -> tuple[int, int]:
-    asked = [record[name] for record in records if record[name] is not None]
-    return sum(asked), len(asked)
+def _count(records: Iterable[Record], name: str) -> tuple[int, int]:
+    values = [record[name] for record in records if record[name] is not None]
+    return sum(values), len(values)
 
 
 _MEANS: Final[Mapping[str, Callable[[Record], float]]] = {
@@ -79,7 +79,7 @@ _MEANS: Final[Mapping[str, Callable[[Record], float]]] = {
 
 
 def wilson(successes: int, runs: int) -> tuple[float, float]:
-    """The interval that holds the true rate with a confidence of 95 %.
+    """The confidence interval (95 %) of a rate: its lower and upper bound.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
     """
@@ -87,8 +87,8 @@ def wilson(successes: int, runs: int) -> tuple[float, float]:
         return 0.0, 1.0
     rate, z2 = successes / runs, _Z * _Z
     centre = (rate + z2 / (2 * runs)) / (1 + z2 / runs)
-    reach = _Z / (1 + z2 / runs) * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    half_width = _Z / (1 + z2 / runs) * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
+    return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
 _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
@@ -110,7 +110,7 @@ _COLUMNS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("void", lambda row: str(row.void or "")),
 )
 _OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway"})
-"""Columns that are left out where all rows have the same there; any is where no row has anything."""
+"""Columns that are left out if all rows have the same value. Empty columns are always left out."""
 _NUMBERS: Final = len(("case", *_SETTING))
 
 
@@ -123,13 +123,13 @@ def _share(count: int, runs: int) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
-    """Columns that tell something: name, cells, and whether they are numbers."""
-    columns = [(name, [say(row) for row in rows], at >= _NUMBERS) for at, (name, say) in enumerate(_COLUMNS)]
+    """The columns to show: name, cells, and whether they are numbers."""
+    columns = [(name, [write(row) for row in rows], at >= _NUMBERS) for at, (name, write) in enumerate(_COLUMNS)]
     return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len(set(one[1])) > 1)]
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """For a terminal."""
+    """Write a table for a terminal."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     columns = _cells(rows)
     for name, _, is_number in columns:
@@ -140,7 +140,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """For a README."""
+    """Write a table in Markdown."""
     columns = _cells(rows)
     lines = [
         [name for name, _, _ in columns],
@@ -151,7 +151,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """For a program: a list of rows; rates are left to it."""
+    """Write the rows as JSON, with counts instead of rates."""
     listed = [
         {
             **row.labels,

@@ -1,4 +1,4 @@
-"""All runs of a matrix, a few at a time, each in the log as soon as it ends."""
+"""Performs the runs of a matrix concurrently, and writes each to the log as soon as it ends."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,57 +14,61 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.endpoint import Endpoint
 from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Matrix, Model, Setting
-from mcp_mirror.evals.running import run_setting
-from mcp_mirror.evals.stage import Place
+from mcp_mirror.evals.servers import RunFolder
+from mcp_mirror.evals.single_run import run_setting
 
-HOPELESS: Final = 5
-"""Runs that failed in a row, for the endpoint's or a server's sake, after which the others would too."""
+MAX_CONSECUTIVE_FAILURES: Final = 5
+"""Void runs in a row after which the evaluation stops, since later runs would be void too."""
 
 
 def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
-    """All runs, after every configuration of theirs has been read once.
+    """Return the settings of all runs, and load each configuration once to check it.
 
     Raises:
-        ConfigError: There is nothing to run, or a configuration cannot be used.
+        ConfigError: The matrix has no run, or a configuration cannot be used.
     """
     settings = tuple(matrix.settings())
     if not settings:
-        raise ConfigError("Nothing is to be run: each case needs the gateway or examples that this matrix leaves out.")
+        raise ConfigError(
+            "The matrix has no run: each case needs the gateway or examples, which this matrix leaves out. Change "
+            "--gateway or --few-shot."
+        )
     for setting in {(one.case.file, one.style, one.variant, one.gateway): one for one in settings}.values():
         with TemporaryDirectory(prefix="mcp-mirror-eval-") as folder:
+            run_folder = RunFolder(Path(folder), Path(setting.case.file).parent)
             try:
-                Place(Path(folder), Path(setting.case.file).parent).prepare(setting.config, setting.case.files.given)
+                run_folder.prepare(setting.config, setting.case.files.given)
             except ConfigError as error:
-                said = str(error).replace(f"{Path(folder) / 'mirror.yaml'}", f"{setting.case.file}: servers")
-                raise ConfigError(said) from None
+                message = str(error).replace(str(run_folder.config), f"{setting.case.file}: servers")
+                raise ConfigError(message) from None
     return settings
 
 
 async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callable[[Record], None]) -> None:
-    """Make every run that the log does not have, until `HOPELESS` of them failed one after another.
+    """Perform each run that is not in the log, until `MAX_CONSECUTIVE_FAILURES` runs in a row were void.
 
     Args:
-        settings: All that are wanted.
-        log: Where they are looked for, and put.
-        jobs: How many run at a time.
-        done: Is told of each.
+        settings: The settings of all runs.
+        log: Has earlier runs and gets new ones.
+        jobs: The number of concurrent runs.
+        done: Called with the record of each new run.
 
     Raises:
-        ConfigError: A model's key is not in the environment.
+        ConfigError: The environment has no API key for a model.
     """
-    waiting: Iterator[Setting] = iter([one for one in settings if not log.has(one.key)])
-    in_vain = 0
+    missing: Iterator[Setting] = iter([one for one in settings if not log.has(one.key)])
+    void_in_a_row = 0
     async with AsyncExitStack() as stack:
         endpoints = await _endpoints({one.model.name: one.model for one in settings}, stack)
 
         async def work() -> None:
-            nonlocal in_vain
-            for setting in waiting:
+            nonlocal void_in_a_row
+            for setting in missing:
                 record = await run_setting(setting, endpoints[setting.model.name])
                 log.add(record)
                 done(record)
-                in_vain = in_vain + 1 if record["end"] == VOID else 0
-                if in_vain >= HOPELESS:
+                void_in_a_row = void_in_a_row + 1 if record["end"] == VOID else 0
+                if void_in_a_row >= MAX_CONSECUTIVE_FAILURES:
                     return
 
         async with anyio.create_task_group() as tasks:
@@ -78,7 +82,9 @@ async def _endpoints(models: Mapping[str, Model], stack: AsyncExitStack) -> dict
 
 async def _endpoint(model: Model, stack: AsyncExitStack) -> Endpoint:
     if model.api_key_env and not os.environ.get(model.api_key_env):
-        raise ConfigError(f"Model {model.name!r}: the environment has no {model.api_key_env}, which holds its key.")
+        raise ConfigError(
+            f"Model {model.name!r}: the environment variable {model.api_key_env} (its API key) is not set."
+        )
     client = await stack.enter_async_context(httpx2.AsyncClient(timeout=model.timeout))
     return Endpoint(
         client=client,

@@ -1,6 +1,6 @@
-"""The servers of one run: the gateway with its upstreams behind it, or the same upstreams without it.
+"""The servers of one run: the gateway with its upstreams, or the same upstreams without the gateway.
 
-Real processes over stdio, in a folder of their own. It must not know models or checks.
+The servers are real processes in the folder of the run. This module must not know models or checks.
 """
 
 import json
@@ -23,59 +23,59 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.evals.conversation import Call, Made, Result, Tool, Witnessed
+from mcp_mirror.evals.conversation import Call, MadeCall, ReceivedCall, Result, Tool
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 WITNESS: Final = "EVAL_WITNESS"
-"""The environment variable that names the file to which a server writes each call that reached it, a JSON line each:
-tool, arguments, result."""
+"""The environment variable with the file in which a server records the calls that it receives: one JSON line per call,
+with `tool`, `arguments` and `result`."""
 _LONGEST: Final = 600.0
-"""Seconds that one request to the gateway may take; upstreams have their own `timeout`."""
-_TOLD: Final = 500
-"""Characters of a server's standard error that are told where it does not start."""
+"""Timeout of a request to the gateway, in seconds; upstreams have their own `timeout`."""
+_MAX_OUTPUT: Final = 500
+"""Characters of a server's standard error in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The folder of one run, and what the configuration's variables stand for."""
+class RunFolder:
+    """The folder of one run, and the values of the configuration's variables."""
 
     folder: Path
     cases: Path
-    """The folder of the case's file: `${CASES}`."""
+    """The folder of the case file: `${CASES}`."""
 
     @property
     def files(self) -> Path:
-        """Where the servers are started: `${WORK}`."""
+        """The working directory of the servers: `${WORK}`."""
         return self.folder / "files"
 
     @property
     def config(self) -> Path:
-        """The gateway's configuration."""
+        """The file with the gateway's configuration."""
         return self.folder / "mirror.yaml"
 
     @property
     def witness(self) -> Path:
-        """What reached the upstreams."""
+        """The file in which upstreams record the calls that they receive."""
         return self.folder / "witness.jsonl"
 
     @property
     def log(self) -> Path:
-        """The servers' standard error."""
+        """The file with the servers' standard error."""
         return self.folder / "stderr.log"
 
     @property
-    def said(self) -> str:
-        """The end of it."""
-        return self.log.read_text(errors="replace").strip()[-_TOLD:]
+    def server_output(self) -> str:
+        """The end of the servers' standard error."""
+        return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of the gateway and of what reads its configuration."""
+        """The environment of the servers, which the configuration can use."""
         own = {"CASES": str(self.cases.absolute()), "WORK": str(self.files), WITNESS: str(self.witness)}
         return {"PYTHON": sys.executable, **os.environ, **own}
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
-        """Write the configuration and the files.
+        """Write and load the configuration, and write the files.
 
         Raises:
             ConfigError: The configuration cannot be used.
@@ -85,53 +85,56 @@ class Place:
             path = self.files / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-        self.config.write_text(json.dumps(_witnessed(config), indent=1))
+        self.config.write_text(json.dumps(_with_recording(config), indent=1))
         return load_config(self.config, self.environ)
 
 
-def _witnessed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with each program started in the run's folder and told where to write its calls."""
+def _with_recording(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with each program started in the run's folder, where it records its calls."""
     upstreams = config.get("upstreams")
     if not isinstance(upstreams, dict):
         return dict(config)
-    told = {name: _told(one) if isinstance(one, dict) and "command" in one else one for name, one in upstreams.items()}
-    return {**config, "upstreams": told}
+    recording = {
+        name: _with_witness(upstream) if isinstance(upstream, dict) and "command" in upstream else upstream
+        for name, upstream in upstreams.items()
+    }
+    return {**config, "upstreams": recording}
 
 
-def _told(upstream: Mapping[str, Any]) -> dict[str, Any]:
+def _with_witness(upstream: Mapping[str, Any]) -> dict[str, Any]:
     return {"cwd": "${WORK}", **upstream, "env": {WITNESS: f"${{{WITNESS}}}", **(upstream.get("env") or {})}}
 
 
 @dataclass(slots=True)
-class Stage:
-    """Servers that run, as one list of tools."""
+class Servers:
+    """Running servers with one list of tools."""
 
-    place: Place
+    run_folder: RunFolder
     tools: tuple[Tool, ...]
     instructions: str
     clients: Mapping[str, Client]
-    """By the names of their tools."""
+    """The client of each tool's server, by the name of the tool."""
     suffix: str = ""
-    """What twins' names add to their tools'."""
+    """The suffix of twins; empty without the gateway."""
     _read: int = field(default=0)
 
     def name_of(self, name: str) -> str:
-        """The upstream's own name of a tool that is called by this one."""
+        """The upstream's name of a tool with this listed name."""
         return name.removesuffix(self.suffix) if self.suffix else name
 
     def listed_as(self, name: str) -> str:
-        """The name under which a tool is listed; its own where it is not."""
+        """The name under which a tool is listed: its twin's if the list has it, else its own."""
         names = {tool.name for tool in self.tools}
         return twin if (twin := name + self.suffix) in names else name
 
-    async def make(self, call: Call) -> Made:
-        """Make a call; what the server refuses is an error that the model reads.
+    async def make_call(self, call: Call) -> MadeCall:
+        """Make a call. Errors of the server are results, which the model reads.
 
         Raises:
             UpstreamError: The connection is lost.
         """
         if (client := self.clients.get(call.name)) is None:
-            return Made(Result(call, f"There is no tool {call.name!r}.", is_error=True))
+            return MadeCall(Result(call, f"There is no tool {call.name!r}.", is_error=True))
         started = time.perf_counter()
         try:
             answered = await client.call_tool(call.name, dict(call.arguments))
@@ -139,28 +142,28 @@ class Stage:
             if error.error.code == types.CONNECTION_CLOSED:
                 raise UpstreamError(f"The connection to the server was lost in {call.name!r}: {error}") from None
             result = Result(call, f"Error: {error}", is_error=True)
-        except ValueError as error:  # what cannot be sent, such as a number that is none
+        except ValueError as error:  # arguments that cannot be sent, such as NaN
             result = Result(call, f"Error: {error}", is_error=True)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise UpstreamError(f"The connection to the server was lost in {call.name!r}.") from error
         else:
             result = Result(call, text_of(answered), is_error=bool(answered.is_error))
-        return Made(result, self._witnessed(), time.perf_counter() - started)
+        return MadeCall(result, self._received_calls(), time.perf_counter() - started)
 
-    def _witnessed(self) -> tuple[Witnessed, ...]:
-        """What has reached the upstreams since the last look."""
-        if not self.place.witness.exists():
+    def _received_calls(self) -> tuple[ReceivedCall, ...]:
+        """The calls that upstreams have recorded since the last call."""
+        if not self.run_folder.witness.exists():
             return ()
-        with self.place.witness.open("rb") as file:
+        with self.run_folder.witness.open("rb") as file:
             file.seek(self._read)
             lines = file.read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._read += sum(map(len, whole))
-        return tuple(Witnessed(**json.loads(line)) for line in whole)
+        complete = [line for line in lines if line.endswith(b"\n")]
+        self._read += sum(map(len, complete))
+        return tuple(ReceivedCall(**json.loads(line)) for line in complete)
 
 
 def text_of(result: types.CallToolResult) -> str:
-    """What a model reads of a result: structured content where there is some, as most clients do, else the blocks."""
+    """The text of a result for a model: structured content if present, as in most clients, else the blocks."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(map(_block_text, result.content))
@@ -175,48 +178,49 @@ def _block_text(block: types.ContentBlock) -> str:
 
 
 @asynccontextmanager
-async def open_stage(place: Place, config: Config, *, gateway: bool) -> AsyncIterator[Stage]:
-    """Start the servers that a prepared place's configuration names.
+async def start_servers(run_folder: RunFolder, config: Config, *, gateway: bool) -> AsyncIterator[Servers]:
+    """Start the servers of a configuration.
 
     Raises:
-        UpstreamError: A server does not start or list; the message holds the end of what it said.
+        UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
     """
     async with AsyncExitStack() as stack:
-        log = stack.enter_context(place.log.open("w"))
+        log = stack.enter_context(run_folder.log.open("w"))
         try:
-            stage = await (_with_gateway if gateway else _without_gateway)(stack, place, config, log)
+            servers = await (_with_gateway if gateway else _without_gateway)(stack, run_folder, config, log)
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
-            raise UpstreamError(f"The servers do not start ({type(error).__name__}). {place.said}") from error
-        yield stage
+            message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
+            raise UpstreamError(message) from error
+        yield servers
 
 
-async def _with_gateway(stack: AsyncExitStack, place: Place, config: Config, log: TextIO) -> Stage:
+async def _with_gateway(stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO) -> Servers:
     command = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "mcp_mirror", "serve", "--config", str(place.config)],
-        env=place.environ,
-        cwd=str(place.files),
+        args=["-m", "mcp_mirror", "serve", "--config", str(run_folder.config)],
+        env=run_folder.environ,
+        cwd=str(run_folder.files),
     )
     client = await stack.enter_async_context(Client(stdio_client(command, errlog=log), read_timeout_seconds=_LONGEST))
     tools = await _tools_of(client)
     clients = {tool.name: client for tool in tools}
-    return Stage(place, tools, client.instructions or "", clients, config.mirror.suffix)
+    return Servers(run_folder, tools, client.instructions or "", clients, config.mirror.suffix)
 
 
-async def _without_gateway(stack: AsyncExitStack, place: Place, config: Config, log: TextIO) -> Stage:
+async def _without_gateway(stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO) -> Servers:
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
-    said: list[str] = []
+    instructions: list[str] = []
     for upstream in config.upstreams:
-        client = await stack.enter_async_context(await _connection(stack, upstream, place, log))
-        said.append(client.instructions or "")
+        client = await stack.enter_async_context(await _connect(stack, upstream, run_folder, log))
+        instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
                 tools[tool.name], clients[tool.name] = tool, client
-    return Stage(place, tuple(tools.values()), "\n\n".join(filter(None, said)), clients)
+    return Servers(run_folder, tuple(tools.values()), "\n\n".join(filter(None, instructions)), clients)
 
 
-async def _connection(stack: AsyncExitStack, upstream: UpstreamPolicy, place: Place, log: TextIO) -> Client:
+async def _connect(stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO) -> Client:
     endpoint, timeout = upstream.endpoint, upstream.timeout
     if isinstance(endpoint, HttpEndpoint):
         if endpoint.legacy_sse:
@@ -227,8 +231,8 @@ async def _connection(stack: AsyncExitStack, upstream: UpstreamPolicy, place: Pl
     command = StdioServerParameters(
         command=endpoint.command,
         args=list(endpoint.args),
-        env={**place.environ, **endpoint.env},
-        cwd=endpoint.cwd or str(place.files),
+        env={**run_folder.environ, **endpoint.env},
+        cwd=endpoint.cwd or str(run_folder.files),
     )
     return Client(stdio_client(command, errlog=log), read_timeout_seconds=timeout)
 

@@ -1,6 +1,6 @@
-"""An example conversation from a case, as the model would have read it: with the notices of the style that is measured.
+"""Writes an example conversation of a case as a model reads it: with notices in the measured style.
 
-Pure. The paths in it are examples: well-formed, and no value's.
+Pure. Paths in examples are well-formed but do not name stored values.
 """
 
 import json
@@ -12,75 +12,76 @@ from uuid import UUID
 
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.evals.cases import Spoken
+from mcp_mirror.evals.cases import Turn
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, User
+from mcp_mirror.evals.matrix import Style
 from mcp_mirror.evals.pointers import value_at
 from mcp_mirror.paths import new_base, parse_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
-from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.tokens import expected_estimator
 
-_PLACE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
-"""In a text: the path that the n-th stored result has, and what follows it."""
+_PATH_VARIABLE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
+"""A variable in a text: the path of the n-th stored result, and a pointer after it."""
 _MANGLED: Final = re.compile(r"\$\{MANGLED_(?P<number>[1-9][0-9]*)\}")
 _UUID: Final = "5f3a9c{:02x}-71d4-4e0b-8a26-{:012x}"
 
 
 @dataclass(slots=True)
-class _Telling:
-    """An example as far as it is told."""
+class _ExampleWriter:
+    """The part of an example that is written."""
 
-    style: NoticeStyle | None
+    style: Style | None
     listed_as: Callable[[str], str]
     paths: list[str] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
-    def tell(self, spoken: Spoken, index: int) -> None:
-        if not spoken.tool:
-            self.entries.append(User(spoken.user) if spoken.user else Reply(answer=spoken.answer))
+    def add(self, turn: Turn, index: int) -> None:
+        if not turn.tool:
+            self.entries.append(User(turn.user) if turn.user else Reply(answer=turn.answer))
             return
-        call = Call(f"example_{index}", self.listed_as(spoken.tool), self._argued(spoken.arguments))
-        text = spoken.result if spoken.stored is None else self._stored(spoken, call)
+        call = Call(f"example_{index}", self.listed_as(turn.tool), self._replace_variables(turn.arguments))
+        text = turn.result if turn.stored is None else self._result_text(turn, call)
         self.entries += [Reply(calls=(call,)), Result(call, text)]
 
-    def _argued(self, arguments: Any) -> Any:
+    def _replace_variables(self, arguments: Any) -> Any:
         if self.style:
             return with_paths(arguments, self.paths)
         return _with_values(arguments, self.values)
 
-    def _stored(self, spoken: Spoken, call: Call) -> str:
+    def _result_text(self, turn: Turn, call: Call) -> str:
+        """The notice of a stored result, or without the gateway the value itself."""
         number = len(self.paths) + 1
-        path = new_base(spoken.tool, UUID(_UUID.format(number, number * 7919)))
+        path = new_base(turn.tool, UUID(_UUID.format(number, number * 7919)))
         self.paths.append(path)
-        self.values.append(spoken.stored)
+        self.values.append(turn.stored)
         if self.style is None:
-            return spoken.stored if isinstance(spoken.stored, str) else json.dumps(spoken.stored, ensure_ascii=False)
-        return write_notice(_as_stored(path, spoken, call), self.style)
+            return turn.stored if isinstance(turn.stored, str) else json.dumps(turn.stored, ensure_ascii=False)
+        return write_notice(_notice_input(path, turn, call), self.style)
 
 
-def tell_example(
-    spoken: Iterable[Spoken], style: NoticeStyle | None, listed_as: Callable[[str], str]
+def write_example(
+    turns: Iterable[Turn], style: Style | None, listed_as: Callable[[str], str]
 ) -> tuple[Entry, ...]:
-    """An example conversation.
+    """Write an example conversation.
 
     Args:
-        spoken: It, as a case has it.
-        style: The notices that it shows; None: the values themselves, as there are without the gateway.
-        listed_as: The name that a tool is listed under.
+        turns: The example in the case.
+        style: The style of its notices; None: no gateway, so results are the values themselves.
+        listed_as: Returns the name under which a tool is listed.
     """
-    telling = _Telling(style, listed_as)
-    for index, part in enumerate(spoken):
-        telling.tell(part, index)
-    return tuple(telling.entries)
+    writer = _ExampleWriter(style, listed_as)
+    for index, turn in enumerate(turns):
+        writer.add(turn, index)
+    return tuple(writer.entries)
 
 
-def _as_stored(path: str, spoken: Spoken, call: Call) -> NoticeInput:
-    blob = json.dumps(spoken.stored, ensure_ascii=False).encode()
+def _notice_input(path: str, turn: Turn, call: Call) -> NoticeInput:
+    blob = json.dumps(turn.stored, ensure_ascii=False).encode()
     kind = kind_at(blob, 0)
     return NoticeInput(
         path=path,
-        tool=spoken.tool,
+        tool=turn.tool,
         arguments=json.dumps(dict(call.arguments), ensure_ascii=False).encode(),
         blob=blob,
         kind=kind,
@@ -90,10 +91,10 @@ def _as_stored(path: str, spoken: Spoken, call: Call) -> NoticeInput:
 
 
 def with_paths(value: Any, paths: list[str]) -> Any:
-    """A JSON value whose texts have paths in the place of `${PATH_1}`, and of `${MANGLED_1}` one that is mistyped.
+    """Replace `${PATH_1}` in the texts of a JSON value with the path, and `${MANGLED_1}` with the path mistyped.
 
     Raises:
-        ConfigError: There is no such path.
+        ConfigError: A variable has a number without a path.
     """
     if isinstance(value, Mapping):
         return {key: with_paths(part, paths) for key, part in value.items()}
@@ -101,19 +102,19 @@ def with_paths(value: Any, paths: list[str]) -> Any:
         return [with_paths(part, paths) for part in value]
     if not isinstance(value, str):
         return value
-    told = _PLACE.sub(lambda match: _path(paths, match) + match["pointer"], value)
-    return _MANGLED.sub(lambda match: _mangled(_path(paths, match)), told)
+    replaced = _PATH_VARIABLE.sub(lambda match: _path(paths, match) + match["pointer"], value)
+    return _MANGLED.sub(lambda match: _mangle(_path(paths, match)), replaced)
 
 
 def _path(paths: list[str], match: re.Match[str]) -> str:
     number = int(match["number"])
     if number > len(paths):
-        raise ConfigError(f"{match[0]}: only {len(paths)} results are stored before it; count them from 1.")
+        raise ConfigError(f"{match[0]}: only {len(paths)} results are stored before it. Numbers start at 1.")
     return paths[number - 1]
 
 
-def _mangled(path: str) -> str:
-    """The path with the last two of its digits exchanged, or another last digit: near it, and no value's."""
+def _mangle(path: str) -> str:
+    """Mistype a path: swap its last two digits, or change the last digit if they are equal."""
     head, one, two = path[:-2], path[-2], path[-1]
     return head + (two + one if one != two else one + ("0" if two != "0" else "1"))
 
@@ -123,7 +124,7 @@ def _with_values(value: Any, values: list[Any]) -> Any:
         return {key: _with_values(part, values) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_with_values(part, values) for part in value]
-    if isinstance(value, str) and (match := _PLACE.fullmatch(value)):
+    if isinstance(value, str) and (match := _PATH_VARIABLE.fullmatch(value)):
         path = parse_path(_path([new_base("value", UUID(int=0, version=4))] * len(values), match) + match["pointer"])
         return value_at(values[int(match["number"]) - 1], map(str, path.tokens) if path else ())
     return value

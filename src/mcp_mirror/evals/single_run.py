@@ -1,0 +1,209 @@
+"""One run: a folder, servers, a conversation, its checks, and the record for the log."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
+
+from mcp_mirror.errors import MirrorError, UpstreamError
+from mcp_mirror.evals.cases import Case
+from mcp_mirror.evals.conversation import Call, Entry, MadeCall, Reply, Transcript, User
+from mcp_mirror.evals.dialects import DIALECTS, function_of, write_messages
+from mcp_mirror.evals.endpoint import Endpoint
+from mcp_mirror.evals.few_shot import with_paths, write_example
+from mcp_mirror.evals.judge import Run, Verdict, is_own, judge
+from mcp_mirror.evals.log import Record
+from mcp_mirror.evals.loop import ConversationSetup, run_conversation
+from mcp_mirror.evals.matrix import Model, Setting, Style
+from mcp_mirror.evals.pointers import bases_in_results
+from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
+from mcp_mirror.tokens import estimate_tokens
+
+SYSTEM: Final = (
+    "You carry out tasks with tools. Call tools until the task is done, then answer in one or two sentences with what "
+    "was asked for. Use only what tools gave you."
+)
+_KEPT: Final = 4000
+"""Characters of a text in the log; longer texts are cut."""
+
+
+async def run_setting(setting: Setting, endpoint: Endpoint) -> Record:
+    """Perform one run.
+
+    Raises:
+        ConfigError: The configuration of the case's servers cannot be used.
+    """
+    done: list[Record] = []
+    with TemporaryDirectory(prefix="mcp-mirror-eval-", ignore_cleanup_errors=True) as folder:
+        run_folder = RunFolder(Path(folder), Path(setting.case.file).parent)
+        config = run_folder.prepare(setting.config, setting.case.files.given)
+        try:
+            async with start_servers(run_folder, config, gateway=setting.gateway) as servers:
+                done.append(await _run_or_void(servers, setting, endpoint))
+        except UpstreamError as error:
+            done.append(_void(setting, error))
+        except ExceptionGroup:  # a server that fails while it stops does not affect the run
+            if not done:
+                raise
+    return done[0]
+
+
+async def _run_or_void(servers: Servers, setting: Setting, endpoint: Endpoint) -> Record:
+    """Perform a run. Errors are handled here, because they would leave the context of the servers as a group."""
+    try:
+        return await run_on(servers, setting, endpoint)
+    except MirrorError as error:
+        return _void(setting, error)
+
+
+def _void(setting: Setting, error: MirrorError) -> Record:
+    return record(setting, Transcript((), (), "error", detail=str(error)), Verdict(()))
+
+
+async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Record:
+    """Perform one run on running servers.
+
+    Raises:
+        UpstreamError: No server lists a tool of the case, or a call before the prompt failed.
+    """
+    case, dialect = setting.case, DIALECTS[setting.model.tools]
+    _check_listed(case, servers)
+    earlier = await _make_earlier_calls(case, servers)
+    paths = _first_paths(earlier.made_calls)
+    style = cast("Style", setting.style) if setting.gateway else None
+    example = write_example(case.few_shot, style, servers.listed_as) if setting.few_shot else ()
+    setup = ConversationSetup(
+        system="\n\n".join(filter(None, (setting.model.system or SYSTEM, servers.instructions))),
+        tools=servers.tools,
+        entries=(*example, *earlier.entries, User(with_paths(case.prompt, paths))),
+        dialect=dialect,
+        sampling=_sampling(setting),
+        limits=case.limits,
+    )
+    transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
+    files = {name: _bytes_of(servers.run_folder.files / name) for name in case.files.expected}
+    run = Run(transcript, files, servers.name_of, setting.gateway, earlier.made_calls, earlier.known_bases)
+    costs = {
+        "definitions": estimate_tokens(json.dumps([function_of(tool) for tool in servers.tools]).encode()),
+        "conversation": _estimate_conversation(setting.model, transcript),
+    }
+    return record(setting, transcript, judge(case, run), costs)
+
+
+def _check_listed(case: Case, servers: Servers) -> None:
+    """Check that the expected tools are listed: a failed server or a mistyped name is not a failure of the model.
+
+    Raises:
+        UpstreamError: A tool is not listed.
+    """
+    names = [tool.name for tool in servers.tools]
+    for expected in case.calls:
+        if all(is_own(tool) for tool in expected.tool):
+            continue
+        if not any(servers.listed_as(tool) in names for tool in expected.tool):
+            output = servers.run_folder.server_output
+            raise UpstreamError(f"{case.file}: no server lists {expected.tool[0]!r}. {output}".strip())
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """The conversation before the prompt."""
+
+    entries: tuple[Entry, ...]
+    made_calls: tuple[MadeCall, ...]
+    """All its calls, including those that the model does not see."""
+    known_bases: frozenset[str]
+    """The bases in the results that the model sees."""
+
+
+async def _make_earlier_calls(case: Case, servers: Servers) -> _Earlier:
+    entries: list[Entry] = []
+    made_calls: list[MadeCall] = []
+    shown: list[MadeCall] = []
+    for index, turn in enumerate(case.earlier):
+        if not turn.tool:
+            entries.append(User(turn.user) if turn.user else Reply(answer=turn.answer))
+            continue
+        call = Call(f"earlier_{index}", servers.listed_as(turn.tool), turn.arguments)
+        made = await servers.make_call(call)
+        if made.result.is_error:
+            raise UpstreamError(f"{case.file}: earlier: {call.name} failed: {made.result.text}")
+        made_calls.append(made)
+        if turn.told:
+            shown.append(made)
+            entries += [Reply(calls=(call,)), made.result]
+    return _Earlier(tuple(entries), tuple(made_calls), bases_in_results(shown))
+
+
+def _first_paths(made_calls: tuple[MadeCall, ...]) -> list[str]:
+    """The first path in the result of each call that has one."""
+    return [base for made in made_calls for base in sorted(bases_in_results([made]), key=made.result.text.index)[:1]]
+
+
+def _sampling(setting: Setting) -> dict[str, Any]:
+    model = setting.model
+    given = {"temperature": model.temperature, "max_tokens": model.max_tokens, "seed": setting.seed}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _estimate_conversation(model: Model, transcript: Transcript) -> int:
+    """Estimate the tokens of a conversation: each message once, without definitions and instructions."""
+    messages = write_messages(DIALECTS[model.tools], "", transcript.entries)
+    return sum(estimate_tokens(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def record(
+    setting: Setting, transcript: Transcript, verdict: Verdict, costs: Mapping[str, int] | None = None
+) -> Record:
+    """Build the record of a run for the log."""
+    return {
+        "key": setting.key,
+        **setting.labels,
+        "end": transcript.end,
+        "success": verdict.passed and transcript.end == "answered",
+        "exact": verdict.exact,
+        "received": verdict.received,
+        "calls": len(transcript.made_calls),
+        "failed_calls": sum(made.result.is_error for made in transcript.made_calls),
+        "prompt_tokens": transcript.usage.prompt,
+        "completion_tokens": transcript.usage.completion,
+        "estimated_tokens": dict(costs or {}),
+        "seconds": round(transcript.seconds, 3),
+        "checks": [asdict(check) for check in verdict.checks],
+        "detail": transcript.detail,
+        "answer": transcript.answer[:_KEPT],
+        "messages": [_shorten(message) for message in _messages(setting, transcript)],
+        "made": [_call_record(made) for made in transcript.made_calls],
+    }
+
+
+def _messages(setting: Setting, transcript: Transcript) -> list[dict[str, Any]]:
+    return write_messages(DIALECTS[setting.model.tools], "", transcript.entries)
+
+
+def _call_record(made: MadeCall) -> dict[str, Any]:
+    return {
+        "tool": made.call.name,
+        "arguments": _shorten(dict(made.call.arguments)),
+        "result": made.result.text[:_KEPT],
+        "is_error": made.result.is_error,
+        "seconds": round(made.seconds, 3),
+    }
+
+
+def _shorten(value: Any) -> Any:
+    """A JSON value with long texts cut, because copied values can have many megabytes."""
+    if isinstance(value, Mapping):
+        return {key: _shorten(part) for key, part in value.items()}
+    if isinstance(value, str):
+        return value if len(value) <= _KEPT else f"{value[:_KEPT]}... ({len(value):,} characters)"
+    if isinstance(value, list):
+        text = json.dumps(value)
+        return [_shorten(part) for part in value] if len(text) <= _KEPT else f"{text[:_KEPT]}... ({len(text):,})"
+    return value
