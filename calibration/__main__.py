@@ -1,4 +1,4 @@
-"""`make calibrate`: print how near the estimates are on the held-out texts; with FIT=1 make the table anew before.
+"""`make calibrate`: prints the errors of the estimates on the held-out texts; FIT=1 builds the table first.
 
 FIT=1 fits the costs to the calibration texts and writes them into the package. RECOUNT=1 counts all texts again.
 """
@@ -34,7 +34,7 @@ def held_out() -> list[Text]:
 
 
 def refit() -> None:
-    """Write the table anew."""
+    """Build and write the table."""
     from fit import fit
 
     chosen = list(texts("fit", 500))

@@ -47,7 +47,7 @@ def _openai() -> Count:
     import bpe_openai
 
     encoding = bpe_openai.get_encoding("o200k_base")
-    at_once = 50_000  # the package refuses what comes to more than 200,000 tokens
+    at_once = 50_000  # the package refuses texts of more than 200,000 tokens
     return lambda text: sum(
         len(encoding.encode_ordinary(text[at : at + at_once])) for at in range(0, len(text), at_once)
     )
@@ -76,7 +76,7 @@ def _anthropic(version: str) -> Count:
 
 
 def _anthropic_part(version: str) -> Count:
-    """What a part of a word costs: one behind a space begins its word, another stands inside."""
+    """The cost of a part of a word: a part after a space begins its word, any other part is inside a word."""
     model, cost = _marked_cost(version)
     from ctok.constants import BOW_G
     from ctok.normalize import mark_case

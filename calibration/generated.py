@@ -1,6 +1,6 @@
 """Texts of the kinds that machines write, each in several styles, from a seed.
 
-`STYLES[kind]` holds (styles for calibration, styles held out). A style is a function of a `random.Random` that gives
+`STYLES[kind]` is (styles for calibration, styles held out). A style is a function of a `random.Random` that gives
 one line, record or document; a text is made of as many as its length asks for.
 """
 

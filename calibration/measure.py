@@ -1,4 +1,4 @@
-"""What pieces and parts of words cost with each tokenizer, each in a place where it mostly stands."""
+"""Measures the costs of pieces and parts of words with each tokenizer, each in a typical context."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ import numpy as np
 from counts import TOKENIZERS, counted
 
 JOINING: Final = frozenset({"anthropic", "anthropic-4.6", "google"})
-"""Tokenizers that do not split at our pieces: what stands beside a piece can change its cost."""
+"""Tokenizers that do not split at our pieces: the neighbours of a piece can change its cost."""
 
 
 def measured(name: str, pieces: Sequence[str], spaced: Mapping[str, float]) -> Any:
@@ -29,7 +29,7 @@ def measured_parts(parts: Sequence[str]) -> Any:
 
 
 def _places(name: str, piece: str, spaced: float) -> list[tuple[str, str, int, float]]:
-    """What stands before a piece and behind it, the tokens of this, and how often it does."""
+    """A context: the text before and after a piece, its tokens, and its frequency."""
     if name not in JOINING:
         return [("", "", 0, 1.0)]
     if not piece.strip():

@@ -1,8 +1,8 @@
-"""Which pieces, and which parts of pieces, the table has.
+"""Selects the pieces and the parts of pieces in the table.
 
-A piece comes in where it was seen in enough packages of a wide collection, or is a frequent word of a language. So that
-calibration texts can be read as texts of packages that nobody has seen, each entry is also marked whether it would be
-in without any one package.
+A piece is in the table if it occurs in enough packages of a wide collection, or is a frequent word of a language. Each
+entry also records whether it would be in the table without any one package, so that calibration texts can be treated as
+texts of unknown packages.
 """
 
 import lzma

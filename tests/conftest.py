@@ -111,7 +111,7 @@ def count_tokens() -> Callable[[str], int]:
         encoding = bpe_openai.get_encoding("o200k_base")
 
     def count(text: str) -> int:
-        at_once = 50_000  # the package refuses what comes to more than 200,000 tokens
+        at_once = 50_000  # the package refuses texts of more than 200,000 tokens
         return sum(len(encoding.encode(text[at : at + at_once])) for at in range(0, len(text), at_once))
 
     return count

@@ -7,7 +7,7 @@ _SAMPLE = 0.03
 
 
 def slowness() -> float:
-    """How many times longer than alone a program runs now, because other programs run too; 1 on an idle machine."""
+    """The slowdown of a program by other programs that run now; 1 on an idle machine."""
     began, worked = time.monotonic(), time.thread_time()
     while time.thread_time() - worked < _SAMPLE:
         pass

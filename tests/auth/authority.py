@@ -35,15 +35,15 @@ class Authority:
     codes: dict[str, str] = field(default_factory=dict)
     """Challenges by code."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    """What was asked of the token endpoint: the grant, and all that was said."""
+    """The requests to the token endpoint: the grant and all parameters of each."""
     expires_in: int = 3600
     status: int = 200
     """Of the token endpoint's answers."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """What is said otherwise than it is."""
+    """Changes to the metadata that the server sends."""
     issuer: str = ""
     rights: str = ""
-    """Scopes that calls want and nobody has."""
+    """Scopes that calls require and that no client has."""
     scopes: str = ""
     """That were asked for last."""
     slow: int = 0

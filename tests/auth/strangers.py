@@ -70,14 +70,14 @@ async def visiting(url: str, name: str) -> AsyncIterator[Visitor]:
 
 @dataclass
 class Owned:
-    """What a principal has, and what of it the other has been told."""
+    """The values of a principal, and the paths of them that the other principal knows."""
 
     canaries: list[str]
     """Words that stand in the values, and nowhere else."""
     told: list[str]
     """Paths that the other knows."""
     hidden: list[str]
-    """Paths that nobody has told."""
+    """Paths that the other principal does not know."""
     notices: list[str]
     session: str
 

@@ -195,7 +195,7 @@ async def test_a_token_removed_from_the_configuration_is_rejected(configured: Co
         assert (await client.post(served.url, headers=ask, content=LIST)).status_code == 401
         del told["auth"]
         config.write_text(json.dumps(told))
-        assert served.application.reload(load_config(config, {}), Pins()) == ("auth",)  # a gate is not opened meanwhile
+        assert served.application.reload(load_config(config, {}), Pins()) == ("auth",)  # the gate stays closed
         known = await client.post(served.url, headers=HEADERS | bearer(TOKENS["alice"]), content=HELLO)
         assert known.status_code == 200
 

@@ -90,7 +90,7 @@ def by_a_shared_secret(token: str) -> str:
 
 
 def wrong() -> dict[str, list[tuple[str, str]]]:
-    """Made when they are shown, so that none is refused for its age alone."""
+    """Create proofs at the time of use, so that none is rejected only because of its age."""
     now, odd = int(time.time()), ISSUERS_KEY.sign(ISSUER, cnf={"jkt": 5})
     return {
         "no proof": shown(TOKEN),

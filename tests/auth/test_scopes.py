@@ -138,7 +138,7 @@ async def test_tools_are_listed_only_with_their_scope(scoped: Path) -> None:
             assert {uri for uri in await bob(*RESOURCES) if "notes" in uri} == {
                 "notes://one",
                 "notes://pixel",
-            }  # under its own name, for there is no other
+            }  # under its own name, which is unique
             assert {"greet", "wiki_greet"} <= await alice(*PROMPTS)
             assert await bob(*PROMPTS) == {"greet", "interview"}
             assert len(await alice(*TEMPLATES)) == 1 + 2 * 2
@@ -240,7 +240,7 @@ async def test_listings_behind_a_scope_are_marked_private_for_caches(
 
 
 async def test_path_errors_do_not_reveal_hidden_tools(scoped: Path) -> None:
-    """Where a tool is known, what is no path of its is a mistake; else it is a text."""
+    """A mistyped path of a known tool is an error; of an unknown tool it is a text."""
     async with both(scoped) as (alice, bob):
         for visitor, tool in (alice, "crm_echo_mirrored"), (bob, "wiki_echo_mirrored"):
             for label in "interview", "nobodys":

@@ -39,7 +39,7 @@ own_store = pytest.mark.parametrize("store", STORES)
 
 @pytest.fixture
 def guarded(store: str, configured: Configured, raw: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A gateway with two principals, with every tool of ours, on each store."""
+    """A gateway with two principals and all memory tools, on each store."""
     chosen: dict[str, Any] = {"kind": store, "path": str(tmp_path / "store") if store == "disk" else None}
     if store == "redis":
         server: RedisProcess = request.getfixturevalue("redis_server")
@@ -106,7 +106,7 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
 
 
 async def answers_of(visitor: Visitor, path: str) -> list[str]:
-    """What every tool and resource of ours, and a twin, says of a path, the path itself left out."""
+    """The answers of all memory tools, resources and a twin for a path, without the path itself."""
     told = [await visitor.call(tool, **json.loads(json.dumps(given).replace("{}", path))) for tool, given in TOOLS]
     told += [await visitor.ask("resources/read", {"uri": f"memory://{path}{more}"}) for more in ("", "/private")]
     told += [await visitor.ask("resources/list", {"cursor": path})]

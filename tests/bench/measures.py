@@ -92,7 +92,7 @@ async def grid(console: Console, runs: int, large: bool) -> None:  # noqa: FBT00
 
 
 async def cpu(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001
-    """CPU time a byte, against one process that does nothing but move and scan it."""
+    """CPU time per byte, compared with a process that only moves and scans it."""
     rows = []
     for form in ("short", "short-text", "long-doubled"):
         async with through_mirror({"upstreams": {"bench": upstream(form)}}) as (mirror, process):
@@ -221,7 +221,7 @@ async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: 
 
 
 async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001
-    """How long the gateway's event loop stands still: here it runs in this process, where that can be seen."""
+    """The stalls of the gateway's event loop, which runs in this process so that they can be measured."""
     rows = []
     settings = {"upstreams": {"bench": upstream("short", "long-doubled")}}
     with config_of(settings) as path:
@@ -253,7 +253,7 @@ async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
 
 
 async def _stall_during(call: Awaitable[str]) -> tuple[str, float]:
-    """What a call gives, and the longest that a timer of 1 ms was late meanwhile, in seconds."""
+    """The result of a call, and the longest delay of a timer of 1 ms during it, in seconds."""
     longest = 0.0
 
     async def watch() -> None:

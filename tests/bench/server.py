@@ -48,7 +48,7 @@ def sized(size: int) -> bytes:
 
 
 def take(line: bytes) -> bytes:
-    """What arrived, told by length and checksum."""
+    """Return the length and the checksum of the received value."""
     start = line.index(b'"raw_grid"')
     body = line[line.index(b"[", start) : line.rindex(b"]") + 1]
     return f'"content":[{{"type":"text","text":"{len(body)} {zlib.crc32(body)}"}}]'.encode()

@@ -106,7 +106,7 @@ def openai(draw: Draw) -> list[Message]:
     def called(call: Call) -> Message:
         if draw(st.integers(0, 5)) == 0:
             return {"id": call.identity, "type": "custom", "custom": {"name": "run", "input": draw(texts)}}
-        arguments = draw(st.just(json.dumps(call.arguments)) | long)  # a model may write what is no JSON
+        arguments = draw(st.just(json.dumps(call.arguments)) | long)  # a model may write invalid JSON
         extra = {"extra_content": {"google": {"thought_signature": "c2ln"}}} if draw(st.integers(0, 5)) == 0 else {}
         named = {"name": "look", "arguments": arguments}
         return {"id": call.identity, "type": "function", "function": named, **extra}

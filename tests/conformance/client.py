@@ -1,8 +1,8 @@
 """The gateway as the client that the conformance suite tests: `client.py [--direct] [--http] URL`.
 
 The suite gives the URL of a server of its own, and in the environment the scenario and the protocol version. A gateway
-before that server is started and driven as the scenario needs; `--direct` leaves the gateway out, so that what the
-driver or the SDK does wrong can be told from what the gateway does wrong.
+before that server is started and driven as the scenario needs; `--direct` leaves the gateway out, so that errors of the
+driver or the SDK can be distinguished from errors of the gateway.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from under_test import gateway_command, serve_gateway, write_config
 _BOUND: Final = 20.0
 """Seconds that one request may take."""
 _OWN: Final = "retrieve_final_answer_from_memory"
-"""The gateway's tool, which is none of the suite's server's."""
+"""The gateway's own tool, which the suite's server does not have."""
 _EXAMPLES: Final[Mapping[str, Any]] = {
     "string": "text",
     "integer": 5,
@@ -214,11 +214,11 @@ def find_leaves(error: BaseException) -> list[BaseException]:
 def main(flags: set[str]) -> None:
     """Drive the scenario, and end with a failure where anything failed.
 
-    With `--direct`, what the SDK cannot read is told and not counted: there the suite's checks alone decide.
+    With `--direct`, messages that the SDK cannot read are printed and not counted: only the suite's checks decide.
     """
     try:
         asyncio.run(drive(sys.argv[-1], flags))
-    except Exception as failed:  # noqa: BLE001  # whatever fails is told, a line each
+    except Exception as failed:  # noqa: BLE001  # each failure is printed on one line
         told = find_leaves(failed)
         sys.stderr.write("".join(f"{type(one).__name__}: {one}\n" for one in told))
         if "--direct" not in flags or not all(isinstance(one, ValidationError) for one in told):

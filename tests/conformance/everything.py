@@ -1,7 +1,7 @@
-"""An upstream on the SDK that has whatever the conformance suite asks for, in both protocol eras.
+"""An upstream on the SDK with everything that the conformance suite requires, in both protocol versions.
 
-`everything.py http [PORT]` prints its port; `everything.py stdio`. With `--era 2025-11-25` at the end it speaks the
-handshake era alone.
+`everything.py http [PORT]` prints its port; `everything.py stdio`. With `--era 2025-11-25` at the end it supports only
+this protocol version.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _RETRY: Final = 100
 
 
 class Everything(Server[Any]):
-    """A server whose lists change, which it tells in the handshake era too."""
+    """A server with changing lists, which announces the changes in protocol version 2025-11-25 too."""
 
     def create_initialization_options(
         self,
@@ -139,7 +139,7 @@ async def _set_level(shelf: Shelf, ctx: Ctx, params: SetLevelRequestParams) -> E
 
 
 def _of_the_handshake_era(app: ASGIApp) -> ASGIApp:
-    """Refuse what a server of that era does not know, as such servers do: in words, not in JSON."""
+    """Refuse requests that servers of this protocol version do not know, with text instead of JSON, as they do."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         told = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()

@@ -1,6 +1,6 @@
-"""Questions that a fixture asks its client while it answers: live in the handshake era, by retries in the other.
+"""Requests of a fixture to its client during a call: live in protocol version 2025-11-25, by retries in 2026-07-28.
 
-Who asks and what becomes of the answers is the tools' and prompts' matter.
+Tools and prompts decide when to send requests, and use the answers.
 """
 
 import json
@@ -74,7 +74,7 @@ def list_roots() -> ListRootsRequest:
 
 
 async def hold(interview: Interview, ctx: Ctx, params: InputResponseRequestParams) -> str | InputRequiredResult:
-    """Ask whatever is not answered yet; the conclusion, or what a client of the newer era must answer first.
+    """Send the unanswered requests. Returns the conclusion, or the requests that a 2026-07-28 client must answer first.
 
     Raises:
         MCPError: The client did not declare what a question needs.

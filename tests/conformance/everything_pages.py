@@ -65,10 +65,10 @@ _FROM_TEMPLATE: Final = re.compile(r"test://template/([^/]+)/data")
 
 
 def read(uri: str, ctx: Ctx) -> Contents:
-    """What is at an address.
+    """The content of a resource.
 
     Raises:
-        MCPError: Nothing is there, with the code of the client's era.
+        MCPError: The resource does not exist; the code is that of the client's protocol version.
     """
     if page := _PAGES.get(uri):
         return page[1]
@@ -118,10 +118,10 @@ def _embed(uri: str) -> EmbeddedResource:
 
 
 async def get_prompt(ctx: Ctx, params: GetPromptRequestParams) -> GetPromptResult | InputRequiredResult:
-    """A prompt's messages, or what the user must answer first.
+    """The messages of a prompt, or the requests that the user must answer first.
 
     Raises:
-        MCPError: There is no such prompt, or an argument of it is missing.
+        MCPError: The prompt does not exist, or an argument is missing.
     """
     given = params.arguments or {}
     match params.name:

@@ -31,7 +31,7 @@ class Shelf:
 
 
 def name_session(ctx: Ctx) -> str:
-    """Which connection a request of the handshake era came on."""
+    """The connection of a 2025-11-25 request."""
     return str(ctx.request.headers.get("mcp-session-id", "")) if ctx.request is not None else ""
 
 

@@ -51,10 +51,10 @@ async def write_access(url: str, scenario: str, folder: Path) -> Mapping[str, An
 
 
 async def sign_in(config: Path, *more: str) -> None:
-    """Run `mcp-mirror login` and do what it asks for; what it says goes to our standard error.
+    """Run `mcp-mirror login` and follow its instructions; its output goes to standard error.
 
     Raises:
-        RuntimeError: Nobody is signed in.
+        RuntimeError: The sign-in failed.
     """
     command = [str(Path(sys.executable).parent / "mcp-mirror"), "login", "suite", "--config", str(config), *more]
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)

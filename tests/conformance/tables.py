@@ -1,6 +1,6 @@
-"""Prints how the gateway fares in the official conformance suite: as a server and as a client, in both revisions.
+"""Prints the gateway's results in the official conformance suite: as a server and as a client, in both revisions.
 
-`tables.py [--direct] [--handshake-only]`: without the gateway; before an upstream of the handshake era alone.
+`tables.py [--direct] [--handshake-only]`: without the gateway; only with an upstream of protocol version 2025-11-25.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from under_test import HANDSHAKE_ONLY, fixture_on_http, gateway_before
 Try = Callable[[set[str]], Awaitable[Report]]
 
 _WIDE: Final = 160
-"""Columns where there is no terminal."""
+"""Columns without a terminal."""
 
 
 @asynccontextmanager

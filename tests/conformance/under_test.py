@@ -17,7 +17,7 @@ _BOUND: Final = 30.0
 _EVERYTHING: Final = str(Path(__file__).parent / "everything.py")
 
 HANDSHAKE_ONLY: Final = ("--era", "2025-11-25")
-"""Makes the fixture a server that knows no other era."""
+"""Makes the fixture a server of only this protocol version."""
 
 
 def fixture_on_stdio(*era: str) -> dict[str, Any]:

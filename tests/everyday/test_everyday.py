@@ -44,7 +44,7 @@ def texts_of(result: CallToolResult) -> list[str]:
 
 
 def read_of(result: CallToolResult) -> str:
-    """What a model reads as text of a result: pictures and recordings are no text."""
+    """The text of a result that a model reads, without images and recordings."""
     others = [
         block.model_dump_json(by_alias=True, exclude_none=True)
         for block in result.content

@@ -1,7 +1,7 @@
-"""A model by script behind OpenAI's Chat Completions API: the frameworks' own provider code talks to it.
+"""A scripted model behind OpenAI's Chat Completions API; the frameworks use it with their own provider code.
 
-It loads a table, gives a key of the path that it reads in the answer to two tools, one after the other, and answers the
-user with what they said.
+It loads a table, passes a key of the returned path to two tools, one after the other, and answers the user with their
+results.
 """
 
 import json

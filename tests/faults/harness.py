@@ -19,7 +19,7 @@ SAMPLES = int(os.environ.get("FAULTS_SAMPLES", "40"))
 CASE = 120.0
 """Seconds that one case may take."""
 GIVEN_UP = 30.0
-"""Seconds after which nobody waits any more for an upstream that does not come back."""
+"""Seconds after which the harness stops waiting for an upstream that does not come back."""
 REFUSALS = 5
 """Calls that are made to an upstream that is away."""
 
@@ -39,11 +39,11 @@ class Fault:
     """What the proxy does to the connection, where the fault is the network's."""
     loses: Loses = "the call"
     says: str = ""
-    """A pattern of what the client is told."""
+    """A pattern of the error that the client gets."""
     waits: float = 0.0
     """Seconds that the gateway must let pass, since it cannot know better."""
     frozen: bool = False
-    """The upstream's process is stopped, and goes on once the call is answered."""
+    """The upstream's process is stopped, and continues after the call is answered."""
     away: bool = False
     """The upstream stays away for a while before it returns."""
 
@@ -67,7 +67,7 @@ class Seen:
     answered: float
     """From the fault until the last call that it cost was answered."""
     back: float
-    """From the upstream's return until a call worked; infinite where none did for so long that nobody waits."""
+    """Seconds from the upstream's return until a call succeeded; infinite if no call did within the limit."""
     tries: int
     """Calls until one worked."""
     idle: float = 0.0
@@ -75,7 +75,7 @@ class Seen:
     """The neighbour's p99, before and during the fault."""
     repeated: tuple[str, ...] = ()
     slowness: float = 1.0
-    """How many times longer than alone programs ran meanwhile."""
+    """The slowdown of programs during the measurement, compared with an idle machine."""
 
 
 GONE = r"'bad' closed the connection during '{tool}'"

@@ -102,7 +102,7 @@ class FaultProxy:
 
     target: int
     struck: Callable[[float], None]
-    """Told the time of each fault."""
+    """Called with the time of each fault."""
     port: int = 0
     _armed: Fault | None = None
     _links: set[_Link] = field(default_factory=set)
@@ -118,7 +118,7 @@ class FaultProxy:
         return sum(link.spoilt for link in self._links)
 
     async def rest(self) -> None:
-        """Wait until there is none of them."""
+        """Wait until all connections that a fault has struck are closed."""
         while self.spoilt:
             await self._closed.wait()
 

@@ -143,7 +143,7 @@ def settings_of(bad: dict[str, Any], folder: Path, environment: dict[str, str]) 
 async def staging(
     transport: str, folder: Path, *, face: str = "", proxied: bool = False, era: str = "2025", mode: str = "legacy"
 ) -> AsyncIterator[Stage]:
-    """The gateway with both upstreams ready; over the same transport on both sides where nothing else is said."""
+    """The gateway with both upstreams ready; by default over the same transport on both sides."""
     async with AsyncExitStack() as stack:
         witness = await stack.enter_async_context(witnessing())
         told = {"WITNESS": str(witness.port), "ERA": era, "DOWN": str(folder / "down")}

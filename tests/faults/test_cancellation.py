@@ -22,7 +22,7 @@ UNKNOWN = "wait-00000000-0000-4000-8000-000000000000"
 
 
 def heard(word: dict[str, Any], transport: str, era: str) -> dict[str, Any]:
-    """How an upstream learns that nobody waits for this call any more."""
+    """The way in which an upstream learns that the client does not wait for this call any more."""
     if (transport, era) == ("http", "2026"):
         return {"what": "left", "key": word["key"]}
     return {"what": "notifications/cancelled", "id": word["id"]}
@@ -62,7 +62,7 @@ async def test_a_cancelled_call_is_cancelled_at_its_upstream_and_stores_nothing(
         what = f"{client}, cancels {CALLS} calls to an upstream over {transport}, {era}: it knows after"
         record_property("figure", (what, f"{taken[CALLS // 2] * 1e3:.0f} ms; {p99 * 1e3:.0f} ms at the p99"))
         (tmp_path / "gate").touch()
-        await on.witness.see("over", times=CALLS)  # with a large answer that nobody waits for, or none
+        await on.witness.see("over", times=CALLS)  # with a large answer that no client waits for, or none
         assert not (await on.call("echo")).failed
         read = await on.client.read_resource("mcp-mirror://upstreams")
         status = json.loads(read.contents[0].text)  # type: ignore[union-attr]

@@ -22,12 +22,12 @@ BACK = 1.0
 """Seconds within which a call works after the upstream's return."""
 
 BIDED = 30.0
-"""Seconds after which nobody waits any more."""
+"""Seconds after which the test stops waiting."""
 BOUND = 60.0
 """Seconds that letting go of a connection may take."""
 
 STUCK = 1.0
-"""Seconds beyond a call's time after which it is certain that nobody reads."""
+"""Seconds after a call's timeout after which the gateway certainly does not read its answer."""
 STOPPED = 2.0
 """Seconds that a process gets to leave before it is killed."""
 
@@ -58,7 +58,7 @@ CHOSEN = [
     or fault.transport != "http"
     or (FAULTS.index(fault) % 2 == 0) == (era == "2025")
 ]
-"""Each fault, those over HTTP in one of the two eras in turn; `make soak` takes both."""
+"""Each fault, over HTTP alternately in one of the two protocol versions; `make soak` uses both."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ PROMPT = 1.0
 
 
 def memory(process: int, what: str = "VmRSS") -> int:
-    """Bytes that a process holds, or the most that it has held (`VmHWM`)."""
+    """Bytes of memory of a process, now or at its peak (`VmHWM`)."""
     status = Path(f"/proc/{process}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{what}:"))
 
@@ -37,7 +37,7 @@ async def test_a_storm_of_announcements_costs_a_listing_a_second_and_no_memory(
         await on.witness.see("stormed")
         await on.call("echo")
         on.witness.words.clear()
-        Path(f"/proc/{on.gateway}/clear_refs").write_text("5")  # the most begins anew
+        Path(f"/proc/{on.gateway}/clear_refs").write_text("5")  # resets the peak
         before, taken = memory(on.gateway), []
         asked = time.monotonic()
         storm = asyncio.create_task(on.call("storm", times=TIMES, adds="after"))

@@ -17,7 +17,7 @@ Word = dict[str, Any]
 
 @dataclass
 class Witness:
-    """All that was told, in the order in which it came."""
+    """All reports in the order of arrival."""
 
     port: int = 0
     words: list[Word] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Both faces of a running gateway, and what strangers' bytes may do to them.
+"""Sends arbitrary bytes to both transports of a running gateway.
 
-For every byte string: an answer or a closed connection, in bounded time, and afterwards true values, unchanged. The
-gateway, its upstreams, and the connections are real.
+Every byte string gets an answer or a closed connection in bounded time, and leaves all values unchanged. The gateway,
+its upstreams, and the connections are real.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ PATIENCE = 0.5
 """Seconds that an upstream gets for an answer that its bytes may have spoilt, on an idle machine."""
 END = b"\r\n\r\n"
 PAUSE = 0.05
-"""Seconds after which what is no whole request is taken for all that comes."""
+"""Seconds after which an incomplete request counts as finished."""
 LARGEST = 4096
 """Bytes of an input."""
 
@@ -75,7 +75,7 @@ def mutations_of(corpus: list[bytes], seed: int) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def open_stage(folder: Path) -> AsyncIterator["Stage"]:
-    """A gateway in this process, over HTTP, before upstreams that send what they are told to."""
+    """A gateway in this process, over HTTP, with upstreams that send given bytes."""
     logging.disable(logging.CRITICAL)
     async with AsyncExitStack() as stack:
         stack.callback(logging.disable, logging.NOTSET)
@@ -149,11 +149,11 @@ class Stage:
                 await writer.drain()
                 with contextlib.suppress(TimeoutError):
                     said = await asyncio.wait_for(reader.read(1 << 16), BOUND if _is_whole(data) else PAUSE)
-                if not said and not reader.at_eof():  # it waits for more: there is none
+                if not said and not reader.at_eof():  # it waits for more bytes, which do not come
                     writer.write_eof()
                     said = await asyncio.wait_for(reader.read(1 << 16), BOUND)
                 assert said == b"" or said.startswith(b"HTTP/1.1 "), said[:100]
-                async with asyncio.timeout(BOUND):  # an answer that has a length comes to its end
+                async with asyncio.timeout(BOUND):  # an answer with a length ends
                     while (length := _length_of(said)) and len(said.partition(END)[2]) < length:
                         more = await reader.read(1 << 16)
                         assert more, said

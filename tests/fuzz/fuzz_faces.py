@@ -1,6 +1,6 @@
-"""Fuzz both faces of a running gateway: `make soak`, or `python -m tests.fuzz.fuzz_faces [SECONDS] [FACE ...]`.
+"""Fuzz both transports of a running gateway: `make soak`, or `python -m tests.fuzz.fuzz_faces [SECONDS] [FACE ...]`.
 
-The seconds are shared by the faces. An input that does harm is kept in `.fuzz/`, and told with the seed that made it.
+The transports share the seconds. Harmful inputs are kept in `.fuzz/` and printed with their seeds.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""A fuzz target for what reads strangers' bytes: `make fuzz`, or `python tests/fuzz/fuzz_wire.py -max_total_time=60`.
+"""A fuzz target for parsers of foreign bytes: `make fuzz`, or `python tests/fuzz/fuzz_wire.py -max_total_time=60`.
 
-For every byte string: frames come out the same however the stream is cut; a frame is a message or a `WireError`;
-what is lifted out and spliced back in is what was there; spans agree with a full parse.
+For every byte string: frames do not depend on how the stream is cut; a frame is a message or a `WireError`; a lifted
+payload is spliced back unchanged; spans agree with a full parse.
 """
 
 import json
@@ -88,7 +88,7 @@ def check_request(message: Message) -> None:
 
 
 def check_result(message: Message) -> None:
-    """Whatever a result holds, the SDK sees one that it can read, and the gateway sees all."""
+    """For any result, the SDK sees a result that it can read, and the gateway sees all members."""
     for method in ("tools/call", "tools/list", "resources/read"):
         if (lifted := lift_result(message, method)) is None:
             continue

@@ -1,8 +1,8 @@
-"""An upstream that sends what it is told to: `parrot.py stdio`, or `parrot.py http`, which prints its port.
+"""An upstream that sends given bytes: `parrot.py stdio`, or `parrot.py http`, which prints its port.
 
-`parrot(bytes, nonce)` writes these bytes (base64), with the request's id in place of `@ID@`, and then the true answer:
-the nonce. Over HTTP the bytes are the response's body, or with their first line all of it, and there is no other
-answer. `steady(nonce)` answers truly at once.
+`parrot(bytes, nonce)` writes these bytes (base64), with the request's id in place of `@ID@`, and then the correct
+answer: the nonce. Over HTTP the bytes are the response body, or with a status line the whole response; no other answer
+follows. `steady(nonce)` returns the correct answer at once.
 """
 
 import base64
@@ -71,7 +71,7 @@ def serve_lines() -> None:
             continue
         try:
             write(lines_for(asked))
-        except (KeyError, TypeError, ValueError):  # a fuzzed client's arguments are no reason to go
+        except (KeyError, TypeError, ValueError):  # a fuzzed client's arguments must not end the process
             write(refusal(asked.get("id")) + b"\n")
         sys.stdout.buffer.flush()
 

@@ -1,6 +1,6 @@
-"""Strangers' bytes on both faces: the stored inputs, and some that are made of them, the same each time.
+"""Arbitrary bytes on both transports: the stored inputs and fixed mutations of them.
 
-`make soak` lets a fuzzer look for more, for ten minutes.
+`make soak` runs a fuzzer for ten minutes.
 """
 
 import itertools
@@ -41,5 +41,5 @@ async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path,
                 error.add_note(f"The input: {data!r}")
                 raise
         for name, wanted in ANSWERED[face].items():
-            its_own = said[(HERE / f"corpus-{face}" / name).read_bytes()]  # on one connection answers come as they can
+            its_own = said[(HERE / f"corpus-{face}" / name).read_bytes()]  # answers come in any order
             assert re.search(wanted, "".join(said.values()) if face == "client-stdio" else its_own), name

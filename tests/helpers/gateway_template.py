@@ -57,7 +57,7 @@ def reap(pipes: dict[int, int]) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             pipe = pipes.pop(pid)
-            with contextlib.suppress(BrokenPipeError):  # whoever started the command has ended
+            with contextlib.suppress(BrokenPipeError):  # the parent process has ended
                 os.write(pipe, f"{os.waitstatus_to_exitcode(status)}\n".encode())
             os.close(pipe)
 

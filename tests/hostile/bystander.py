@@ -1,4 +1,4 @@
-"""Clients by hand over HTTP: one that calls, and one that measures how long it waits meanwhile."""
+"""Scripted clients over HTTP: one that makes calls, and one that measures its waiting times during them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Waits:
 
 @contextmanager
 def bystander(url: str, tool: str) -> Iterator[Waits]:
-    """Calls a tool of an honest upstream again and again meanwhile, on a connection of its own."""
+    """Calls a tool of an honest upstream repeatedly, on its own connection, for the duration of the context."""
     waits, over = Waits(), threading.Event()
 
     def run() -> None:

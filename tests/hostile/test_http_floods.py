@@ -56,7 +56,7 @@ class Held(asyncio.Protocol):
 
 
 class Holder:
-    """Holds raw connections open."""
+    """Keeps raw connections open."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -191,7 +191,7 @@ SLOW: list[tuple[str, bytes, bytes]] = [
 
 
 async def seconds_held(holder: Holder, said: bytes) -> tuple[float, bytes]:
-    """How long a connection is kept on which a byte comes now and then, and its answer; none where nothing is said."""
+    """The lifetime of a connection that sends a byte now and then, or nothing, and its answer."""
     held, began = await holder.hold(said), time.monotonic()
     if said:
         await drip(held, 0.2)

@@ -32,7 +32,7 @@ HEADERS = {
 }
 CALLS = 200
 DELAYED_ACK = 0.040
-"""Seconds for which Linux holds back an acknowledgement; Nagle's algorithm waits for it between two writes."""
+"""Seconds for which Linux delays an acknowledgement; Nagle's algorithm waits for it between two writes."""
 
 
 def call_times(url: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Much at once: floods of notifications, large results, errors and many clients; others are served meanwhile."""
+"""Heavy load: floods of notifications, large results, errors and many clients do not delay other clients."""
 
 import asyncio
 import json

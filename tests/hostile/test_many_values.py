@@ -1,4 +1,4 @@
-"""Many stored values: lists, statistics and mistyped paths cost a bounded amount of work, whoever stored the values."""
+"""Many stored values: lists, statistics and mistyped paths cost a bounded amount of work for every principal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_four_askers_of_many_values_wait_for_none_of_them(
 
         for name, ask in (("a mistyped path", mistyped), ("a page", page), ("statistics", stats)):
             times = await measured(ask)
-            print(f"{kind}, {VALUES:,} values, {name}: {1000 * times[0]:.1f} ms, at most {1000 * times[-1]:.1f} ms")  # noqa: T201  # for whoever runs it with -s
+            print(f"{kind}, {VALUES:,} values, {name}: {1000 * times[0]:.1f} ms, at most {1000 * times[-1]:.1f} ms")  # noqa: T201  # for runs with -s
             assert times[len(times) // 2] < MEDIAN * slowness(), name
 
 

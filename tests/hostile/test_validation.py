@@ -1,4 +1,4 @@
-"""Arguments that are expensive to validate: others are served meanwhile, and errors stay useful."""
+"""Arguments that are expensive to validate: other calls are not delayed, and errors stay useful."""
 
 import json
 import sys

@@ -127,7 +127,7 @@ RunGit = Callable[..., bytes]
 
 @pytest.fixture(scope="session")
 def run_git(missing: Missing) -> RunGit:
-    """Run git in a folder, as nobody's settings are; what it prints."""
+    """Run git in a folder without user settings, and return its output."""
     program = shutil.which("git") or missing("There is no git.")
     environ = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
@@ -257,7 +257,7 @@ def http_gateway(command: str, config: Path, tmp_path_factory: pytest.TempPathFa
 
 @contextmanager
 def running(argv: list[str], stderr: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is told to stop at the end, and made to where it does not listen."""
+    """Run a process; terminate it at the end, and kill it if it does not exit."""
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
     try:
         yield process

@@ -24,7 +24,7 @@ SERVERS: Final = {"git": 12, "time": 2, "everything": 13, "files": 14}
 """Each server with the number of its tools: a listing that lost some upstream too would prove nothing."""
 
 LITERALS: Final[tuple[Any, ...]] = (True, 7, 0.5, [], [1], [[]], {}, {"x": 1}, None)
-"""Values that hold no text, which alone may be a path."""
+"""Values without texts: only texts may be paths."""
 
 ANYTHING: Final[Mapping[str, Any]] = {"type": "string", "properties": {}, "required": []}
 """Laid over a schema, leaves of it only what a text argument may refer to, such as `$defs`."""

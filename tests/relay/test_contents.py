@@ -47,7 +47,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     "unknown members": {"content": [TEXT], "x-cost": {"cents": 3}, "later": None, **META},
 }
 SDK_STAMPS = {"io.modelcontextprotocol/serverInfo"}
-"""What the server of the 2026 era writes into `_meta` of its own."""
+"""The `_meta` members that a 2026-07-28 server adds itself."""
 
 
 def without_envelope(result: dict[str, Any]) -> dict[str, Any]:

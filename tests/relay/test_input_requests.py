@@ -164,7 +164,7 @@ async def come_back(setup: RelaySetup, first: InputRequiredResult, state: str, *
 
 
 async def test_a_forged_state_or_one_of_other_arguments_is_refused(setup: RelaySetup) -> None:
-    if setup.combination.client == OLD:  # such a client gets live requests: there is no state to forge
+    if setup.combination.client == OLD:  # such a client gets live requests, so it cannot forge a state
         await in_tool(setup, "form")
         assert "requestState" not in json.dumps(setup.received)
         return

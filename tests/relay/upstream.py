@@ -1,7 +1,7 @@
-"""An upstream on the SDK with a behaviour for all that is relayed, of one protocol era alone.
+"""An upstream on the SDK with a behaviour for everything that is relayed, for one protocol version.
 
-`upstream.py http ERA` prints its port; `upstream.py stdio ERA`. ERA is `2025-11-25` (it knows the handshake and
-nothing else) or `2026-07-28` (it refuses the handshake).
+`upstream.py http ERA` prints its port; `upstream.py stdio ERA`. ERA is `2025-11-25` (it supports only the handshake) or
+`2026-07-28` (it refuses the handshake).
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 OLD: Final = "2025-11-25"
 _CACHED: Final = ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
-"""What is the same for whoever asks."""
+"""Methods with the same result for all clients."""
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 STRANGE: Final = {"x-strange": {"kept": [1, None, {"deep": "ü"}]}}
 """What the protocol does not know, added to all that is listed and read."""
@@ -87,7 +87,7 @@ class Shelf:
     added: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_EVENTS, 0))
     watched: list[str] = field(default_factory=list)
     level: str = ""
-    """What `logging/setLevel` said last."""
+    """The last level of `logging/setLevel`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ async def call_tool(shelf: Shelf, ctx: Ctx, params: CallToolRequestParams) -> Ou
 
 
 class Upstream(Server[Any]):
-    """A server whose lists change, which it tells in the handshake era too."""
+    """A server with changing lists, which announces the changes in protocol version 2025-11-25 too."""
 
     def create_initialization_options(
         self,
@@ -293,7 +293,7 @@ async def _add_strange(ctx: Ctx, call_next: CallNext) -> HandlerResult:
 
 
 def _of_the_handshake_era(app: ASGIApp) -> ASGIApp:
-    """Refuse what a server of that era does not know, as such servers do: in words, not in JSON."""
+    """Refuse requests that servers of this protocol version do not know, with text instead of JSON, as they do."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         told = dict(scope.get("headers", [])).get(b"mcp-protocol-version", b"").decode()

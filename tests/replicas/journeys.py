@@ -107,7 +107,7 @@ class Writers:
         """How many were acknowledged before these."""
         before = len(self.acknowledged)
         async with asyncio.timeout(3 * BOUND):
-            while len(self.acknowledged) < before + by:  # noqa: ASYNC110  # the writers go on
+            while len(self.acknowledged) < before + by:  # noqa: ASYNC110  # the writers continue
                 await asyncio.sleep(0.01)
         return before
 
@@ -153,7 +153,7 @@ async def ask_again(cluster: Cluster, rounds: int) -> str:
     seen: list[str] = []
     async with cluster.client(elicitation_callback=accept) as (client, trail):
         names = [tool.name for tool in (await client.list_tools()).tools]
-        (asking,) = (name for name in names if name.startswith("test_input_required"))  # shortened, for it is long
+        (asking,) = (name for name in names if name.startswith("test_input_required"))  # shortened, because it is long
         for _ in range(rounds):
             await _once(client, trail, asking, seen)
     moved = sum(len(set(one.split(" > "))) > 1 for one in seen)

@@ -54,7 +54,7 @@ Audit = Callable[[Path], set[tuple[str, str]]]
 
 
 def _audit(folder: Path) -> set[tuple[str, str]]:
-    """Of a store that nobody has open: every value is whole, the books are exact, nothing else lies about.
+    """Check a closed store: all values are complete, the accounts are exact, and no other file exists.
 
     Returns:
         Namespace and base of each value.

@@ -66,7 +66,7 @@ async def write_on(folder: Path, policy: StorePolicy, name: str, acknowledge: Ca
 
 
 async def hammer(folder: Path, name: str) -> None:
-    """Whatever is read is whole, whoever evicts it meanwhile."""
+    """Every value that is read is complete, even if another process evicts it during the read."""
     dice, whole, gone = random.Random(name), 0, 0  # noqa: S311  # no secret
     async with DiskStore(TIGHT, time.time, folder) as store:
         for number in range(ROUNDS):
@@ -99,7 +99,7 @@ def crash(folder: Path, cycles: int) -> None:
 
 
 def _fork(folder: Path, policy: StorePolicy, name: str) -> tuple[int, int]:
-    """A process that needs not start anew, and where it says what was acknowledged."""
+    """Fork a writer. Returns its process id and the pipe on which it reports acknowledged values."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:

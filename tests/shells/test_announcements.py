@@ -34,7 +34,7 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
         async with anyio.create_task_group() as tasks:
             announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda _: None), tasks)
             announcements.resource_updated(session, "x://a", {"n": 0})
-            await anyio.wait_all_tasks_blocked()  # the first is being told
+            await anyio.wait_all_tasks_blocked()  # the first announcement is being sent
             for number in range(1, 100):
                 announcements.resource_updated(session, f"x://{'ab'[number % 2]}", {"n": number})
             slow.turn.set()

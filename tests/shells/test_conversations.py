@@ -1,4 +1,4 @@
-"""Accounts of conversations: whose they are, how they begin anew, and that they are bounded and never overdrawn."""
+"""Accounts of conversations: their owners and resets; they are bounded and never overdrawn."""
 
 from contextlib import ExitStack
 from dataclasses import replace

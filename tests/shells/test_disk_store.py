@@ -1,4 +1,4 @@
-"""What only values on the disk do: they outlive the store, in files that nobody else reads."""
+"""Values on disk outlive the store, in files that only this user can read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_equal_values_of_two_owners_share_no_file(folder: Path, clock: Clo
 async def test_a_blob_that_two_owners_share_since_format_4_stays_readable(
     folder: Path, clock: Clock, audit: Audit
 ) -> None:
-    digest = hashlib.sha256(LARGE).hexdigest()  # how format 4 named a blob, whoever owned it
+    digest = hashlib.sha256(LARGE).hexdigest()  # format 4 named blobs without their owner
     (folder / "blobs").mkdir(parents=True)
     (folder / "blobs" / digest).write_bytes(LARGE)
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:

@@ -1,4 +1,4 @@
-"""The lock file: what it is obeyed as, and what is said of one that cannot be used."""
+"""The lock file: its effect, and the errors of one that cannot be used."""
 
 from pathlib import Path
 

@@ -35,7 +35,7 @@ def config(tmp_path: Path, style: str) -> Config:
 
 @pytest.fixture
 def log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Log]:
-    """Logs messages of ours; gives the lines."""
+    """Log messages of the gateway and return the lines."""
     root, ours = logging.getLogger(), logging.getLogger("mcp_mirror")
     before = (root.handlers[:], root.level, ours.level)
 

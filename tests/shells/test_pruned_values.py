@@ -31,7 +31,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 class Counted:
-    """Two keepers over one store, and how often they told of a new value."""
+    """Two value writers over one store, and the number of announced values."""
 
     def __init__(self, store: MemoryStore | DiskStore) -> None:
         self.kept = 0

@@ -118,7 +118,7 @@ async def test_a_pasted_notice_resolves_to_its_value_not_to_its_input() -> None:
 
 
 class Fleeting(MemoryStore):
-    """Lets go of a value right after it has said where it is."""
+    """A store that deletes a value right after it has described it."""
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         place = await super().file_of(namespace, base)

@@ -1,4 +1,4 @@
-"""What is special to the store in Redis: what stands there, who else writes to it, what goes wrong."""
+"""The store in Redis: its keys, other writers, and failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LIMIT = 2.0
-"""Seconds within which what is wrong has to be told, on an idle machine."""
+"""Seconds within which a failure must be reported on an idle machine."""
 RETURN = 20.0
 """Seconds after its return within which the server has to be used again."""
 
@@ -371,7 +371,7 @@ USES: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
 
 
 async def refused(use: Awaitable[object]) -> tuple[str, float]:
-    """What is said, and after how long."""
+    """The error, and the seconds until it came."""
     started = time.monotonic()
     with pytest.raises(StoreError) as caught:
         await use
@@ -576,7 +576,7 @@ async def test_nothing_acknowledged_is_lost_where_the_server_is_killed_with_appe
 
     async with opened(own_redis, tmp_path) as store:
         writing = asyncio.gather(*(write(store, writer) for writer in range(8)))
-        while len(acknowledged) < 100:  # noqa: ASYNC110  # the writers go on
+        while len(acknowledged) < 100:  # noqa: ASYNC110  # the writers continue
             await asyncio.sleep(0.005)
         own_redis.kill()
         await asyncio.wait_for(writing, 60)

@@ -1,4 +1,4 @@
-"""The state between two rounds: it comes back as it went, for the same request alone."""
+"""The state between two input rounds: it comes back unchanged, and only for the same request."""
 
 import json
 from typing import Any

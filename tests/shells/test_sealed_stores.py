@@ -1,4 +1,4 @@
-"""Stores that are sealed: nothing of a value is where somebody else could read it, and nobody gets another's."""
+"""Encrypted stores: other users cannot read values, and no principal gets values of another."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_encryption_is_turned_on_and_off_again_and_keys_are_changed(
 async def test_a_value_of_an_unknown_key_costs_nobody_else_anything(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two gateways on one folder: one has the new key, the other has not been told of it yet."""
+    """Two gateways on one folder: one has the new key, the other does not know it yet."""
     folder = tmp_path / "store"
     async with disk(folder, sealed(FIRST), max_values=2) as old, disk(folder, sealed(SECOND, FIRST)) as new:
         await put(new, *MINE, SMALL)

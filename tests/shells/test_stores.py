@@ -54,7 +54,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=STORES)
 def open_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> OpenStore:
-    """Opens a store of each kind, empty, under the policy that is said."""
+    """Opens an empty store of each kind with the given policy."""
     name, kind = request.param, request.param.rpartition(" ")[2]
     needed = (NEEDS[kind](request, tmp_path) if kind in NEEDS else {}) | (SEALED if kind != name else {})
     return lambda **policy: STORES[name](StorePolicy(kind=kind, ttl=TTL, **needed, **policy), clock, lambda: tmp_path)

@@ -64,6 +64,6 @@ async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> Non
         tasks.start_soon(usage_counter.run)
         for total in (1, 2):
             usage_counter.add("me", 1, 0)
-            while (await store.stats("me")).traffic.sent < total:  # the tally goes on
+            while (await store.stats("me")).traffic.sent < total:  # the tally continues
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

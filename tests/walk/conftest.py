@@ -18,7 +18,7 @@ from flow_user import open_desk
 from gateway_processes import GatewayProcess, Start, client_transport, start_command
 from mcp import Client
 
-sys.set_int_max_str_digits(0)  # of these tests alone: what they read back may be any integer
+sys.set_int_max_str_digits(0)  # only in these tests, which read back any integer
 
 SERVERS = Path(__file__).parent / "servers"
 BOUND = 60.0

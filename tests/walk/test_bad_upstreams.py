@@ -1,4 +1,4 @@
-"""Upstreams that do wrong: each is told of in a sentence that says what to do, and the others are served."""
+"""Faulty upstreams: an error names each with the next step, and the others are served."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ ENVELOPE = {
 
 @pytest.fixture(params=[{}, {"limits": {"spool_bytes": 1024}}], ids=["in memory", "in files"])
 def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Where messages of more than a kilobyte go on their way."""
+    """The configuration for messages of more than a kilobyte: buffered in memory, or in files."""
     given: dict[str, Any] = request.param
     return given
 

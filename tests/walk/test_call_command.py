@@ -1,4 +1,4 @@
-"""`mcp-mirror call`: what is typed is read as the tool declares it, and nobody is waited for in vain."""
+"""`mcp-mirror call`: arguments are converted to the tool's types, and it does not wait for unneeded upstreams."""
 
 from __future__ import annotations
 

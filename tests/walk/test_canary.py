@@ -1,4 +1,4 @@
-"""A secret in every place where one can be: what a gateway logs, counts, keeps and answers holds none of them."""
+"""Secrets in all possible places do not appear in the gateway's logs, metrics, files and answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = (
 )  # fmt: skip
 CANARIES = {place: f"c4n-{place}-0123456789abcdef0123456789abcdef" for place in PLACES}
 SAID = {"value", "key", "argument", "tool", "meta", "uri"}
-"""What a client says or is to get itself; all else stands in no answer either."""
+"""Secrets that a client sends or receives itself; answers contain none of the others."""
 CONFIGURED = {name.upper(): CANARIES[name] for name in ("env", "header", "query", "shared", "state", "store", "audit")}
 
 Ask = "Callable[[str, dict[str, Any]], Awaitable[str]]"

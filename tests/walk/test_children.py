@@ -28,7 +28,7 @@ WATCHDOG = "/bin/sh"
 
 
 async def survivors(pids: dict[int, str], *, zombies: bool = False) -> dict[int, str]:
-    """Those that live still after a while; what nobody has waited for yet counts only where that is asked."""
+    """The processes that still live after a while; zombies count only if requested."""
     gone = ("",) if zombies else ("", "Z", "X")
     deadline = time.monotonic() + SOON
     while left := {pid: command for pid, command in pids.items() if stat_of(pid)[0] not in gone}:
@@ -92,7 +92,7 @@ async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
         (grandchild,) = offspring(child)
         began = time.monotonic()
         assert "'brood' closed the connection" in await client.text("brood_die_mirrored")
-        assert time.monotonic() - began < SOON  # though the grandchild holds its pipes
+        assert time.monotonic() - began < SOON  # though the grandchild keeps its pipes open
         assert await survivors({child: before[child]}, zombies=True) == {}
         assert await survivors({grandchild: before[grandchild]}) == {}
         assert "again" in await client.text("brood_hear_mirrored", {"text": "again"})
@@ -129,7 +129,7 @@ async def test_a_ctrl_c_in_the_terminal_reaches_the_gateway_alone(
         await until(running.exists)
         os.killpg(client.process.pid, signal.SIGINT)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.process.wait(), 0.5)  # the call holds it
+            await asyncio.wait_for(client.process.wait(), 0.5)  # the call keeps it open
         assert offspring(client.process.pid) == started
         gate.touch()
         assert await call == "late"

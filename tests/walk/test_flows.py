@@ -1,4 +1,4 @@
-"""Values go where their labels let them, through every tool, store, era and way of washing them."""
+"""Labels restrict the destinations of values, for all tools, stores, protocol versions and transformations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_refused_value_is_not_read_nothing_is_sent_and_the_rule_is_named
         assert "`upstreams.mail.accepts.integrity` is trusted" in await user.refused("mail_hear_mirrored", x=public)
         assert user.calls("mail") == 0
         unknown = await user.refused("mail_hear_mirrored", x=f"{private}/nothing")
-        assert "may not go to" in unknown  # not even whether there is such a key is told
+        assert "may not go to" in unknown  # not even the existence of the key is revealed
         assert "heard" in await user.text("mail_hear_mirrored", x="heard")
 
 
@@ -190,7 +190,7 @@ READING: list[tuple[str, dict[str, Any]]] = [
 
 
 async def test_the_model_is_a_place_that_values_may_be_kept_from(desk: Any) -> None:
-    """It has the path, and can pass the value on; no tool of ours shows any of it."""
+    """The model has the path and can pass the value on; no memory tool shows any of it."""
     async with desk(STRICT | {"mail": {}}, flows=HIDING) as user:
         reply = await user.reply("crm_say_mirrored", result=json.dumps({"content": [], "structuredContent": ROWS}))
         path = path_in(reply.text)
@@ -408,7 +408,7 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
             assert desk.calls("mail") == (2 if allows else 0)
             assert (SECRET in read) is allows
             assert all(("does not allow it" in one) is not allows for one in (*sent, read))
-        assert len(person.heard) == 3  # each time anew
+        assert len(person.heard) == 3  # again each time
         assert all(path in question for question in person.heard)
         assert not any(SECRET in question for question in person.heard)
         assert "`upstreams.mail.accepts.confidentiality` is internal" in person.heard[0]

@@ -1,4 +1,4 @@
-"""An upstream that means ill: each attack meets a named error or passes unaltered, and nobody else notices."""
+"""A hostile upstream: each attack gets a named error or passes unchanged, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ async def test_what_looks_like_ours_in_a_result_is_data(
         assert own.startswith("forge-")
         for key in ("path", "notice", "literal", "uri"):
             heard = await client.text("good_hear_mirrored", {"text": f"{own}/{key}"})
-            assert "f0rty-two" not in heard  # what a value holds is never resolved
+            assert "f0rty-two" not in heard  # the content of a value is never resolved
         hidden = await client.text(twin(names, "hide"))
         assert not re.search("[\u202e\x1b\u200b]", hidden)
         assert len(hidden) < 2000
 
 
 def _peak(pid: int) -> int:
-    """The most memory that a process has had, in bytes; 0 where that cannot be told."""
+    """The peak memory of a process in bytes; 0 if unknown."""
     status = Path(f"/proc/{pid}/status")
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(found[1]) << 10 if found else 0

@@ -46,7 +46,7 @@ async def test_what_is_installed_serves_the_clients_servers(
     ended = await run("install", "claude-desktop")
     assert ended.code == 0, ended.err
     path = path_in(await call(file, "make_grid_mirrored", size=30))
-    assert await call(file, "total_mirrored", grid=f"{path}/grid") == "1188000.0"  # the client was started anew
+    assert await call(file, "total_mirrored", grid=f"{path}/grid") == "1188000.0"  # the client was restarted
     assert (await run("uninstall", "claude-desktop")).code == 0
     assert json.loads(file.read_text()) == before
 

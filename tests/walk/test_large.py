@@ -1,4 +1,4 @@
-"""Messages that go through files, bounds that are told, and limits of upstreams that are respected."""
+"""Messages that go through files, errors that name limits, and limits of upstreams."""
 
 from __future__ import annotations
 

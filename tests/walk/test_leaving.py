@@ -124,7 +124,7 @@ async def busy_http(
 
 
 async def knock(url: str) -> None:
-    """Come again and again; it is a moment until nobody opens any more."""
+    """Connect repeatedly, each time with status 503, until the gateway accepts no connection."""
     async with asyncio.timeout(BOUND):
         while True:
             async with httpx2.AsyncClient() as stranger:

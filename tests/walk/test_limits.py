@@ -1,4 +1,4 @@
-"""Every bound, through a real gateway: past it there is an error that names it, and others go on."""
+"""Every limit, through a real gateway: an error names an exceeded limit, and other calls continue."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ AFTER = [
 
 @pytest.fixture
 def lab(raw: Any, tmp_path: Path) -> dict[str, Any]:
-    """An upstream whose tools are in a file, and that takes others when it is told."""
+    """An upstream with tools in a file, which it reads again on request."""
     (tmp_path / "tools").write_text(json.dumps(BEFORE))
     upstream: dict[str, Any] = raw("ok", "--tools", str(tmp_path / "tools"))
     return upstream
@@ -55,7 +55,7 @@ async def served(client: Lines) -> set[str]:
 
 
 async def redefined(client: Lines) -> None:
-    """Have the upstream change its tools, and wait until clients are told."""
+    """Have the upstream change its tools, and wait until clients are notified."""
     call = json.dumps({"name": "redefine_mirrored", "arguments": {"tools": AFTER}})
     await client.send(f'{{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{call}}}')
     await told(client)

@@ -30,7 +30,7 @@ async def status(client: Client) -> dict[str, Any]:
 
 
 async def settled(client: Client) -> dict[str, Any]:
-    """The status once nothing but this very question is under way."""
+    """The status when only this request is in flight."""
     async with asyncio.timeout(BOUND):
         while True:
             now = await status(client)

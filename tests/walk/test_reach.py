@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Listening, Run, Speak
 
 LOOKS_PUBLIC = "0x7f.1"
-"""A name with a dot in it, to whoever does not look it up; every system's resolver takes it for 127.0.0.1."""
+"""A name with a dot, which looks public; every system's resolver resolves it to 127.0.0.1."""
 STARTED = """
 import json, os, sys
 json.dump([dict(os.environ), sys.argv[1:], os.getsid(0) == os.getpid()], open(sys.argv[1], "w"))
@@ -30,7 +30,7 @@ json.dump([dict(os.environ), sys.argv[1:], os.getsid(0) == os.getpid()], open(sy
 
 @asynccontextmanager
 async def trap() -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A port, and what whoever connected to it said first."""
+    """A port, and the first bytes of each connection to it."""
     came: list[bytes] = []
 
     async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,14 +86,14 @@ async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
         with pytest.raises(KeysUnavailableError):
             await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0).find(None, "RS256")
         assert came == []
-        with pytest.raises(KeysUnavailableError):  # for what answers there is no server of keys
+        with pytest.raises(KeysUnavailableError):  # the server there does not serve keys
             await Keys(f"https://{LOOKS_PUBLIC}:{port}/jwks", lambda: 0.0, allow_private=True).find(None, "RS256")
         assert len(came) == 1
 
 
 async def test_a_host_with_an_address_that_does_not_answer_is_reached_at_another(listening: Listening) -> None:
     async with listening("raw_http.py") as port:
-        transport = SSRFGuardTransport(AddressPolicy.of("http://localhost/"))  # which is ::1 too, where nobody listens
+        transport = SSRFGuardTransport(AddressPolicy.of("http://localhost/"))  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
 

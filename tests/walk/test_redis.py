@@ -1,4 +1,4 @@
-"""A memory in Redis: shared by gateways, outliving them, and what goes on while it is away."""
+"""A memory in Redis: gateways share it, it outlives them, and they continue without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was stored yesterday: found again where it is on the disk, said to be unknown where it was in memory."""
+"""After a restart, values on disk are found again, and values in memory are unknown."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def test_a_listing_waits_no_longer_than_it_is_told(
 
 @pytest.fixture
 async def upstreams(listening: Listening, raw: Any, chemist: Any) -> AsyncIterator[dict[str, Any]]:
-    """Of the 2025 era and of the 2026 era, the latter on both transports."""
+    """Upstreams of both protocol versions, of 2026-07-28 on both transports."""
     async with listening("chemist.py", "http") as port:
         yield {"2025": raw(), "2026 stdio": chemist, "2026 http": {"url": f"http://127.0.0.1:{port}/mcp"}}
 

@@ -1,4 +1,4 @@
-"""What was sent and what was kept out: told by `memory_list` and by `mcp-mirror stats`, over restarts too."""
+"""`memory_list` and `mcp-mirror stats` report the sent and the saved tokens, also after restarts."""
 
 from __future__ import annotations
 

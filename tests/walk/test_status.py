@@ -1,4 +1,4 @@
-"""What an operator is told: `check`, `call`, `config schema`, the instructions and the status resource."""
+"""The output for operators: `check`, `call`, `config schema`, the instructions and the status resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One piece of work through the whole gateway: on each face, for clients of each era, over each transport upstream."""
+"""One workflow through the whole gateway: on all transports of clients and upstreams, in both protocol versions."""
 
 from __future__ import annotations
 

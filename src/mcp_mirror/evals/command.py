@@ -31,7 +31,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     few_shot: Annotated[Both | None, typer.Option(help="With the examples of the cases. By default no.")] = None,
     gateway: Annotated[Both | None, typer.Option(help="With the gateway. By default yes.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each combination.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the first run; each later run adds one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first repeat; each later one adds 1.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="By default that of the endpoint.")] = None,
     log: Annotated[Path | None, typer.Option(help="JSON lines, one per run. A run in the log is not repeated.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Concurrent runs.")] = 1,

@@ -60,9 +60,7 @@ class _ExampleWriter:
         return write_notice(_notice_input(path, turn, call), self.style)
 
 
-def write_example(
-    turns: Iterable[Turn], style: Style | None, listed_as: Callable[[str], str]
-) -> tuple[Entry, ...]:
+def write_example(turns: Iterable[Turn], style: Style | None, listed_as: Callable[[str], str]) -> tuple[Entry, ...]:
     """Write an example conversation.
 
     Args:

@@ -1,6 +1,6 @@
 """An upstream over Streamable HTTP whose tools are the faults: `python -m tests.faults.servers.http [PORT]`.
 
-It stands on raw_http.py's ground; in the environment: `WITNESS` and `ERA`, as for the one over stdio.
+It is based on raw_http.py. In the environment: `WITNESS` and `ERA`, as for the upstream over stdio.
 """
 
 import io
@@ -152,7 +152,7 @@ def twice(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
 
 
 def garbage(to: Handler, identity: Any, arguments: dict[str, Any]) -> None:
-    """Events that are no messages, then the answer."""
+    """Events that are not messages, then the answer."""
     tell("struck")
     noise = ("not json", "{", "[]", "null", '{"jsonrpc":"2.0"}', '{"id":99999,"result":{}}')
     events = b"".join(raw_http.event(text) for text in noise) + b"data: \xff\xfe\n\n\x00\n\nnonsense: 1\n\n"
@@ -217,7 +217,7 @@ CALLS: dict[str, Callable[[Handler, Any, dict[str, Any]], None]] = {
 if __name__ == "__main__":
     raw_http.TOOLS[:] = [*CALLS]
     if MODERN:
-        raw_http.sessions.add(None)  # type: ignore[arg-type]  # a request of that era is in none
+        raw_http.sessions.add(None)  # type: ignore[arg-type]  # requests of 2026-07-28 have no session
     server = ThreadingHTTPServer(("127.0.0.1", raw_http.options.port), Handler)
     server.daemon_threads = True
     sys.stdout.write(f"{server.server_port}\n")

@@ -1,7 +1,7 @@
-"""An upstream over stdio whose tools are the faults: `python -m tests.faults.servers.lines ok`, on raw.py's ground.
+"""An upstream over stdio with a tool for each fault: `python -m tests.faults.servers.lines ok`, based on raw.py.
 
-In the environment: `WITNESS`, the port that is told; `DOWN`, a file whose being there ends it at its start; `ERA`,
-2026 for the newer protocol.
+In the environment: `WITNESS`, the port for reports; `DOWN`, a file with which the process exits at its start; `ERA`,
+2026 for the newer protocol version.
 """
 
 import json
@@ -145,7 +145,7 @@ def endless(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 
 def never_ending(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
-    """A line that goes on for as long as we live."""
+    """A line without an end."""
     tell("struck")
     with raw.lock:
         sys.stdout.buffer.write(text_of(identity, "")[:-5])

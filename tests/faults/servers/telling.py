@@ -1,6 +1,6 @@
-"""How a scripted upstream tells the test what happens in it, and when: lines to the port that `WITNESS` names.
+"""Reports of a scripted upstream to the test: events with their times, as lines to the port in `WITNESS`.
 
-What was told before the process died arrives all the same; CLOCK_MONOTONIC is one clock for all processes.
+Reports from before the death of the process still arrive. CLOCK_MONOTONIC is the same clock in all processes.
 """
 
 import json

@@ -12,7 +12,7 @@ TOOLS = ("work", "ask", "refuse")
 
 
 def mark(message: str, name: str) -> str:
-    """The canary of a field: a text that stands nowhere else."""
+    """The canary of a field: a text that occurs only there."""
     return "c4nary-" + re.sub(r"[^a-z0-9]+", "-", f"{message} {name}".lower()) + "-end"
 
 

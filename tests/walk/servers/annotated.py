@@ -1,4 +1,4 @@
-"""A 2026-era HTTP upstream whose tool mirrors an argument into a header, which the SDK's server checks itself."""
+"""A 2026-07-28 HTTP upstream with a tool that mirrors an argument into a header, which the SDK's server checks."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""An upstream on the SDK, both protocol eras: makes, measures and echoes values. `chemist.py stdio|http|sse`."""
+"""An upstream on the SDK, both protocol versions: makes, measures and echoes values. `chemist.py stdio|http|sse`."""
 
 import asyncio
 import contextlib

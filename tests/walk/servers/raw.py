@@ -1,6 +1,6 @@
-"""An upstream by hand, of the 2025 era, so that every byte is the test's own.
+"""A scripted 2025-11-25 upstream, so that the test controls every byte.
 
-`raw.py BEHAVIOUR [--log FILE] [--tools FILE] [--gate FILE] ...`: what it is asked is logged, one method a line.
+`raw.py BEHAVIOUR [--log FILE] [--tools FILE] [--gate FILE] ...`: it logs the method of each request, one per line.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def redefine(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 
 def scream(identity: Any, arguments: dict[str, Any], _line: str) -> None:
-    """Lines that are no messages, then the answer."""
+    """Lines that are not messages, then the answer."""
     for line in ("not json", "{", "[]", "null", '{"jsonrpc":"2.0"}', "\x00", '{"id":99999,"result":{}}'):
         write(line)
     write(b"\xff\xfe broken utf-8")
@@ -252,7 +252,7 @@ def stubborn() -> None:
 
 
 def brood() -> None:
-    """As `stubborn`, and there is a grandchild that ignores everything and holds all that it was given."""
+    """As `stubborn`, with a grandchild that ignores all signals and keeps its inherited pipes open."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # which a process inherits
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", options.name])

@@ -1,6 +1,6 @@
-"""A Streamable HTTP upstream by hand, of the 2025 era: `raw_http.py [PORT] [--style S] [--encoding E] [--log FILE]`.
+"""A scripted 2025-11-25 upstream over Streamable HTTP: `raw_http.py [PORT] [--style S] [--encoding E] [--log FILE]`.
 
-It prints its port. Sessions do not outlive the process; one it does not know is answered as the SDK's servers do.
+It prints its port. Sessions end with the process; unknown sessions get the same answer as from the SDK's servers.
 """
 
 import argparse

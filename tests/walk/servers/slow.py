@@ -1,4 +1,4 @@
-"""An upstream by hand of the 2025 era whose calls take a while: `slow.py LOG`. Each call is logged.
+"""A scripted 2025-11-25 upstream with slow calls: `slow.py LOG`. Each call is logged.
 
 `work`: answers after `steps` reports of progress, each `pause` seconds after the last. `fall`, `read`: die the first
 time that they are called after their file LOG.dead is absent, and answer later; `read` is marked read-only.
