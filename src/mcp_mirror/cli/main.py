@@ -22,7 +22,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "stats": ("mcp_mirror.cli.stats:stats", "Print stored values and tokens sent and kept out, by namespace."),
     "values": ("mcp_mirror.cli.values:values_app", "List, show, export and clear stored values."),
     "tokens": ("mcp_mirror.cli.tokens:count_files", "Print how many tokens texts cost a model."),
-    "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls and answers, and print a table."),
+    "eval": ("mcp_mirror.evals.command:evaluate", "Run a model on cases, check its calls, and print a table."),
     "config": (
         "mcp_mirror.cli.config:config_app",
         "Print the schema, the reference or an example of the configuration.",

@@ -18,7 +18,9 @@ def count_files(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Text files; default: standard input.", show_default=False)
     ] = None,
-    provider: Annotated[str, typer.Option(help=f"Whose tokens: {', '.join(PROVIDERS)}.", metavar="NAME")] = "default",
+    provider: Annotated[
+        str, typer.Option(help=f"The provider of the tokenizer: {', '.join(PROVIDERS)}.", metavar="NAME")
+    ] = "default",
     exact: Annotated[
         bool, typer.Option("--exact", help="Count with the provider's tokenizer, which must be installed.")
     ] = False,

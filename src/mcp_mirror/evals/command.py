@@ -39,7 +39,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     form: Annotated[Literal["table", "markdown", "json"], typer.Option("--format", help="Output format.")] = "table",
     require: Annotated[float, typer.Option(min=0, max=1, help="The share of runs that must succeed.")] = 0.0,
 ) -> None:
-    """Run a model on cases, check its calls and answers, and print a table.
+    """Run a model on cases, check its calls, and print a table.
 
     The exit code is 0 if all runs completed, 1 if an endpoint or a server failed in a run or fewer runs succeeded than
     --require demands, 2 if an option, a file or a configuration is not valid.
