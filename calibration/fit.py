@@ -1,11 +1,11 @@
-"""From measured counts to the table in the package.
+"""Computes the table in the package from measured counts.
 
 1. Pieces and parts come from a wide collection (`vocabulary.py`), and each tokenizer counts them (`measure.py`).
-2. For rare pieces, by class of characters, a rule is fitted from the costs of their parts.
-3. By a ridge regression on whole texts the costs of tokenizers that join over pieces are corrected, and the rules.
-4. From the errors for whole texts, each predicted by texts of other kinds, and without the pieces that one package
-   alone may have brought in, follows how far a class of rare pieces can be wrong all together. The margin is the least
-   that hardly a text exceeds: it has to hold for texts unlike those that were fitted to.
+2. For rare pieces, a rule per class of characters is fitted to the costs of their parts.
+3. A ridge regression on whole texts corrects the rules, and the costs of tokenizers that join over pieces.
+4. The errors for whole texts give the common error of all rare pieces of a class. Each text is predicted from texts of
+   other kinds, without the pieces that only its own package may have added. The margin is the smallest that very few
+   texts exceed, because it must also cover texts unlike the fitted ones.
 """
 
 import math
@@ -43,8 +43,8 @@ RARE: Final = 1200
 FREEDOM: Final = {
     name: (0.06, 0.1, 0.08, 0.15, 0.08) if name in JOINING else (0.0, 0.0, 0.08, 0.0, 0.0) for name in TOKENIZERS
 }
-"""Standard deviations that the regression expects: of a class's costs as a factor, and as tokens a piece; of its
-rule, as a factor; of a joint, and of one piece, in tokens. What splits at our pieces is taken as measured."""
+"""Standard deviations that the regression expects: of a class's costs as a factor, and as tokens per piece; of its
+rule, as a factor; of a joint, and of one piece, in tokens. Tokenizers that split at our pieces keep measured costs."""
 FOLDS: Final = 4
 """Parts that the kinds are dealt out to; each is predicted by the others."""
 LEAST_DOUBT: Final = 0.02

@@ -1,4 +1,4 @@
-"""The measurements, a function and a table each."""
+"""The measurements, each a function and a table."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A small server as people write them, with the Python SDK."""
+"""A small typical server with the Python SDK."""
 
 from mcp.server import MCPServer
 

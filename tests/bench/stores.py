@@ -1,4 +1,4 @@
-"""What sealing costs: values put into a store and read from it, in clear and sealed, interleaved."""
+"""The costs of encryption: values are written to and read from a store in clear and encrypted, interleaved."""
 
 import shutil
 import statistics

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: conversations that are valid for each provider, with all that they may hold."""
+"""Hypothesis strategies: valid conversations of each provider, with all their features."""
 
 import json
 from collections.abc import Callable

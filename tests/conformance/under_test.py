@@ -1,4 +1,4 @@
-"""Starts what the conformance suite tests: the fixture, and gateways before it."""
+"""Starts the targets of the conformance suite: the fixture, and gateways in front of it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Who is asked for a token, and which addresses nobody else can read or change what goes to."""
+"""Addresses that are private to this machine, and requests that need a token."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether content blocks say the same as a JSON value."""
+"""Content blocks that repeat a JSON value are recognized."""
 
 import json
 from typing import Any

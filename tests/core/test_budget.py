@@ -1,4 +1,4 @@
-"""Answers never overflow what is theirs of a window, whatever the calls, their sizes and their order."""
+"""Answers never exceed their part of the context window, for any sizes and order of calls."""
 
 import base64
 import json

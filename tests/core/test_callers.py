@@ -1,4 +1,4 @@
-"""Who asks, and what they can be asked in return."""
+"""Callers, their scopes, and the requests that a server may send to them."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""One text for one JSON value."""
+"""Equal JSON values have the same canonical text."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whatever an upstream returned can be rebuilt from what is stored."""
+"""The result of an upstream can always be rebuilt from the stored values."""
 
 import json
 from collections.abc import Callable

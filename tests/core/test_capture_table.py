@@ -1,4 +1,4 @@
-"""Which value a result is, and what of it the model sees."""
+"""The value of a result, and the part of it that the model sees."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""No twin shadows another's or one of our own tools, whatever upstreams call theirs."""
+"""The name of a twin never equals that of another twin or of a memory tool, for any names of upstreams."""
 
 import re
 from collections.abc import Mapping, Sequence

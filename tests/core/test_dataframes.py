@@ -1,4 +1,4 @@
-"""Arrays of numpy as JSON; tables of other libraries by what their classes have, of which small stand-ins are here.
+"""Arrays of numpy as JSON, and tables of other libraries, with small stand-ins for their classes.
 
 `tests/dataframes` has the libraries themselves.
 """

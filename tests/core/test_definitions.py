@@ -1,4 +1,4 @@
-"""Tools in the words of each provider's API."""
+"""Tool definitions in the format of each provider's API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A result read in one step, from its members or from the whole response."""
+"""A result is processed in one step, from its members or from the whole response."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One list of many: nothing is lost in it, and nothing has two meanings."""
+"""Several lists are merged to one: without losses and with unambiguous names."""
 
 import json
 import re

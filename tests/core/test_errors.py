@@ -1,4 +1,4 @@
-"""What errors carry beside their words."""
+"""The data that errors carry besides their messages."""
 
 from mcp_mirror.errors import (
     EndpointError,

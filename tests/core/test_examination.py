@@ -1,4 +1,4 @@
-"""What the gateway finds out about a listed tool."""
+"""The examination of a listed tool."""
 
 from typing import Any
 

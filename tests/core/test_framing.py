@@ -1,4 +1,4 @@
-"""Cutting byte streams into messages."""
+"""Byte streams are split into messages."""
 
 from collections.abc import Iterable
 from itertools import pairwise

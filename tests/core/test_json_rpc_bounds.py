@@ -1,4 +1,4 @@
-"""Messages of very many small parts: counted unopened, written in few pieces, refused where needed."""
+"""Messages of very many small parts: counted without parsing, written in few pieces, refused where needed."""
 
 import json
 from typing import Any

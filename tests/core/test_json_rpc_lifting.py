@@ -1,4 +1,4 @@
-"""What is lifted out of a message and spliced into another is there byte for byte."""
+"""Payloads are lifted out of a message and spliced into another byte for byte."""
 
 import json
 from typing import Any

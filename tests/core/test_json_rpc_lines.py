@@ -1,4 +1,4 @@
-"""Lines in, lines out: the same for every way a stream is cut."""
+"""Lines are read and written the same for every way in which a stream is cut."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Offsets into a JSON text lead to what a JSON parser finds there."""
+"""Spans of a JSON text agree with a JSON parser."""
 
 import json
 from typing import Any

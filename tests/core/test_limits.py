@@ -1,4 +1,4 @@
-"""Bounds on messages, definitions and arguments: each names its key."""
+"""Limits on messages, definitions and arguments: each error names its key."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a media block is, and how large a picture in it is."""
+"""Media blocks, and the size of an image in pixels."""
 
 import base64
 import json

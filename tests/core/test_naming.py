@@ -1,4 +1,4 @@
-"""Names that are one tool's alone."""
+"""Tool names are unique."""
 
 from mcp_mirror.core.naming import NameAllocator
 

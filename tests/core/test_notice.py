@@ -1,4 +1,4 @@
-"""What the model reads: short, safe to copy from, with nothing in it that a stranger hid."""
+"""Notices are short, safe to copy from, and without hidden text of upstreams."""
 
 import json
 import random

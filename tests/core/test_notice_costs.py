@@ -1,6 +1,6 @@
-"""What notices cost, in tokens of a real tokenizer, against the paper's way of wording them.
+"""The costs of notices in tokens of a real tokenizer, compared with the paper's wording.
 
-Paths cost from 22 to 40 tokens by how their digits happen to be cut, so costs are means over many.
+Paths cost 22 to 40 tokens, depending on how the tokenizer cuts their digits, so costs are means over many paths.
 """
 
 import json

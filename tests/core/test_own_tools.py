@@ -1,4 +1,4 @@
-"""Our own tools as clients see them: which there are, how short they are, and what they say of themselves."""
+"""The memory tools as clients see them: their list, their sizes and their descriptions."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The grammar of memory paths, and what models make of it."""
+"""The grammar of memory paths, and the ways in which models change them."""
 
 import json
 from typing import Any

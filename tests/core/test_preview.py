@@ -1,4 +1,4 @@
-"""Of an upstream whose previews are off no byte stands in a notice, and its keys can be named by their positions."""
+"""A notice of an upstream without previews contains no byte of the upstream; positions name its keys."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""What a provider of models takes of a tool, it takes of the tool's twin: one refused tool costs the whole request.
+"""If a provider accepts a tool, it accepts the tool's twin: one rejected tool fails the whole request.
 
-Each rule is one that the provider's documentation or its own answer states; the source stands with it. `owner/name#1`
-is a thread on GitHub that quotes the answer.
+The rules come from the provider's documentation or error messages, and name their sources. `owner/name#1` is a thread
+on GitHub that quotes the error.
 """
 
 import json
@@ -121,7 +121,7 @@ PROVIDERS: Mapping[str, Mapping[str, Rule]] = {
         # anthropics/claude-code#40075
         "an object at the root": root(is_object),
         "no alternatives at the root": root(without("oneOf", "anyOf", "allOf")),
-        # anthropics/claude-code#79418; those of the root alone: decocms/studio#6874
+        # anthropics/claude-code#79418; only those of the root: decocms/studio#6874
         "plain names of arguments": root(
             lambda schema: all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key) for key in schema.get("properties", {}))
         ),
@@ -318,7 +318,7 @@ TOOL_NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", fullmatch=True)
 DESCRIPTIONS = st.sampled_from([0, 9, 1003, 1004, 1005, 1024]).map(lambda length: "d" * length)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # what is refused too often would still be told
+@settings(suppress_health_check=[HealthCheck.too_slow])  # too many rejected examples are still reported
 @pytest.mark.parametrize("provider", PROVIDERS)
 @given(st.data())
 def test_what_a_provider_takes_it_takes_of_the_twin_too(provider: str, data: st.DataObject) -> None:

@@ -1,4 +1,4 @@
-"""Whatever a schema's references point to, they point to in its twin as well."""
+"""References of a schema have the same targets in its twin."""
 
 import copy
 import json

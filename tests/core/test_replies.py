@@ -1,4 +1,4 @@
-"""A result as a program hands it to its model."""
+"""Results as a program passes them to its model."""
 
 import json
 from typing import Any

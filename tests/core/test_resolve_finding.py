@@ -1,4 +1,4 @@
-"""Which strings of the arguments are pointers."""
+"""The strings of arguments that are pointers."""
 
 import json
 from typing import Any

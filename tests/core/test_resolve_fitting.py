@@ -1,4 +1,4 @@
-"""Values in the place of pointers, each in the form that its argument wants."""
+"""Values replace pointers, converted to the types of the arguments."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Return annotations that can be written as JSON or content, and those that cannot."""
+"""Return annotations that can be encoded as JSON or content, and others."""
 
 import collections
 import dataclasses

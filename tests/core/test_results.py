@@ -1,4 +1,4 @@
-"""What a function returned, as a result; and what it raised."""
+"""Return values and exceptions of functions as results."""
 
 import base64
 import dataclasses
@@ -57,7 +57,7 @@ class Name(str):
 
 
 class Money:
-    """A class that says to pydantic alone how it is written."""
+    """A class that only pydantic can encode."""
 
     def __init__(self, amount: int) -> None:
         self.amount = amount

@@ -1,4 +1,4 @@
-"""The advert of a twin: what it keeps, what it says, what it costs, and its name."""
+"""The definition of a twin: its contents, description, costs and name."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a schema says of an argument, and what is wrong with arguments."""
+"""The declared types of arguments, and errors in arguments."""
 
 import socket
 import threading

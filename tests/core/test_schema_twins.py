@@ -1,4 +1,4 @@
-"""A twin's schema admits all that its tool's does, and a memory path wherever a value may stand."""
+"""A twin's schema admits all values of the tool's schema, and a memory path for any value."""
 
 import copy
 import json
@@ -326,7 +326,7 @@ def roots(draw: st.DrawFn) -> tuple[Schema, Any]:
 
 
 def replaced(value: Any, schema: Any) -> list[Any]:
-    """The value with each part of it that stands for an argument, a property or an item exchanged for a path."""
+    """Copies of the value, each with one argument, property or item replaced by a path."""
     places: list[Any] = []
     if isinstance(value, dict) and "const" not in schema:
         for key, below in value.items():

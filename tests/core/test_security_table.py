@@ -1,4 +1,4 @@
-"""The table of security controls: every test that it names exists, and it has every control of the chapter."""
+"""The table of security controls has every control of the chapter, and only existing tests."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ CHAPTER = {1: 2, 2: 7, 3: 5, 4: 7}
 
 
 def named_tests() -> list[tuple[str, str]]:
-    """File and function of every test in the table; `::name` alone is in the file before it."""
+    """File and function of every test in the table; `::name` without a file is in the file before it."""
     found: list[tuple[str, str]] = []
     for file, name in re.findall(r"`([a-z_/]+\.py)?::(test_\w+)`", TABLE):
         found.append((file or found[-1][0], name))

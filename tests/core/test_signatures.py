@@ -1,4 +1,4 @@
-"""From a signature to a schema, from JSON to arguments; and what cannot be a tool, told where it is made one."""
+"""Schemas from signatures, arguments from JSON, and errors for functions that cannot be tools."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""How much of a store one principal may use."""
+"""The share of a store that one principal may use."""
 
 from dataclasses import replace
 

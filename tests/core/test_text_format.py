@@ -1,4 +1,4 @@
-"""What kind of text a tool returned, guessed from how it begins."""
+"""The format of a tool's text, guessed from its beginning."""
 
 import pytest
 

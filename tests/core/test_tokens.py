@@ -1,4 +1,4 @@
-"""The estimate is never below what a tokenizer counts, and not wildly above."""
+"""Estimates are never below the count of a tokenizer, and not far above."""
 
 import base64
 import json

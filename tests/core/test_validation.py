@@ -1,4 +1,4 @@
-"""How much work validation is, and what an error says of arguments that are wrong."""
+"""The cost of validation, and the errors for wrong arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notice shows of a value that is too large to be shown whole."""
+"""The preview of a value that is too large to be shown whole."""
 
 import json
 from collections.abc import Callable

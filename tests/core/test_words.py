@@ -1,4 +1,4 @@
-"""The words of the lowest floor: policies, errors, spans."""
+"""Policies, errors and spans."""
 
 import pytest
 

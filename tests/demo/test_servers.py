@@ -1,4 +1,4 @@
-"""Both servers through a real client over stdio: the whole way that a caller goes."""
+"""Both demo servers with a real client over stdio."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The descriptor: the same for a turned molecule, another for every other molecule of the library."""
+"""The descriptor: equal for a rotated molecule, different for all other molecules of the library."""
 
 import os
 from collections.abc import Callable

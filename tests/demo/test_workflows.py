@@ -1,4 +1,4 @@
-"""What the demo prints at its end."""
+"""The output of the demo."""
 
 from io import StringIO
 

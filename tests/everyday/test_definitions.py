@@ -1,4 +1,4 @@
-"""What the definitions of twins and of the gateway's own tools cost, over real servers."""
+"""The costs of the definitions of twins and memory tools, with real servers."""
 
 import json
 from collections.abc import Callable, Mapping

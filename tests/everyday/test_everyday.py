@@ -1,4 +1,4 @@
-"""Ordinary calls of real servers: what the gateway changes of their results, and what that costs."""
+"""Ordinary calls of real servers: the gateway's changes to their results, and their costs."""
 
 import json
 import re

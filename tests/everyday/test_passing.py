@@ -1,4 +1,4 @@
-"""Results of one real server, given by path to another real server, byte for byte."""
+"""Results of one real server reach another real server by path, byte for byte."""
 
 import base64
 import json

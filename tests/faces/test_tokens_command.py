@@ -1,4 +1,4 @@
-"""`mcp-mirror tokens`: estimates, exact counts, and what it says where it cannot count."""
+"""`mcp-mirror tokens`: estimates, exact counts, and errors."""
 
 from pathlib import Path
 

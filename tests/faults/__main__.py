@@ -1,4 +1,4 @@
-"""Lets every fault happen and prints the table: `python -m tests.faults`, or `make faults`."""
+"""Produces every fault and prints the table: `python -m tests.faults`, or `make faults`."""
 
 import os
 import sys

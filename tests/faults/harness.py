@@ -1,4 +1,4 @@
-"""Lets one fault happen and measures what it costs: what the client sees, when, and when all is well again."""
+"""Produces one fault and measures its cost: the client's error, its time, and the time until recovery."""
 
 import asyncio
 import math

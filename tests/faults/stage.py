@@ -1,4 +1,4 @@
-"""A real gateway between a client of the SDK's and two upstreams: one whose tools are faults, and its neighbour."""
+"""A real gateway between an SDK client and two upstreams: one with faults as tools, and a normal one."""
 
 import asyncio
 import contextlib

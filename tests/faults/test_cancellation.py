@@ -1,4 +1,4 @@
-"""A call that its client gives up is given up at its upstream too, at once, and leaves nothing behind."""
+"""A call that the client cancels is cancelled at its upstream at once, without leftovers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Each fault costs what it must and no more; `make faults` prints what was measured."""
+"""Each fault has only its expected cost; `make faults` prints the measurements."""
 
 import asyncio
 import math

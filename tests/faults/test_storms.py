@@ -1,4 +1,4 @@
-"""An upstream that announces changes without end costs a listing a second, and neither memory nor the calls beside."""
+"""An upstream that announces changes endlessly costs one listing per second, and does not affect memory or calls."""
 
 import asyncio
 import time

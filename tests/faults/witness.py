@@ -1,4 +1,4 @@
-"""Hears what scripted upstreams and the fault proxy tell of themselves, so that tests wait for it and never sleep."""
+"""Receives the reports of scripted upstreams and the fault proxy, so that tests wait for events and never sleep."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Clients by hand over Streamable HTTP, of the 2025-11-25 version."""
+"""Scripted clients over Streamable HTTP, protocol version 2025-11-25."""
 
 import json
 from typing import Final

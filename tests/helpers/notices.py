@@ -1,4 +1,4 @@
-"""What tests read from the text that a model gets for a stored result."""
+"""Reads paths and values from the text that a model gets for a stored result."""
 
 
 def path_in(notice: str) -> str:

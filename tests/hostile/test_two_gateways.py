@@ -1,8 +1,8 @@
-"""Two gateways on one disk store: killed at random, short of room, with values that expire soon.
+"""Two gateways on one disk store: killed at random, with little space, and values that expire soon.
 
-A log outside of the gateways has every acknowledged path. Afterwards each of them leads to its value, or the store's
-rules explain why not: it expired no sooner than `ttl` after its last use, was evicted while its owner was over a bound
-and while nothing of the owner was older, or was forgotten on request. `make soak` runs this for five minutes.
+A log outside of the gateways has every acknowledged path. Afterwards each path leads to its value, or the store's rules
+explain its absence: the value expired at least `ttl` after its last use, was evicted as the oldest value of an owner
+over a limit, or was deleted on request. `make soak` runs this for five minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The AI SDK takes pruned conversations: they fit its schema, and it makes a prompt of them."""
+"""The AI SDK accepts pruned conversations: they fit its schema, and it builds a prompt from them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The twins of the reference server that has one tool of every kind, called for real."""
+"""The twins of the reference server, which has one tool of every kind, with real calls."""
 
 import json
 import time

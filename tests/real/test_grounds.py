@@ -1,4 +1,4 @@
-"""What the other tests of this folder stand on, and the shell commands over the same servers."""
+"""The preconditions of the tests in this folder, and the shell commands with the same servers."""
 
 import json
 import subprocess

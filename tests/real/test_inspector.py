@@ -1,4 +1,4 @@
-"""The official Inspector, as a command, is the client."""
+"""The official Inspector, as a command, works as the client."""
 
 import json
 import os

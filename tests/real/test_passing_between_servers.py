@@ -1,4 +1,4 @@
-"""Large results of one real server, given by path to another real server, byte for byte."""
+"""Large results of one real server reach another real server by path, byte for byte."""
 
 import sys
 from collections.abc import Callable

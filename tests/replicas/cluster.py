@@ -1,4 +1,4 @@
-"""Two real gateways behind a real HAProxy, over one real Redis server: nothing is left out but containers."""
+"""Two real gateways behind a real HAProxy, over one real Redis server."""
 
 from __future__ import annotations
 

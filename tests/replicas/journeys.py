@@ -1,4 +1,4 @@
-"""What must hold of replicas: each journey asserts it with real clients and tells in a row what was seen."""
+"""The guarantees of replicas: each journey checks one with real clients and returns a row with its observations."""
 
 from __future__ import annotations
 

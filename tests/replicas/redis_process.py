@@ -1,4 +1,4 @@
-"""A real Redis server in a folder of its own, on a free port, that can be paused, killed and started again."""
+"""A real Redis server in its own folder, on a free port, that can be paused, killed and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files for containers agree with one another and with what reads them."""
+"""The files for containers agree with each other and with the programs that read them."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What our own tools work on, over any store; and what is true of a disk store's folder whatever happened to it."""
+"""Fixtures for memory tools over any store, and the invariants of a disk store's folder."""
 
 import hashlib
 import hmac

@@ -1,11 +1,11 @@
 """Processes that write into one disk store.
 
-    disk_writers.py FOLDER hammer NAME     write, read, share, evict and forget for a while, and say how it went
-    disk_writers.py FOLDER crash CYCLES    have two of them killed, again and again
+    disk_writers.py FOLDER hammer NAME     write, read, share, evict and forget for a while, and print the results
+    disk_writers.py FOLDER crash CYCLES    kill two writers repeatedly
 
-Where SEALED is set in the environment, what they write is sealed.
+If SEALED is set in the environment, the values are encrypted.
 
-In `crash` each cycle ends with a line of JSON on standard output that names what was acknowledged; the next one begins
+In `crash` each cycle ends with a line of JSON with the acknowledged values on standard output; the next cycle begins
 with a line on standard input.
 """
 

@@ -1,4 +1,4 @@
-"""Files written by rename: whole or not at all."""
+"""Files written by rename: complete or unchanged."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The table of all tools: names, order, and what a configuration changes."""
+"""The catalog of all tools: names, order, and changes by the configuration."""
 
 import re
 from typing import Any

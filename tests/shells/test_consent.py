@@ -1,4 +1,4 @@
-"""What a client brings back for a flow that it was asked about: a clear yes lets it pass, and nothing else does."""
+"""The user's answer to a refused flow: only a clear yes allows it."""
 
 from __future__ import annotations
 

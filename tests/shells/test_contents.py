@@ -1,4 +1,4 @@
-"""Large resources and prompts are stored where that is wished, and small ones pass to the byte."""
+"""Large resources and prompts are stored if configured, and small ones pass unchanged."""
 
 import base64
 import json

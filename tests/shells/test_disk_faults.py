@@ -1,6 +1,6 @@
-"""A disk that fails: at the n-th call to the system for every n, full at every size, sealed, without file handles.
+"""A failing disk: at the n-th system call for every n, full at every size, read-only, without file handles.
 
-Whatever fails, the answer is a `StoreError`, nothing that was acknowledged is lost or torn, and the next value is kept.
+Every failure gives a `StoreError`, no acknowledged value is lost or damaged, and the next value is stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored values as resources: all of them are listed, each once, and read as what they are."""
+"""Stored values as resources: each is listed once and read in its own format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pruned from a conversation is kept like any other value: each key has a path, and all of it comes back."""
+"""Values pruned from a conversation are stored like others: each key has a path, and they can be rebuilt."""
 
 import json
 from collections.abc import Mapping

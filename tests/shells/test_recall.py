@@ -1,4 +1,4 @@
-"""What is answered for a path under which nothing is stored."""
+"""Errors for paths without a stored value."""
 
 from collections.abc import Sequence
 from contextlib import aclosing

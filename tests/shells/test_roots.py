@@ -1,4 +1,4 @@
-"""Files under the roots, and none elsewhere."""
+"""Only files under the roots are accessible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are sealed: what belongs together opens, and nothing else does."""
+"""Encrypted values open only with the matching key and context."""
 
 import base64
 import secrets

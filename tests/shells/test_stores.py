@@ -1,4 +1,4 @@
-"""What every store does; a later one joins by a line in `STORES`."""
+"""The contract of all stores; a line in `STORES` adds a store."""
 
 import errno
 from collections.abc import AsyncIterator, Callable

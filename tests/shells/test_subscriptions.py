@@ -1,4 +1,4 @@
-"""Which updates are of what is watched."""
+"""Updates are matched to subscribed resources."""
 
 import pytest
 

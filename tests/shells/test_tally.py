@@ -1,4 +1,4 @@
-"""Tokens are counted without waiting for the store, and reach it in the end, each once."""
+"""Tokens are counted without waiting for the store, and each count reaches it once."""
 
 import asyncio
 

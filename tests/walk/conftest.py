@@ -1,4 +1,4 @@
-"""A real gateway in front of real upstreams, and clients that speak with it: the SDK's, and two by hand."""
+"""A real gateway with real upstreams, and clients: the SDK's and two scripted ones."""
 
 import asyncio
 import contextlib

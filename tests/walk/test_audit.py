@@ -1,4 +1,4 @@
-"""The audit log of a real gateway: one line for each call, read and refusal, and none of what they were about."""
+"""The audit log of a real gateway: one line per call, read and refusal, without values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a gateway passes on is what it was given, byte for byte.
+"""The gateway forwards messages byte for byte.
 
-Clients and upstreams are written by hand where the SDK's would lose something.
+Clients and upstreams are scripted where those of the SDK would change the bytes.
 """
 
 from __future__ import annotations

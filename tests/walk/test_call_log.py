@@ -1,4 +1,4 @@
-"""What the log says of each call at `-v`, and of memory paths at `-vv`."""
+"""The log lines of calls at `-v`, and of memory paths at `-vv`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that we start, and what they start: none is left, however we or they end."""
+"""The gateway's child processes and their children end with it, for every kind of end."""
 
 from __future__ import annotations
 

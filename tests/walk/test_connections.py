@@ -1,4 +1,4 @@
-"""Whose connection to an upstream a client's requests take, and when it ends."""
+"""The upstream connections of clients, and their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation whose window fills: what the gateway sends it stays within what is its own, and nothing is lost."""
+"""A conversation with a full context window: answers stay within their part, and no value is lost."""
 
 from __future__ import annotations
 

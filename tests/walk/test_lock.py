@@ -1,4 +1,4 @@
-"""Definitions that are locked: a tool that changes under way is not served any more, and the operator sees how."""
+"""Locked definitions: the gateway stops serving a changed tool, and reports the change to the operator."""
 
 from __future__ import annotations
 

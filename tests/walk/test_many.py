@@ -1,4 +1,4 @@
-"""Many calls at once, and calls whose callers go away."""
+"""Many concurrent calls, and calls of clients that disconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own tools through a real gateway: looking into values, changing them, and handing them on."""
+"""The memory tools through a real gateway: reading, editing and passing on values."""
 
 from __future__ import annotations
 

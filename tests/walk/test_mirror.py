@@ -1,4 +1,4 @@
-"""The library as a program uses it: its own functions, a real MCP server beside them, one memory."""
+"""The library in a program: local functions, a real MCP server, and one memory for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a call may take, and what is made once more."""
+"""Timeouts of calls, and repeated requests."""
 
 from __future__ import annotations
 

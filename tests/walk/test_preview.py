@@ -1,4 +1,4 @@
-"""An upstream whose previews are off: a client gets no byte that it wrote, whatever it answers, until it asks."""
+"""An upstream without previews: clients get no byte of its results until they request it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a harness prunes into the store of a running gateway, the gateway's twins take as arguments."""
+"""Twins accept values that a harness pruned into the store of a running gateway."""
 
 from __future__ import annotations
 

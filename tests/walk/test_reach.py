@@ -1,4 +1,4 @@
-"""What the gateway starts and connects to: what its configuration names, and nothing else."""
+"""The gateway starts and connects to only the configured servers."""
 
 from __future__ import annotations
 

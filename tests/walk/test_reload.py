@@ -1,4 +1,4 @@
-"""A configuration that changes while the gateway serves: at SIGHUP and with `--watch`."""
+"""Configuration changes while the gateway serves: at SIGHUP and with `--watch`."""
 
 from __future__ import annotations
 

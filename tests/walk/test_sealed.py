@@ -1,4 +1,4 @@
-"""Values that are sealed at rest: what a whole gateway leaves on the disk, and that nothing else is different."""
+"""Encryption at rest: files contain no clear values, and clients see no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upstream was given in confidence comes out nowhere, however it fails and however much is logged."""
+"""Secrets of an upstream's configuration never appear in answers or logs, for all failures and log levels."""
 
 from __future__ import annotations
 

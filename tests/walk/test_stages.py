@@ -1,4 +1,4 @@
-"""Stages of users: given by a program, or by entry points that the configuration names."""
+"""Custom stages: passed by a program, or named as entry points in the configuration."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""Upstreams start side by side; a listing waits for late ones, and what changes is announced."""
+"""Upstreams start concurrently; a listing waits for late ones, and changes are announced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mcp-mirror values`: what people see, export and delete of what is stored."""
+"""`mcp-mirror values`: listing, exporting and deleting stored values."""
 
 from __future__ import annotations
 
