@@ -57,7 +57,7 @@ format: $(VENV)/.installed ## format, and fix what ruff can fix
 audit: $(AUDIT)/.installed ## check every lock file against known advisories; needs the network
 	$(AUDIT)/bin/python -m tests.audit
 
-bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables
+bench: $(VENV)/.installed $(BENCH)/.installed ## measure, side by side in one run; prints tables. BENCH_ARGS=--write-docs: update docs/operations/performance.md
 	PYTHONPATH=tests/helpers:tests/replicas BENCH_PROXY_PYTHON=$(BENCH)/bin/python $(BIN)/python tests/bench $(BENCH_ARGS)
 
 eval: $(VENV)/.installed $(EVAL)/.installed ## run a small local model on cases; prints a table

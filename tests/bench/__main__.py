@@ -1,7 +1,8 @@
 """Measures the gateway beside what it is held against, interleaved in one run, and prints tables. Nothing fails here.
 
 make bench                      everything
-python tests/bench grid cpu     some of it; --runs N, --large for the gigabyte
+python tests/bench grid cpu     some of it; --runs N, --large for the gigabyte and a million values,
+                                --write-docs to update docs/operations/performance.md
 """
 
 import argparse
@@ -9,9 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import anyio
+from docs_page import Recorder, write_tables
+from many_clients import changes, clients, vanishing
 from measures import concurrent, cpu, grid, latency, memory, neighbour, rates, stalls
+from raw_measures import small
 from rich.console import Console
-from stores import sealing
+from startup import startup
+from stores import sealing, values
 
 Measure = Callable[[Console, int, bool], Awaitable[None]]
 
@@ -25,6 +30,12 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "memory": memory,
     "rates": rates,
     "sealing": sealing,
+    "small": small,
+    "clients": clients,
+    "vanishing": vanishing,
+    "changes": changes,
+    "startup": startup,
+    "values": values,
 }
 
 
@@ -33,13 +44,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the gateway.")
     parser.add_argument("measures", nargs="*", choices=[*MEASURES, []], default=[])
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of which the median is shown")
-    parser.add_argument("--large", action="store_true", help="with results of 1 GiB and grids twice as text")
+    parser.add_argument("--large", action="store_true", help="1 GiB, grids twice as text, a million values")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into the documentation")
     given = parser.parse_args()
 
     async def run() -> None:
-        console = Console()
         for name in given.measures or MEASURES:
+            console = Recorder()
             await MEASURES[name](console, given.runs, given.large)
+            if given.write_docs:
+                write_tables(name, console.tables)
 
     anyio.run(run)
 

@@ -16,13 +16,12 @@ import anyio
 import msgspec
 import server
 from mcp import Client
-from notices import path_in
 from rich.console import Console
 from rich.table import Table
 from setups import (
     HERE,
     PROXY_PYTHON,
-    config_of,
+    Stalls,
     cpu_seconds,
     direct,
     family,
@@ -33,10 +32,7 @@ from setups import (
     upstream,
 )
 
-from mcp_mirror.app import open_application
-from mcp_mirror.callers import LOCAL, Caller, NullChannel
-from mcp_mirror.config import load_config
-from mcp_mirror.payload.json_rpc import join, line_of, open_message
+from mcp_mirror.payload.json_rpc import line_of, open_message
 from mcp_mirror.payload.json_spans import locate, members, trim
 
 MB = 1_000_000
@@ -157,7 +153,7 @@ async def latency(console: Console, runs: int, large: bool) -> None:  # noqa: AR
                 ours += [await timed(mirror.call_tool, "small_mirrored", {"text": "x"}) for _ in range(200)]
         cells = []
         for at in (0.5, 0.99):
-            with_, without = _quantile(ours, at), _quantile(theirs, at)
+            with_, without = quantile(ours, at), quantile(theirs, at)
             ratio = (with_ - without) / without
             cells += [f"{without * 1e3:.2f}", f"{with_ * 1e3:.2f}", f"{ratio:.2f}"]
         rows.append((name, *cells))
@@ -165,7 +161,7 @@ async def latency(console: Console, runs: int, large: bool) -> None:  # noqa: AR
     show(console, "Latency of a small call", header, rows)
 
 
-def _quantile(values: list[float], at: float) -> float:
+def quantile(values: list[float], at: float) -> float:
     return sorted(values)[int(len(values) * at)]
 
 
@@ -205,7 +201,7 @@ async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: 
     rows = []
     settings = {"upstreams": {"big": upstream(), "small": upstream()}, "mirror": {"suffix": "_m"}}
     async with through_mirror(settings) as (mirror, _):
-        idle = _quantile([await timed(mirror.call_tool, "small_small_m", {"text": "x"}) for _ in range(400)], 0.99)
+        idle = quantile([await timed(mirror.call_tool, "small_small_m", {"text": "x"}) for _ in range(400)], 0.99)
         for megabytes in (100, *((500,) if large else ())):
             busy: list[float] = []
             stored: list[float] = []
@@ -213,7 +209,7 @@ async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: 
                 await _beside(mirror, megabytes * MB, busy, stored)
             rows.append((
                 f"{megabytes} MB stored", f"{statistics.median(stored):.2f} s", f"{idle * 1e3:.1f} ms",
-                f"{_quantile(busy, 0.99) * 1e3:.1f} ms", f"{(_quantile(busy, 0.99) - idle) * 1e3:.1f} ms",
+                f"{quantile(busy, 0.99) * 1e3:.1f} ms", f"{(quantile(busy, 0.99) - idle) * 1e3:.1f} ms",
                 f"{max(busy) * 1e3:.1f} ms",
             ))  # fmt: skip
     header = ("while", "seconds", "p99 idle", "p99 then", "rise", "worst then")
@@ -221,19 +217,12 @@ async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: 
 
 
 async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001
-    """The stalls of the gateway's event loop, which runs in this process so that they can be measured."""
+    """The longest stalls of the gateway's event loop while large values arrive and leave."""
     rows = []
-    settings = {"upstreams": {"bench": upstream("short", "long-doubled")}}
-    with config_of(settings) as path:
-        async with open_application(load_config(path, os.environ)) as application:
-            await application.upstreams.settle(60)
-
-            async def call(tool: str, arguments: dict[str, Any]) -> str:
-                given = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-                content = (await application.gateway.call_tool(given))["content"]
-                blocks = json.loads(join(content) if isinstance(content, tuple) else bytes(content))
-                return str(blocks[0]["text"])
-
+    with tempfile.TemporaryDirectory() as folder:
+        watched = Stalls(Path(folder) / "stalls")
+        settings = {"upstreams": {"bench": upstream("short", "long-doubled")}}
+        async with through_mirror(settings, watched) as (mirror, _):
             for name, tool, arguments, key in (
                 ("100 MB of text", "sized", {"size": 100 * MB}, ""),
                 ("15 MB of text, in memory", "sized", {"size": 15 * MB}, ""),
@@ -242,32 +231,17 @@ async def stalls(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
             ):
                 coming, going = [], []
                 for _ in range(runs):
-                    notice, stall = await _stall_during(call(f"{tool}_mirrored", arguments))
-                    coming.append(stall)
-                    argument = {"raw_grid" if key else "text": path_in(notice) + key}
-                    _, stall = await _stall_during(call("take_mirrored" if key else "small_mirrored", argument))
-                    going.append(stall)
-                rows.append((name, f"{max(coming) * 1e3:.1f} ms", f"{max(going) * 1e3:.1f} ms"))
-    header = ("while there comes or goes", "longest coming in", "longest going out")
-    show(console, f"Stalls of the event loop, the longest of {runs} runs", header, rows)
-
-
-async def _stall_during(call: Awaitable[str]) -> tuple[str, float]:
-    """The result of a call, and the longest delay of a timer of 1 ms during it, in seconds."""
-    longest = 0.0
-
-    async def watch() -> None:
-        nonlocal longest
-        last = time.perf_counter()
-        while True:
-            await anyio.sleep(0.001)  # a sampling interval
-            longest, last = max(longest, time.perf_counter() - last - 0.001), time.perf_counter()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        said = await call
-        tasks.cancel_scope.cancel()
-    return said, longest
+                    watched.reset()
+                    path = path_of(await mirror.call_tool(f"{tool}_mirrored", arguments)) + key
+                    coming.append(watched.longest)
+                    watched.reset()
+                    taker, argument = ("take_mirrored", "raw_grid") if key else ("small_mirrored", "text")
+                    text_of(await mirror.call_tool(taker, {argument: path}))
+                    going.append(watched.longest)
+                cells = (f"{statistics.median(each):.1f} ms, {max(each):.1f} ms" for each in (coming, going))
+                rows.append((name, *cells))
+    header = ("value", "arriving: median, longest", "leaving: median, longest")
+    show(console, f"Stalls of the event loop in {runs} runs, the longest of each run", header, rows)
 
 
 async def _beside(mirror: Client, size: int, busy: list[float], stored: list[float]) -> None:

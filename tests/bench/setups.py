@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -31,6 +32,34 @@ def upstream(*forms: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": [SERVER, *forms], "timeout": 3600}
 
 
+class Stalls:
+    """The longest stall of a gateway's event loop; `watched_gateway.py` measures it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the stalls so far."""
+        with self.file.open("r+b" if self.file.exists() else "w+b") as file:
+            file.write(struct.pack("d", 0.0))
+
+    @property
+    def longest(self) -> float:
+        """The longest stall since the last reset, in milliseconds."""
+        (seconds,) = struct.unpack("d", self.file.read_bytes())
+        return float(1e3 * seconds)
+
+    def __str__(self) -> str:
+        return f"{self.longest:.1f} ms"
+
+
+def gateway_argv(config: Path, *more: str, stalls: Stalls | None = None) -> list[str]:
+    """Return the command of a gateway; with `stalls`, its longest stall is measured."""
+    program = [str(HERE / "watched_gateway.py"), str(stalls.file)] if stalls else ["-m", "mcp_mirror"]
+    return [sys.executable, *program, "serve", "--config", str(config), *more]
+
+
 @contextmanager
 def config_of(settings: dict[str, Any]) -> Iterator[Path]:
     """A configuration file of the gateway; JSON is YAML."""
@@ -50,12 +79,12 @@ async def direct(*forms: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def through_mirror(settings: dict[str, Any]) -> AsyncIterator[tuple[Client, int]]:
+async def through_mirror(settings: dict[str, Any], stalls: Stalls | None = None) -> AsyncIterator[tuple[Client, int]]:
     """The SDK's client and the gateway, with the gateway's process id."""
     before = set(_children(os.getpid()))
     with config_of(settings) as path:
-        command = ["-m", "mcp_mirror", "serve", "--config", str(path)]
-        async with Client(StdioServerParameters(command=sys.executable, args=command), mode="legacy") as client:
+        command, *args = gateway_argv(path, stalls=stalls)
+        async with Client(StdioServerParameters(command=command, args=args), mode="legacy") as client:
             await client.list_tools()
             (process,) = set(_children(os.getpid())) - before
             yield client, process

@@ -1,20 +1,25 @@
-"""The costs of encryption: values are written to and read from a store in clear and encrypted, interleaved."""
+"""Stores: what encryption costs, and how the operations of a store take longer with the number of values."""
 
+import asyncio
+import itertools
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from measures import MB, show
+from measures import MB, show, timed
 from redis_process import COMMAND, RedisProcess
 from rich.console import Console
 
 from mcp_mirror.settings.policies import EncryptionPolicy, StoreKind, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
+from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span
 
@@ -22,6 +27,13 @@ _SIZES = (("1 KB", 1000, 40), ("1 MB", MB, 10), ("100 MB", 100 * MB, 1))
 """Name, bytes, and how many of each a run measures."""
 _SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
 _READ_PAGES = 1 << 12
+_LABELS = 20
+"""Tools from which the values of `values` come."""
+_TASKS = 8
+_LIFETIME = 7 * 86_400.0
+_EXPIRY = 5.0
+"""Seconds for which values are stored and read after all others have expired."""
+_TEXT = "x" * 988
 
 
 async def sealing(console: Console, runs: int, large: bool) -> None:  # noqa: ARG001, FBT001  # a table of one signature
@@ -30,7 +42,7 @@ async def sealing(console: Console, runs: int, large: bool) -> None:  # noqa: AR
     for kind in kinds:
         rows = []
         for name, size, times in _SIZES:
-            async with _opened(kind, None) as clear, _opened(kind, _SEALED) as sealed:
+            async with _opened(StorePolicy(kind)) as clear, _opened(StorePolicy(kind, encryption=_SEALED)) as sealed:
                 pairs = [
                     (await _measured(clear, size, number), await _measured(sealed, size, number))
                     for number in range(runs * times)
@@ -57,17 +69,114 @@ async def _measured(store: Store, size: int, number: int) -> tuple[float, float,
     return put - begin, read - put, time.perf_counter() - part
 
 
+async def values(console: Console, runs: int, large: bool) -> None:  # noqa: FBT001
+    """Fill stores with values of 1 KB, and measure what grows with their number."""
+    kinds: list[StoreKind] = ["disk", "memory", "redis"] if COMMAND else ["disk", "memory"]
+    numbers = (100_000, *((1_000_000,) if large else ()))
+    rows = []
+    for kind, number in itertools.product(kinds, numbers):
+        policy = StorePolicy(kind, fsync=False, max_values=2 * number, max_bytes=1 << 40)
+        clock = Clock()
+        async with _opened(policy, clock) as store:
+            filled = await _fill(store, clock, number)
+            size = f"{store.index_bytes() / number:,.0f}" if isinstance(store, CountedDiskStore) else "-"
+            label = f"tool{number % _LABELS}-"
+            middle = _base_of(number // 2)
+            jobs: tuple[Callable[[], Awaitable[object]], ...] = (
+                partial(store.list, "me", limit=21),
+                partial(store.list, "me", limit=101, after=middle),
+                partial(store.list, "me", limit=21, label=label),
+                partial(store.stats, "me"),
+                partial(store.bases_near, "me", f"{middle[:-4]}x", 5),
+            )
+            cells = [f"{1e3 * statistics.median([await timed(job) for _ in range(runs)]):.1f} ms" for job in jobs]
+            waits = await _waits_at_expiry(store, clock, number)
+        rows.append((f"{kind}, {number:,}", f"{1e6 * filled / number:.0f} µs", *cells, *waits, size))
+    header = ("values of 1 KB", "put", "first page", "page in the middle", "page of a tool", "stats", "names near",
+              "longest put at expiry", "longest read at expiry", "index bytes a value")  # fmt: skip
+    show(console, "Stores with many values", header, rows)
+
+
+class Clock:
+    """Seconds since the epoch, which a measurement may advance."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+def _base_of(number: int) -> str:
+    """Return a base like that of a stored value; bases are spread over the alphabet."""
+    spread = number * 2654435761 % (1 << 32)
+    return f"tool{number % _LABELS}-{spread:08x}-0000-4000-8000-{number:012x}"
+
+
+async def _fill(store: Store, clock: Clock, number: int) -> float:
+    """Store values of 1 KB, by eight tasks; return the seconds."""
+    left = iter(range(number))
+    began = time.perf_counter()
+
+    async def work() -> None:
+        for at in left:
+            await _put(store, clock, at)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_TASKS):
+            tasks.create_task(work())
+    return time.perf_counter() - began
+
+
+async def _put(store: Store, clock: Clock, number: int) -> None:
+    now, base = clock(), _base_of(number)
+    text = f'"{number:010d}{_TEXT}"'.encode()
+    origin = Provenance("up", base.partition("-")[0], f"{number:064x}")
+    await store.put("me", Descriptor(base, "text", len(text), 300, (), now, now + _LIFETIME, origin), (text,))
+
+
+async def _waits_at_expiry(store: Store, clock: Clock, number: int) -> tuple[str, str]:
+    """Let all values expire, then store and read for some seconds; return the longest put and the longest read."""
+    clock.ahead = 2 * _LIFETIME
+    end = time.perf_counter() + _EXPIRY
+    longest = {"put": 0.0, "read": 0.0}
+
+    async def repeat(name: str, jobs: Iterator[Callable[[], Awaitable[object]]]) -> None:
+        while time.perf_counter() < end:
+            longest[name] = max(longest[name], await timed(next(jobs)))
+
+    new = itertools.count(number)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(repeat("put", (partial(_put, store, clock, at) for at in new)))
+        tasks.create_task(repeat("read", itertools.repeat(partial(store.read, "me", _base_of(number)))))
+    return f"{1e3 * longest['put']:.1f} ms", f"{1e3 * longest['read']:.1f} ms"
+
+
+class CountedDiskStore(DiskStore):
+    """A disk store that knows the size of its index."""
+
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Path) -> None:
+        super().__init__(policy, clock, folder)
+        self._path = folder / "index.sqlite"
+
+    def index_bytes(self) -> int:
+        """Return the bytes of the index, without its log."""
+        return self._path.stat().st_size
+
+
 @asynccontextmanager
-async def _opened(kind: StoreKind, encryption: EncryptionPolicy | None) -> AsyncIterator[Store]:
+async def _opened(policy: StorePolicy, clock: Callable[[], float] = time.time) -> AsyncIterator[Store]:
     folder = Path(tempfile.mkdtemp())
     try:
-        if kind == "disk":
-            async with DiskStore(StorePolicy(kind=kind, encryption=encryption), time.time, folder / "store") as disk:
+        if policy.kind == "disk":
+            async with CountedDiskStore(policy, clock, folder / "store") as disk:
                 yield disk
-            return
-        with RedisProcess(folder) as server:
-            policy = StorePolicy(kind=kind, url=server.url, encryption=encryption)
-            async with RedisStore(policy, time.time, lambda: folder) as redis:
-                yield redis
+        elif policy.kind == "memory":
+            async with MemoryStore(policy, clock, lambda: folder) as memory:
+                yield memory
+        else:
+            with RedisProcess(folder) as server:
+                async with RedisStore(replace(policy, url=server.url), clock, lambda: folder) as redis:
+                    yield redis
     finally:
         shutil.rmtree(folder, ignore_errors=True)
