@@ -71,14 +71,14 @@ async def assert_client_passes(scenario: str, revision: str, *flags: str) -> Non
     [("2025-11-25", ()), ("2025-11-25", HANDSHAKE_ONLY), ("2026-07-28", ())],
     ids=name_era,
 )
-async def test_the_fixture_alone_passes_the_suite(revision: str, era: tuple[str, ...]) -> None:
+async def test_the_fixture_without_the_gateway_passes_the_suite(revision: str, era: tuple[str, ...]) -> None:
     async with fixture_on_http(*era) as url:
         await assert_whole(url, revision, f"The fixture, {revision}")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("era", [(), HANDSHAKE_ONLY], ids=name_era)
-async def test_the_fixture_speaks_its_eras_on_stdio(mode: str, era: tuple[str, ...]) -> None:
+async def test_the_fixture_supports_its_protocol_versions_on_stdio(mode: str, era: tuple[str, ...]) -> None:
     modern = mode == "auto" and not era
     async with asyncio.timeout(30), connect(StdioServerParameters(**fixture_on_stdio(*era)), mode) as client:
         result = await client.call_tool("test_elicitation_sep1034_defaults")
@@ -110,7 +110,7 @@ async def test_a_gateway_passes_the_suite_as_a_server(revision: str, transport: 
 
 @CONTROL
 @pytest.mark.parametrize(("scenario", "revision"), EACH)
-async def test_the_driver_alone_passes_the_suite_as_a_client(scenario: str, revision: str) -> None:
+async def test_the_driver_without_the_gateway_passes_the_client_suite(scenario: str, revision: str) -> None:
     await assert_client_passes(scenario, revision, "--direct")
 
 

@@ -51,9 +51,7 @@ def test_what_is_sent_and_held_never_exceeds_the_capacity(
 
 
 @given(st.integers(0, 300_000), TOKENS)
-def test_a_call_gets_what_it_wants_up_to_a_share_of_the_room_and_a_path_as_long_as_one_fits(
-    capacity: int, wanted: int
-) -> None:
+def test_a_call_reserves_at_most_its_share_and_at_least_a_path(capacity: int, wanted: int) -> None:
     account = TokenAccount(capacity)
     held = account.share(wanted)
     assert held <= min(wanted, account.room)
@@ -160,7 +158,7 @@ def test_a_result_costs_what_a_model_reads_of_it(name: str) -> None:
     assert count_result_tokens(cut, size) == count_result_tokens(members, size)
 
 
-def test_media_cost_what_the_dearest_provider_takes_and_long_recordings_more() -> None:
+def test_media_cost_as_much_as_at_the_most_expensive_provider() -> None:
     assert count_media_tokens(0) == count_media_tokens(300_000) == 4800
     assert count_media_tokens(6_400_000) == 100_000
 

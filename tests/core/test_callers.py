@@ -36,7 +36,7 @@ def test_levels_stand_in_the_protocols_order() -> None:
     assert get_args(types.LoggingLevel) == LEVELS
 
 
-async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question() -> None:
+async def test_the_null_channel_drops_notifications_and_refuses_requests() -> None:
     silent = NullChannel(Caller("me", capabilities={"roots": {}}))
     await silent.notify("notifications/message", {"level": "error"})
     with pytest.raises(RefusedError, match="accepts no roots/list request now") as refused:
@@ -56,7 +56,7 @@ async def test_who_cannot_be_reached_is_told_nothing_and_refuses_every_question(
         (Caller(LOCAL), Caller(LOCAL, is_stateless=False), True),
     ],
 )
-def test_connections_are_one_partys_where_what_is_seen_on_them_can_be_the_same(
+def test_callers_that_may_see_the_same_share_a_connection_key(
     caller: Caller,
     other: Caller,
     same: bool,  # noqa: FBT001  # a column of the table

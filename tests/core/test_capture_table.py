@@ -293,7 +293,7 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([text("null")], {"a": None}, False, False),
     ],
 )
-def test_text_that_only_repeats_is_dropped_and_text_that_says_more_is_named(
+def test_repeated_text_is_dropped_and_additional_text_is_named(
     content: Any,
     structured: Any,
     is_kept: bool,  # noqa: FBT001
@@ -360,7 +360,7 @@ REPEATED: list[tuple[Any, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("block", "structured", "place"), REPEATED)
-def test_content_that_a_member_says_already_is_not_stored_again(block: Any, structured: Any, place: bytes) -> None:
+def test_content_that_repeats_a_member_is_not_stored_again(block: Any, structured: Any, place: bytes) -> None:
     captured = taken(result([block], structured), rules("always"))
     assert captured.companion is None
     assert captured.named is False
@@ -370,7 +370,7 @@ def test_content_that_a_member_says_already_is_not_stored_again(block: Any, stru
     assert (written.companion is None) == (block["type"] == "text")
 
 
-def test_a_text_that_a_member_nearly_says_is_stored() -> None:
+def test_a_text_that_is_similar_to_a_member_is_stored() -> None:
     captured = taken(result([text("a long text.")], {"content": "a long text"}), rules("always", inline=0))
     assert captured.named is True
 
@@ -411,7 +411,7 @@ def test_an_object_with_one_member_that_repeats_the_content_is_unwrapped(
 
 
 @pytest.mark.parametrize(("content", "structured"), NOT_WRAPPED)
-def test_an_object_is_not_unwrapped_where_the_content_says_something_else(content: Any, structured: Any) -> None:
+def test_an_object_is_not_unwrapped_if_the_content_differs(content: Any, structured: Any) -> None:
     assert blob(taken(result(content, structured), rules("always"))) == structured
 
 
@@ -422,7 +422,7 @@ def test_the_key_of_a_wrapper_is_known_from_the_envelope() -> None:
     assert unwrapped_key(b"{}") is None
 
 
-def test_a_declared_wrapper_is_unwrapped_beside_a_text_that_says_more() -> None:
+def test_a_declared_wrapper_is_unwrapped_beside_additional_text() -> None:
     captured = taken(result([text("Two rows.")], {"result": [1, 2]}), rules("always", wrapped=True))
     assert blob(captured) == [1, 2]
     assert captured.companion is not None
@@ -445,7 +445,7 @@ def test_a_wrapped_text_that_is_small_passes_as_it_came() -> None:
     assert taken(result([text("short")], {"content": "short"}), rules(inline=400)) == Captured()
 
 
-def test_a_text_that_spells_a_member_is_no_second_value() -> None:
+def test_a_text_that_spells_a_member_is_not_a_second_value() -> None:
     rows = [{"name": "Alice", "n": n} for n in range(40)]
     captured = taken(result([text(json.dumps(rows, indent=2))], {"rows": rows, "total": 40}))
     assert captured.companion is None
@@ -475,14 +475,14 @@ def test_what_agrees_is_shown_in_its_shortest_form() -> None:
     assert taken(shorter).shown == '{"a":1}'
 
 
-def test_a_value_and_a_text_that_says_more_are_shown_together_where_both_fit() -> None:
+def test_a_value_and_its_additional_text_are_shown_if_both_fit() -> None:
     captured = taken(result([text("One row.")], {"rows": [1]}))
     assert (captured.shown, captured.named) == ('One row.\n{"rows": [1]}', False)
     long = taken(result([text("word " * 400)], {"rows": [1]}), rules(inline=600))
     assert (long.shown, long.named) == ("word " * 400 + '\n{"rows": [1]}', True)
 
 
-def test_texts_of_several_blocks_are_shown_one_after_another_and_links_pass() -> None:
+def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
     captured = taken(result([text("first"), text("second"), LINK]), rules("always", inline=400))
     assert captured.shown == "first\nsecond"
     assert [json.loads(bytes(block)) for block in captured.passed] == [LINK]

@@ -60,7 +60,7 @@ def origins(world: World) -> set[Origin]:
 @pytest.mark.parametrize("mirror", MIRRORS)
 @settings(max_examples=60)
 @given(world=WORLD)
-def test_every_tool_has_a_name_of_its_own_and_none_has_one_of_ours(mirror: MirrorPolicy, world: World) -> None:
+def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, world: World) -> None:
     entries = build(world, mirror).entries
     names = [*entries, *TOOLS]
     assert len({name.casefold() for name in names}) == len(names)

@@ -73,7 +73,7 @@ def test_an_object_gets_a_value_and_a_notice_that_names_its_path() -> None:
     assert BESIDE not in digest.notice
 
 
-def test_a_text_that_says_more_is_named_beside_it() -> None:
+def test_additional_text_is_named_beside_the_value() -> None:
     result = members(content=text("one row " * 90), structuredContent={"a": 1})
     assert BESIDE in process_result(result, order(), estimate_tokens).notice
 
@@ -92,7 +92,7 @@ PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
         {"content": [*text("seen"), PICTURE], "structuredContent": {"a": 1}},
     ],
 )
-def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result: dict[str, Any]) -> None:
+def test_a_path_only_result_has_only_its_path_in_the_notice(result: dict[str, Any]) -> None:
     digest = process_result(members(**result), order().path_only(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed, digest.captured.shown) == (f"{BASE}\n", (), None)
@@ -100,7 +100,7 @@ def test_of_a_result_of_which_nothing_may_be_shown_the_path_is_told_alone(result
 
 
 @pytest.mark.parametrize("result", [{"content": 5}, {"content": [], "isError": "no"}, {"isError": 1}])
-def test_what_clients_cannot_read_is_no_result(result: dict[str, Any]) -> None:
+def test_results_that_clients_cannot_read_are_errors(result: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="not a tool result"):
         process_result(members(**result), order(), estimate_tokens)
 
@@ -110,7 +110,7 @@ def test_a_key_past_its_bound_is_an_error_that_names_the_bound() -> None:
         process_result(members(structuredContent={"k" * 11: 1}), order(), estimate_tokens)
 
 
-def test_of_very_many_keys_the_first_are_indexed_and_all_are_told_of() -> None:
+def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
     wide = {f"k{number}": number for number in range(MAX_INDEXED_KEYS + 5)}
     digest = process_result(members(content=[], structuredContent=wide), order(), estimate_tokens)
     assert digest.captured.value is not None
@@ -127,7 +127,7 @@ def test_a_whole_response_is_read_as_its_result_is() -> None:
     assert whole.notice == process_result(members(**result), order(), estimate_tokens).notice
 
 
-def test_an_error_of_the_protocol_is_told_as_one() -> None:
+def test_a_protocol_error_is_reported_as_one() -> None:
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no", "data": {}}}).encode()
     assert process_frame(frame, order(), estimate_tokens) == RejectedFrame(-32602, "no")
 
@@ -137,12 +137,12 @@ def test_an_error_of_the_protocol_is_told_as_one() -> None:
     [(b'{"jsonrpc":"2.0","id":1}', "neither a result nor an error"), (b"{", "not valid JSON"),
      (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}', "is not a JSON-RPC error")],
 )  # fmt: skip
-def test_what_is_no_response_is_said_to_be_none(frame: bytes, said: str) -> None:
+def test_a_frame_that_is_not_a_response_is_an_error(frame: bytes, said: str) -> None:
     with pytest.raises(WireError, match=said):
         process_frame(frame, order(), estimate_tokens)
 
 
-def test_a_question_in_a_large_message_is_no_result() -> None:
+def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
     with pytest.raises(WireError, match="too large for an input-required result"):
         read_result_members(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
 
@@ -160,7 +160,7 @@ IFC = {"integrity": "trusted"}
 
 
 @pytest.mark.parametrize("value", [{"content": text("ok")}, {"content": [], "structuredContent": {"a": 1}}])
-def test_what_a_result_says_of_its_labels_is_read_wherever_its_members_are(value: dict[str, Any]) -> None:
+def test_labels_of_a_result_are_read_here_or_in_a_worker(value: dict[str, Any]) -> None:
     digest = process_result(members(**value, _meta={"ifc": IFC}), order(), estimate_tokens)
     assert digest.ifc == IFC
     elsewhere = replace(digest, members={})  # as where a process of its own has read it

@@ -12,14 +12,14 @@ from mcp_mirror.errors import (
 )
 
 
-def test_an_endpoint_says_when_to_ask_again_and_whether_the_conversation_is_too_long() -> None:
+def test_an_endpoint_error_has_retry_after_and_context_exceeded() -> None:
     busy, full = EndpointError("busy", retry_after=2.5), EndpointError("full", is_context_exceeded=True)
     assert (str(busy), busy.retry_after, busy.is_context_exceeded) == ("busy", 2.5, False)
     assert (str(full), full.retry_after, full.is_context_exceeded) == ("full", None, True)
     assert isinstance(busy, MirrorError)
 
 
-def test_a_refusal_has_the_code_the_words_and_the_data_that_the_other_side_gave() -> None:
+def test_a_refusal_has_the_code_message_and_data_of_the_peer() -> None:
     refused = RefusedError("It refused.", -32602, "no such thing", {"a": 1})
     assert (str(refused), refused.code, refused.peer_message, refused.data) == (
         "It refused.",
@@ -29,14 +29,14 @@ def test_a_refusal_has_the_code_the_words_and_the_data_that_the_other_side_gave(
     )
 
 
-def test_a_log_is_told_nothing_that_a_peer_wrote() -> None:
+def test_log_messages_contain_nothing_that_a_peer_wrote() -> None:
     assert MirrorError("ours").log_message == "ours"
     assert RefusedError("It refused: c4nary.", -1, "c4nary").log_message == "A request was refused (error -1)."
     error = UpstreamError("It ended. Its last words: c4nary").with_log_message("It ended.")
     assert (error.log_message, str(error)) == ("It ended.", "It ended. Its last words: c4nary")
 
 
-def test_of_a_mistake_kinds_and_places_are_told_and_no_value() -> None:
+def test_a_traceback_summary_has_types_and_locations_but_no_values() -> None:
     try:
         int("c4nary")
     except ValueError as error:
@@ -46,7 +46,7 @@ def test_of_a_mistake_kinds_and_places_are_told_and_no_value() -> None:
     assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known location"
 
 
-def test_a_refused_flow_is_an_error_of_a_tool_that_says_what_its_user_is_asked() -> None:
+def test_a_refused_flow_is_a_tool_error_with_a_question() -> None:
     error = FlowError("It may not go there.", "crm -> mail in send", "May it go there?")
     assert isinstance(error, ToolError)
     assert (str(error), error.flow, error.question) == (

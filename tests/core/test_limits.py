@@ -29,7 +29,7 @@ def depth_of(tree: Any) -> int:
 
 
 @given(TREES, st.booleans())
-def test_depth_is_counted_outside_of_strings_alone(tree: Any, ascii_only: bool) -> None:  # noqa: FBT001
+def test_depth_is_counted_only_outside_strings(tree: Any, ascii_only: bool) -> None:  # noqa: FBT001
     text, depth = json.dumps(tree, ensure_ascii=ascii_only).encode(), depth_of(tree)
     assert not is_deeper(text, depth)
     assert depth == 0 or is_deeper(text, depth - 1)
@@ -95,7 +95,7 @@ def nested(depth: int) -> Any:
     ],
     ids=["small", "bytes", "name", "letters", "depth", "within", "far too deep", "odd"],
 )
-def test_a_definition_that_is_too_much_is_told_by_its_bound(tool: dict[str, Any], told: str | None) -> None:
+def test_an_oversized_definition_names_its_limit(tool: dict[str, Any], told: str | None) -> None:
     said = find_excess(tool, BOUNDS)
     assert (said is None) == (told is None)
     assert told is None or re.search(told, said or "")
@@ -118,6 +118,6 @@ def test_a_busy_error_tells_when_to_try_again() -> None:
 
 
 @pytest.mark.parametrize(("said", "rates"), [(None, (0, 6000)), (0, (0, 0)), (5, (5, 5))])
-def test_who_shows_a_token_has_a_rate_unless_another_is_said(said: int | None, rates: tuple[int, int]) -> None:
+def test_authenticated_clients_have_a_default_rate(said: int | None, rates: tuple[int, int]) -> None:
     traffic = TrafficPolicy(calls_per_minute=said)
     assert (traffic.rate(has_auth=False), traffic.rate(has_auth=True)) == rates

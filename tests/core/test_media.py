@@ -43,7 +43,7 @@ def block(data: bytes, kind: str = "image", **more: Any) -> bytes:
         (b"", None),
     ],
 )
-def test_the_pixel_size_stands_in_the_header(data: bytes, pixels: tuple[int, int] | None) -> None:
+def test_the_pixel_size_is_read_from_the_header(data: bytes, pixels: tuple[int, int] | None) -> None:
     media = read_media(block(data))
     assert media is not None
     assert media.pixels == pixels

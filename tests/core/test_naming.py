@@ -12,7 +12,7 @@ def test_a_name_that_is_anothers_is_not_given_away() -> None:
     assert NameAllocator((), held).keep_original_names([("b", "y"), ("b", "z")]) == {("b", "z"): "z"}
 
 
-def test_names_that_differ_in_case_alone_are_one() -> None:
+def test_names_that_differ_only_in_case_collide() -> None:
     named = dict(NameAllocator(OWN).allocate([("a", "Get"), ("b", "get"), ("a", "Memory_Read")], ""))
     assert list(named.values()) == ["a_Get", "b_get", "a_Memory_Read"]
 

@@ -131,7 +131,7 @@ def test_an_array_past_the_bound_is_not_counted() -> None:
     assert "Preview, not the result: array, 35 MB\n| first: 1, 1, 1, 1, 1\n" in told(b"[" + b"1," * 17_500_000 + b"1]")
 
 
-def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
+def test_a_notice_contains_the_shown_value_unchanged() -> None:
     shown = '{"a": "\u200b",\n"b": 1}'
     assert f"\n{shown}\n" in told({"a": 1, "b": 1}, "paper", shown=shown)
     assert told({"a": 1, "b": 1}, shown=shown) == f'{shown}\nResult ends. Path: "{BASE}"'
@@ -145,7 +145,7 @@ def test_a_value_that_is_shown_stands_in_the_notice_as_it_is() -> None:
 DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0041"}'
 
 
-def test_json_that_is_shown_stands_in_a_json_notice_as_json_with_its_digits() -> None:
+def test_a_json_notice_contains_shown_json_with_its_exact_digits() -> None:
     notice = told(DIGITS.encode(), "json", shown=DIGITS, companion=COMPANION)
     assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
     assert "\n" not in notice
@@ -176,7 +176,7 @@ def test_a_json_notice_with_a_shown_value_is_one_strict_json_object(
     assert len(told(text.encode("utf-8"), "json", shown=shown).splitlines()) == 1
 
 
-def test_a_text_that_is_shown_stands_in_a_json_notice_as_a_string_even_where_it_spells_json() -> None:
+def test_a_json_notice_contains_shown_text_as_a_string() -> None:
     assert json.loads(told("[1]", "json", shown="[1]"))["content"] == "[1]"
 
 
@@ -186,7 +186,7 @@ def test_the_companion_is_named_in_every_style_but_opaque() -> None:
     assert told({"a": 1}, "opaque", companion=COMPANION) == f"{BASE}\n"
 
 
-def test_the_paper_style_says_what_the_paper_says() -> None:
+def test_the_paper_style_has_the_text_of_the_paper() -> None:
     assert told({"grid": [1], "a/b": 2}, "paper", arguments=b'{"molecule":"water"}') == (
         f'The function make_grid was executed with the input {{"molecule":"water"}}.\n'
         f'The output was stored in memory under the path "{BASE}".\n'
@@ -207,7 +207,7 @@ def test_the_json_style_is_one_strict_object() -> None:
     }
 
 
-def test_an_error_is_told_with_its_beginning() -> None:
+def test_an_error_notice_contains_the_beginning_of_the_error() -> None:
     head = f"it failed:\r\n\tat {HIDDEN}line 1\nat line 2"
     expected = "it failed:\n\tat \tline 1\nat line 2"
     assert f"\nThis path stands for an error (object 8 B) that begins:\n{expected}\n" in told({"a": 1}, head=head)
@@ -296,7 +296,7 @@ def test_every_path_ends_with_a_newline_or_a_quote(value: dict[str, Any], style:
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
-def test_keys_that_are_not_told_are_counted(style: NoticeStyle) -> None:
+def test_omitted_keys_are_counted(style: NoticeStyle) -> None:
     notice = told({**{f"key {n}": n for n in range(1000)}, "k" * 1000: 1}, style)
     shown = len(re.findall(r"key \d+", notice))
     assert 5 <= shown < 100
@@ -309,7 +309,7 @@ def test_keys_that_are_not_told_are_counted(style: NoticeStyle) -> None:
     assert f"{BASE}/..." not in notice
 
 
-def test_a_long_key_does_not_keep_the_others_from_being_told() -> None:
+def test_a_long_key_does_not_hide_the_other_keys() -> None:
     assert '"/b" 2, and 1 more keys' in told({"k" * 500: 1, "b": 2})
 
 
@@ -330,7 +330,7 @@ def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -
         *((999_600_000, "1 GB"), (1_500_000_000, "1.5 GB"), (1_234_000_000_000, "1234 GB")),
     ],
 )
-def test_a_size_is_told_in_three_figures(size: int, said: str) -> None:
+def test_sizes_have_three_significant_digits(size: int, said: str) -> None:
     assert human_bytes(size) == said
 
 

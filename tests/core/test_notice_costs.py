@@ -66,7 +66,7 @@ def test_our_notice_of_the_grid_costs_a_third_of_the_papers_own_at_most(
 
 
 @pytest.mark.parametrize("name", TRACE)
-def test_a_path_alone_costs_a_third_of_a_notice_in_the_papers_manner_at_most(
+def test_a_path_costs_at_most_a_third_of_a_notice_in_paper_style(
     name: str, cost: Callable[[str, NoticeStyle], float]
 ) -> None:
     assert cost(name, "opaque") <= 0.34 * cost(name, "paper")

@@ -49,7 +49,7 @@ def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, 
         (0.5, "0.5 seconds"),
     ],
 )
-def test_what_makes_a_value_says_how_long_it_is_kept(seconds: float, said: str) -> None:
+def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, said: str) -> None:
     tools = own_tools(ROOTED, seconds)
     for name in (*LABELS - {"pruned"}, "memory_list"):
         assert f"kept {said} after last use" in tools[name].description

@@ -84,7 +84,7 @@ def test_what_models_put_around_a_path_is_taken_off(around: str) -> None:
         *(f"make_grid-{ID[:14]}9{ID[15:]}", f"make_grid-{ID[:9]}zzzz{ID[13:]}", f"make_grid-{ID[:-1]}/some key/b"),
     ],
 )
-def test_a_path_that_was_copied_wrongly_is_told_from_other_texts(text: str) -> None:
+def test_a_miscopied_path_is_recognized(text: str) -> None:
     assert parse_path(text) is None
     assert label_of_near_miss(text) == "make_grid"
     assert find_candidate_offsets(json.dumps(text).encode())
@@ -118,7 +118,7 @@ def test_a_text_of_its_own_is_not_taken_for_a_mistyped_path(text: str) -> None:
 
 
 @given(UUIDS, st.sampled_from(["a", "make_grid", "x-1", "T0"]), st.booleans(), st.data())
-def test_where_a_path_stands_in_json_there_is_a_candidate(
+def test_every_path_in_json_is_a_candidate(
     identity: UUID,
     tool: str,
     ascii_only: bool,  # noqa: FBT001
@@ -173,7 +173,7 @@ OTHER = f"other-{ID}"
         (f'Result ends. Path: "{BASE}"\nResult ends. Path: "{OTHER}"\n', set()),
     ],
 )
-def test_a_whole_notice_speaks_of_its_bases(text: str, bases: set[str]) -> None:
+def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> None:
     assert bases_in_notice(text) == bases
     assert is_whole_notice(text) or not bases
 

@@ -39,7 +39,7 @@ def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any
 @pytest.mark.parametrize("is_error", [False, True])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", RESULTS)
-def test_nothing_that_an_upstream_wrote_stands_in_a_notice(
+def test_a_notice_without_preview_contains_no_upstream_text(
     name: str, style: NoticeStyle, mode: str, *, is_error: bool
 ) -> None:
     digest = read({**RESULTS[name], "isError": is_error}, style, mode=mode)
@@ -66,14 +66,14 @@ def test_nothing_that_an_upstream_wrote_stands_in_a_notice(
         ("json", '{"~#0": "text 6 B", "~#1": "array[2x2]", "~#2": "object 15 B", "~#3": "number 1 B"}'),
     ],
 )
-def test_keys_are_told_by_position_and_values_by_type_and_size(style: NoticeStyle, told: str) -> None:
+def test_hidden_keys_are_positions_and_values_are_types_and_sizes(style: NoticeStyle, told: str) -> None:
     assert told in read(RESULTS["structured"], style).notice
 
 
 @given(
     st.dictionaries(st.text(max_size=9), st.one_of(st.integers(), st.text(max_size=9)), max_size=9), st.integers(0, 9)
 )
-def test_a_position_leads_to_the_member_that_stands_there(value: dict[str, Any], position: int) -> None:
+def test_a_position_resolves_to_its_member(value: dict[str, Any], position: int) -> None:
     path = parse_path(f"{BASE}/{position_token(position)}")
     assert path == MemoryPath(BASE, (position,))
     assert str(path) == f"{BASE}/~#{position}"
@@ -99,13 +99,13 @@ def test_a_position_leads_to_the_member_that_stands_there(value: dict[str, Any],
         ("/~#1234567890", ("~#1234567890",)),
     ],
 )
-def test_what_is_no_position_is_a_key(pointer: str, tokens: tuple[str | int, ...]) -> None:
+def test_a_token_that_is_not_a_position_is_a_key(pointer: str, tokens: tuple[str | int, ...]) -> None:
     path = parse_path(f"{BASE}{pointer}")
     assert path is not None
     assert path.tokens == tokens
 
 
-def test_a_key_that_looks_like_a_position_is_told_from_it() -> None:
+def test_a_key_that_looks_like_a_position_can_be_escaped() -> None:
     blob = b'{"a": 1, "~#0": 2, "~0": 3}'
     for token, text in (("~#0", b"1"), ("~0#0", b"2"), ("~00", b"3")):
         path = parse_path(f"{BASE}/{token}")
@@ -119,7 +119,7 @@ def test_a_position_in_an_array_is_that_of_an_item() -> None:
     assert locate(b"[5, [6, 7]]", (1, 0)) == Span(5, 1)
 
 
-def test_an_upstream_without_previews_lists_no_originals_and_is_never_transparent() -> None:
+def test_an_upstream_without_previews_lists_only_twins() -> None:
     tools = [{"name": "say", "inputSchema": {"type": "object"}}]
     shown, unseen = UpstreamPolicy("a", StdioEndpoint("x")), UpstreamPolicy("b", StdioEndpoint("x"), preview=False)
     names = {
@@ -149,7 +149,7 @@ def test_no_error_is_long_and_nothing_is_hidden_in_it(text: str, times: int) -> 
 
 
 @given(st.dictionaries(TOLD, TOLD, max_size=5), st.sampled_from(STYLES), st.booleans())
-def test_no_notice_hides_anything_and_one_without_previews_is_made_of_our_own_words(
+def test_every_notice_is_short_printable_ascii(
     value: dict[str, str],
     style: NoticeStyle,
     is_error: bool,  # noqa: FBT001  # hypothesis gives it so

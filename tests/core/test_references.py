@@ -135,7 +135,7 @@ def test_a_reference_leads_in_a_twin_to_what_it_led_to(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_whose_references_are_settled_says_the_same(name: str) -> None:
+def test_a_schema_with_settled_references_validates_the_same(name: str) -> None:
     schema, good, bad = SCHEMAS[name]
     settled = jsonschema_rs.validator_for(settle(schema))
     assert settled.is_valid(good)
@@ -158,7 +158,7 @@ def test_a_schema_in_which_nothing_has_to_move_is_kept(schema: Schema) -> None:
     assert settle(schema) is schema
 
 
-def test_what_moves_is_written_once_and_stands_where_definitions_stand() -> None:
+def test_a_moved_schema_is_written_once_among_the_definitions() -> None:
     schema = of(a=LIST, b={"$ref": "#/properties/a/items"}, c={"$ref": "#/properties/a/items"})
     here = {"$ref": "#/$defs/properties_a_items"}
     assert settle(schema) == {
@@ -195,7 +195,7 @@ def test_a_part_with_an_address_keeps_its_names() -> None:
     assert without(5, ("$anchor",)) == 5
 
 
-def test_a_schema_that_holds_itself_is_no_endless_matter() -> None:
+def test_a_schema_that_contains_itself_terminates() -> None:
     endless: Schema = {"properties": {}}
     endless["properties"]["x"] = endless
     assert settle(endless) is endless

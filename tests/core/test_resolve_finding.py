@@ -34,7 +34,7 @@ def pointer_of(text: str) -> Pointer | EscapedPath | None:
 
 @pytest.mark.parametrize("below", ["", "/raw_grid", "/a~1b/0/~0", "/"])
 @pytest.mark.parametrize("around", ["{}", " {}\n", '"{}"', "`{}`", "memory://{}", "'memory://{}'"])
-def test_a_whole_string_that_is_a_path_is_a_pointer_whatever_models_put_around_it(below: str, around: str) -> None:
+def test_a_string_that_is_a_path_in_any_wrapping_is_a_pointer(below: str, around: str) -> None:
     found = pointer_of(around.format(BASE + below))
     assert isinstance(found, Pointer)
     assert (found.path, found.is_known, found.location) == (parse_path(BASE + below), True, ("x",))
@@ -58,14 +58,14 @@ def test_a_string_that_only_holds_a_path_is_a_literal(text: str) -> None:
     assert pointer_of(text) is None
 
 
-def test_a_path_of_a_tool_that_is_not_ours_is_a_pointer_that_may_stay_a_literal() -> None:
+def test_a_path_of_an_unknown_tool_may_stay_a_literal() -> None:
     found = pointer_of(FOREIGN)
     assert isinstance(found, Pointer)
     assert (found.path, found.is_known) == (MemoryPath(FOREIGN), False)
 
 
 @pytest.mark.parametrize("text", [f"{BASE}.", f"make_grid-{ID[:-1]}", f"make_grid-{ID[:13]}...", f"{{{{{BASE}}}}}"])
-def test_a_mistyped_path_of_ours_is_flagged_and_another_s_is_a_literal(text: str) -> None:
+def test_a_mistyped_path_of_a_known_tool_is_flagged(text: str) -> None:
     found = pointer_of(text)
     assert isinstance(found, Pointer)
     assert (found.path, found.is_known, found.text) == (None, True, text)
@@ -120,7 +120,7 @@ def stored(**changes: Any) -> NoticeInput:
     ids=["plain", "shown", "error", "with paths as input"],
 )
 @pytest.mark.parametrize("around", ["{}", "\n{} "])
-def test_a_whole_notice_of_ours_is_the_path_that_it_names(
+def test_a_whole_notice_resolves_to_the_path_that_it_names(
     style: NoticeStyle, changes: dict[str, Any], around: str
 ) -> None:
     found = pointer_of(around.format(write_notice(stored(**changes), style)))
@@ -129,7 +129,7 @@ def test_a_whole_notice_of_ours_is_the_path_that_it_names(
 
 
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
-def test_a_notice_of_two_values_is_no_pointer_but_a_mistake(style: NoticeStyle) -> None:
+def test_a_notice_of_two_values_is_an_invalid_pointer(style: NoticeStyle) -> None:
     for text in (
         write_notice(stored(companion=OTHER), style),
         f"{write_notice(stored(), style)}\n{write_notice(stored(path=OTHER), style)}",
@@ -249,7 +249,7 @@ def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None
         (f"see {BASE}", None, "it is text: it contains something like a path, but is not one"),
     ],
 )
-def test_a_log_says_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:
+def test_the_log_explains_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:
     [(at, found, said)] = explain_strings(json.dumps({"x": ["y", text]}).encode(), KNOWN)
     assert (at, found, said.startswith(why)) == (("x", 1), path, True)
 

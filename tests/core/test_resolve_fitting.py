@@ -100,7 +100,7 @@ def resolved(name: str) -> Resolved:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [(name, wanted) for name, cells in TABLE.items() for wanted in cells])
-def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: str) -> None:
+def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wanted: str) -> None:
     expected = TABLE[name][wanted]
     if expected is NO:
         with pytest.raises(ToolError) as caught:
@@ -115,7 +115,7 @@ def test_a_value_meets_the_declared_type_as_the_table_says(name: str, wanted: st
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_value_goes_as_it_is_where_nothing_is_declared_or_its_own_type_is_among_them(name: str) -> None:
+def test_a_value_of_an_accepted_type_stays_unchanged(name: str) -> None:
     blob = VALUES[name][0]
     assert coerce(resolved(name), frozenset(), ()) == (blob,)
     own = next((kind for kind, cell in TABLE[name].items() if cell is SAME), None)
@@ -203,9 +203,7 @@ POINTER = f'"{BASE}/raw"'.encode()
     st.lists(LITERALS | st.just(POINTER), max_size=6),
     st.sampled_from([b"[]", b"[" + POINTER + b"]", b'"literal"', b"[1e400]"]),
 )
-def test_all_but_the_pointers_stays_byte_for_byte_and_values_are_not_looked_into(
-    parts: list[bytes], blob: bytes
-) -> None:
+def test_only_pointers_are_replaced_and_values_are_not_scanned(parts: list[bytes], blob: bytes) -> None:
     keys = [b'"k%d" : ' % at for at in range(len(parts))]
 
     def text(values: list[bytes]) -> bytes:
@@ -283,7 +281,7 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
     assert whole == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
-def test_what_is_spelled_is_found_at_any_depth_and_pointers_are_left_alone() -> None:
+def test_typed_texts_are_found_at_any_depth_and_pointers_are_not() -> None:
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()
     found = find_pointers(arguments, {"get_order"})

@@ -50,7 +50,7 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
         ({"description": "Old."}, {}, "", ""),
     ],
 )
-def test_a_description_says_that_arguments_may_be_paths(
+def test_a_twin_description_mentions_memory_paths(
     tool: Schema, schema: Schema, description: str | None, said: str
 ) -> None:
     assert twin_of(tool, "x", admit_paths(schema), description)["description"] == said

@@ -136,7 +136,7 @@ def test_the_address_of_a_schema_before_a_reference_is_its_own() -> None:
     assert types_at(schema)(("whole", "own")) == {"null"}
 
 
-def test_types_are_found_soon_in_a_schema_that_refers_to_itself_many_times() -> None:
+def test_types_are_found_quickly_in_a_self_referencing_schema() -> None:
     defs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
     schema = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d60": {"type": "null"}}}
     assert types_at(schema)(("x",)) == {"null"}
@@ -188,7 +188,7 @@ def test_types_are_unknown_once_too_many_subschemas_apply() -> None:
         ([], ("object",)),
     ],
 )
-def test_a_check_says_in_bounded_words_what_is_wrong_and_where(arguments: Any, words: tuple[str, ...]) -> None:
+def test_validation_errors_are_bounded_and_name_the_location(arguments: Any, words: tuple[str, ...]) -> None:
     said = compile_check(VALID)(arguments)
     if not words:
         assert said is None
@@ -246,7 +246,7 @@ def test_a_check_agrees_with_the_type(value: Any) -> None:
     ],
     ids=lambda schema: repr(schema)[:30],
 )
-def test_what_is_no_schema_of_an_object_is_refused_in_bounded_words(schema: Schema) -> None:
+def test_a_schema_that_is_not_an_object_is_rejected_briefly(schema: Schema) -> None:
     with pytest.raises(ValueError, match="its input schema") as caught:
         compile_check(schema)
     assert len(str(caught.value)) < 400

@@ -352,7 +352,7 @@ def test_a_twin_accepts_what_its_tool_accepts(drawn: tuple[Schema, Any]) -> None
 
 
 @given(roots())
-def test_a_twin_accepts_a_path_in_the_place_of_each_argument_and_of_each_part_of_it(drawn: tuple[Schema, Any]) -> None:
+def test_a_twin_accepts_a_path_for_every_argument_and_its_parts(drawn: tuple[Schema, Any]) -> None:
     schema, value = drawn
     original = jsonschema_rs.validator_for(schema)
     twin = jsonschema_rs.validator_for(admit_paths(schema))

@@ -34,6 +34,6 @@ def test_the_table_has_every_control_of_the_chapter() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_without_a_test_says_not_there(row: str) -> None:
+def test_a_row_without_a_test_is_marked_not_there(row: str) -> None:
     _, _, here, shown, _ = row.split("|")
     assert shown.strip() or "not there" in here

@@ -134,11 +134,11 @@ def schema(required: list[str], **properties: Any) -> dict[str, Any]:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_a_schema_is_what_the_signature_says(function: Callable[..., Any], expected: dict[str, Any]) -> None:
+def test_a_schema_matches_the_signature(function: Callable[..., Any], expected: dict[str, Any]) -> None:
     assert read(function, "tool").schema == expected
 
 
-def test_models_dataclasses_and_typed_dicts_are_objects_without_titles_of_their_fields() -> None:
+def test_models_dataclasses_and_typed_dicts_have_no_field_titles() -> None:
     found = read(structured).schema
     assert found["properties"] == {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("order", "place", "wish")}
     assert found["$defs"]["Order"]["properties"] == {
@@ -182,7 +182,7 @@ def test_arguments_are_python_values(function: Callable[..., Any], given: Any, e
         ({"city": "Bonn", "days": "x" * 500}, "days: Input should be a valid integer"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_without_their_values(given: Any, said: str) -> None:
+def test_argument_errors_do_not_contain_the_values(given: Any, said: str) -> None:
     with pytest.raises(ToolError) as caught:
         read(plain).read_arguments(json.dumps(given).encode())
     assert said in str(caught.value)
@@ -191,7 +191,7 @@ def test_arguments_that_do_not_fit_are_told_without_their_values(given: Any, sai
     assert "http" not in str(caught.value)
 
 
-def test_few_of_many_mistakes_are_told() -> None:
+def test_only_the_first_of_many_errors_are_listed() -> None:
     with pytest.raises(ToolError) as caught:
         read(plain).read_arguments(json.dumps(dict.fromkeys(map(str, range(50)), 1)).encode())
     assert str(caught.value).count(";") == 2

@@ -93,7 +93,7 @@ def test_of_held_out_texts_the_estimate_is_near_the_count_and_never_short(
 
 
 @pytest.mark.parametrize("dense", [0, 1, 2], ids=["first", "between", "last"])
-def test_a_dense_part_of_a_large_text_counts_wherever_it_stands(dense: int, count_tokens: Callable[[str], int]) -> None:
+def test_a_dense_part_of_a_large_text_counts_anywhere(dense: int, count_tokens: Callable[[str], int]) -> None:
     parts = ["plain words of a text " * 20_000] * 2
     parts.insert(dense, TEXTS["floats"] * 20)
     text = "".join(parts)
@@ -101,14 +101,16 @@ def test_a_dense_part_of_a_large_text_counts_wherever_it_stands(dense: int, coun
 
 
 @pytest.mark.parametrize("run", [1_000, 10_000, 60_000])
-def test_a_text_that_alternates_is_no_cheaper_than_it_is(run: int, count_tokens: Callable[[str], int]) -> None:
+def test_alternating_text_is_not_underestimated(run: int, count_tokens: Callable[[str], int]) -> None:
     prose, dense = (PROSE * (run // len(PROSE) + 1))[:run], letters(string.ascii_letters + string.digits, run)
     text = (prose + dense) * (1_000_000 // (2 * run))
     assert count_tokens(text) <= estimate_tokens(text, "openai") <= 1.4 * count_tokens(text)
 
 
 @pytest.mark.parametrize("indent", [1, 2, 4])
-def test_a_large_text_is_no_dearer_for_its_indentation(indent: int, count_tokens: Callable[[str], int]) -> None:
+def test_indentation_does_not_inflate_the_estimate_of_a_large_text(
+    indent: int, count_tokens: Callable[[str], int]
+) -> None:
     text = json.dumps({"rows": [{"row": [ROWS]} for _ in range(40)]}, indent=indent)
     for form in (text, text.encode()):
         assert count_tokens(text) <= estimate_tokens(form, "openai") <= 1.3 * count_tokens(text)
@@ -121,7 +123,7 @@ def test_no_column_of_a_table_is_missed(width: int, size: int, count_tokens: Cal
     assert count_tokens(text) <= estimate_tokens(text, "openai") <= 1.6 * count_tokens(text)
 
 
-def test_a_text_of_white_space_with_few_dense_parts_is_no_cheaper_than_it_is(
+def test_dense_parts_in_white_space_are_counted(
     count_tokens: Callable[[str], int],
 ) -> None:
     parts = [letters(string.ascii_letters, 300) if at % 12 == 0 else " " * 300 for at in range(3000)]
@@ -258,7 +260,7 @@ def test_what_a_model_reads_as_json_costs_all_of_its_json(name: str) -> None:
         assert estimate_tokens(message, provider) > estimate_tokens(json.dumps(value), provider)
 
 
-def test_a_medium_that_is_told_by_its_name_alone_has_a_bound() -> None:
+def test_a_file_reference_without_size_counts_as_one_medium() -> None:
     for kind in ("file-url", "file-id"):
         assert estimate_tokens(turn("tool", {"type": kind, "fileId": "x"})) > MEDIUM_TOKENS
 
@@ -269,7 +271,7 @@ def test_what_is_encrypted_costs_by_its_size() -> None:
 
 
 @pytest.mark.parametrize("what", ["a", b"a", {"role": "user", "content": "a"}, []])
-def test_a_provider_that_is_not_known_is_told(what: Any) -> None:
+def test_an_unknown_provider_is_an_error_that_lists_the_known(what: Any) -> None:
     with pytest.raises(ValueError, match=r"Unknown provider 'foo'\. Use one of default, openai, "):
         estimate_tokens(what, "foo")  # type: ignore[arg-type]
 

@@ -84,7 +84,7 @@ TRANSPARENT = [
 
 
 @pytest.mark.parametrize(("mirror", "overrides", "transparent"), TRANSPARENT)
-def test_a_gateway_is_transparent_where_nothing_is_renamed_and_nothing_can_be_stored(
+def test_a_gateway_that_renames_and_stores_nothing_is_transparent(
     mirror: MirrorPolicy, overrides: tuple[tuple[str, ToolPolicy], ...], transparent: object
 ) -> None:
     upstreams = (UpstreamPolicy("plain", ENDPOINT), UpstreamPolicy("up", ENDPOINT, overrides=overrides))
@@ -103,7 +103,7 @@ LIMITS = [
 ]
 
 
-def test_of_grouped_errors_the_first_is_told() -> None:
+def test_the_first_error_of_a_group_is_reported() -> None:
     grouped = ExceptionGroup("outer", [ExceptionGroup("inner", [OSError("one"), OSError("two")]), ValueError()])
     assert str(errors.unwrap_error_group(grouped)) == "one"
     assert str(errors.unwrap_error_group(OSError("alone"))) == "alone"
@@ -126,9 +126,7 @@ def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
         ("null", None, "application/json"),
     ],
 )
-def test_a_value_has_the_media_type_that_was_said_or_that_of_its_kind(
-    kind: Kind, said: str | None, media_type: str
-) -> None:
+def test_a_value_has_its_declared_media_type_or_that_of_its_kind(kind: Kind, said: str | None, media_type: str) -> None:
     assert media_type_of(kind, said) == media_type
 
 
@@ -143,7 +141,7 @@ def test_a_value_has_the_media_type_that_was_said_or_that_of_its_kind(
         (StorePolicy(ttl=0), 0),
     ],
 )
-def test_a_value_lives_as_long_as_was_said_or_as_its_store_keeps_values(policy: StorePolicy, days: float) -> None:
+def test_the_lifetime_of_values_depends_on_ttl_and_store_kind(policy: StorePolicy, days: float) -> None:
     assert policy.lifetime == days * 86_400
 
 

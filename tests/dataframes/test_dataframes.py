@@ -140,7 +140,7 @@ def large(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
-async def test_a_million_rows_take_seconds_and_hold_up_nobody(kind: str, record_property: Any) -> None:
+async def test_a_million_rows_take_seconds_and_do_not_block_other_calls(kind: str, record_property: Any) -> None:
     mirror, table = Mirror(), large(kind)
 
     @mirror.tool

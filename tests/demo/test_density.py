@@ -113,7 +113,7 @@ def test_an_atom_near_a_wall_is_refused() -> None:
         ("C" * 200, "at most 400"),
     ],
 )
-def test_an_unusable_description_says_what_to_give(description: str, message: str) -> None:
+def test_an_unusable_description_error_names_the_expected_input(description: str, message: str) -> None:
     with pytest.raises(MoleculeError, match=message):
         build_structure(description)
 

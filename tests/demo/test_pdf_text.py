@@ -53,7 +53,7 @@ def save_pdf(path: Path, password: str = "") -> Path:
     return path
 
 
-def test_an_unusable_file_says_what_is_wrong(tmp_path: Path) -> None:
+def test_an_unusable_file_error_names_the_cause(tmp_path: Path) -> None:
     (tmp_path / "text.pdf").write_text("hello")
     whole = SHEET.read_bytes()
     (tmp_path / "damaged.pdf").write_bytes(b"%PDF-1.4\n" + b"\x00garbage" * 20)

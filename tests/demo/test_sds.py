@@ -144,7 +144,7 @@ def test_a_concentration_is_tidied(found: str, tidied: str) -> None:
 @pytest.mark.parametrize(
     "word", ["C2H6O", "C2H5OH", "H2O", "NaOH", "HCl", "KOH", "Ca(OH)2", "CuSO4·5H2O", "HCOOH", "TiO2", "(NH4)2SO4"]
 )
-def test_formulae_are_told(word: str) -> None:
+def test_formulae_are_recognized(word: str) -> None:
     assert is_formula(word)
 
 

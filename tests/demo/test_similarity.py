@@ -120,7 +120,7 @@ def test_a_smaller_cube_of_the_same_voxels_is_described_alike() -> None:
         (lambda: np.full((16, 16, 16), np.nan), "not finite"),
     ],
 )
-def test_an_unusable_grid_says_what_is_wrong(make: Callable[[], object], message: str) -> None:
+def test_an_unusable_grid_error_names_the_cause(make: Callable[[], object], message: str) -> None:
     with pytest.raises(GridError, match=message):
         to_grid(make())
 

@@ -24,7 +24,7 @@ def test_each_make_target_of_a_workflow_exists(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_workflow_says_that_it_has_not_been_run(file: Path) -> None:
+def test_each_workflow_states_that_it_has_not_been_run(file: Path) -> None:
     assert "not been run" in file.read_text(encoding="utf-8").splitlines()[0]
 
 

@@ -175,7 +175,7 @@ def test_a_client_is_also_known_by_its_file(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", ["mcpServers", "servers"])
-def test_servers_come_back_where_somebody_has_taken_all_out(block: str, tmp_path: Path) -> None:
+def test_servers_are_restored_if_the_client_file_lost_all(block: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({block: SERVERS}))
     assert invoke("install", str(file)).exit_code == 0

@@ -109,7 +109,7 @@ async def test_an_upstream_that_ends_at_each_start_is_reported_until_it_starts(
         assert answer.at - returned < BACK * slowness()
 
 
-async def test_one_that_stops_reading_costs_one_call_and_is_started_anew(
+async def test_a_server_that_stops_reading_costs_one_call_and_restarts(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with staging("stdio", tmp_path) as on:
@@ -161,7 +161,9 @@ async def test_a_network_failure_costs_only_the_calls_made_during_it(
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("fault", [body_without_end, event_without_end, silence], ids=lambda fault: fault.__name__)
-async def test_what_nobody_waits_for_any_more_is_not_read_on(fault: proxy.Fault, era: str, tmp_path: Path) -> None:
+async def test_the_gateway_stops_reading_responses_that_no_call_awaits(
+    fault: proxy.Fault, era: str, tmp_path: Path
+) -> None:
     """An answer without an end would cost work for as long as the gateway lives."""
     async with staging("http", tmp_path, proxied=True, era=era) as on:
         assert on.proxy is not None

@@ -129,7 +129,7 @@ async def get_anew(url: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("limits", [{}, {"pending_connections_per_address": 10_000}], ids=["default", "at capacity"])
-async def test_half_sent_headers_keep_nobody_out_and_are_closed(
+async def test_half_sent_headers_are_closed_and_do_not_block_others(
     configured: Configured, serve: Serve, limits: dict[str, Any]
 ) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 10_000:

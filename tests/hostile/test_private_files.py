@@ -149,7 +149,7 @@ def test_an_audit_log_of_another_user_is_refused(tmp_path: Path) -> None:
         AuditFile(str(log), PathHasher(b"k" * 32), lambda: 0.0)
 
 
-def test_nobody_else_can_write_a_lock_file(tmp_path: Path) -> None:
+def test_other_users_cannot_write_a_lock_file(tmp_path: Path) -> None:
     file, victim = tmp_path / "mirror.lock.json", tmp_path / "victim"
     victim.write_text("kept")
     (tmp_path / "mirror.lock.json.new").symlink_to(victim)
@@ -217,9 +217,7 @@ async def test_check_names_an_exposed_configuration_as_a_problem(configured: Con
     assert (await run("check", "--config", str(config))).code == 0
 
 
-async def test_serve_refuses_an_unsafe_store_and_says_what_to_do(
-    configured: Configured, run: Run, tmp_path: Path
-) -> None:
+async def test_serve_refuses_an_unsafe_store_with_advice(configured: Configured, run: Run, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     config = configured({}, store={"kind": "disk", "path": str(tmp_path / "link")})
     ended = await run("serve", "--config", str(config), "--http", "127.0.0.1:0")

@@ -66,7 +66,7 @@ def test_an_escaped_path_is_sent_as_the_text_that_it_is(gateway: "Connection") -
     assert gateway.text("echo_mirrored", message=f"literal:{path}") == f"Echo: {path}"
 
 
-def test_numbers_are_summed_by_path_alone_and_beside_a_literal(gateway: "Connection") -> None:
+def test_numbers_are_summed_from_paths_and_literals(gateway: "Connection") -> None:
     path = gateway.store("get-structured-content_mirrored", location="Chicago")
     warmth, damp = (json.loads(gateway.recall(f"{path}/{key}")) for key in ("temperature", "humidity"))
     by_path = gateway.text("get-sum_mirrored", a=f"{path}/temperature", b=f"{path}/humidity")

@@ -67,7 +67,7 @@ def test_no_twin_promises_the_shape_of_an_output_that_it_replaces(listing: list[
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_twin_keeps_what_its_tool_says_of_itself(server: str, twins: Mapping[str, Tool], direct: Direct) -> None:
+def test_a_twin_keeps_the_annotations_of_its_tool(server: str, twins: Mapping[str, Tool], direct: Direct) -> None:
     for original in direct(server).tools():
         twin = twins[f"{original.name}_mirrored"]
         assert (twin.description or "").startswith((original.description or "").strip())

@@ -29,7 +29,7 @@ def test_tools_are_listed_in_configuration_and_upstream_order() -> None:
     assert list(build(*listings).entries) == ["z_mirrored", "a_mirrored", "m_mirrored"]
 
 
-def test_two_upstreams_with_one_tool_name_are_told_apart_by_their_own() -> None:
+def test_equal_tool_names_are_prefixed_with_the_upstream_name() -> None:
     catalog = build((policy("one"), [tool("get"), tool("x")]), (policy("two"), [tool("get")]))
     assert list(catalog.entries) == ["one_get_mirrored", "x_mirrored", "two_get_mirrored"]
     assert [(entry.upstream, entry.tool) for entry in catalog.entries.values()] == [
@@ -114,7 +114,7 @@ def test_a_task_is_offered_neither_by_a_twin_nor_by_an_original() -> None:
     assert "execution" in listing[0]
 
 
-def test_only_an_original_stands_in_headers() -> None:
+def test_only_originals_keep_header_arguments() -> None:
     listing = [FULL, tool("x"), tool("odd", inputSchema={"properties": {"a": {"x-mcp-header": "A"}}})]
     both = build((policy("up"), listing), expose_originals=True)
     assert both.header_schema("files_read_all_mirrored") is None
@@ -218,7 +218,7 @@ def test_problems_name_the_upstream_and_the_tool() -> None:
     )
 
 
-def test_a_tool_that_is_denied_is_no_problem_whatever_it_is() -> None:
+def test_a_denied_tool_is_never_reported_as_a_problem() -> None:
     listing = [tool("x", execution={"taskSupport": "required"}), {"name": "y"}, tool("z")]
     catalog = build((policy("up", deny=("x", "y")), listing))
     assert (list(catalog.entries), catalog.problems) == (["z_mirrored"], ())

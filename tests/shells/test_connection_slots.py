@@ -67,7 +67,7 @@ async def test_a_principal_does_not_replace_connections_of_one_with_as_many(slot
     await slots.reserve("other", "b", PER_UPSTREAM)
 
 
-async def test_all_connections_in_use_is_an_error_that_says_what_to_do(slots: ConnectionSlots) -> None:
+async def test_all_connections_in_use_is_an_error_with_advice(slots: ConnectionSlots) -> None:
     for _ in range(3):
         await connect(slots, "a", is_idle=False)
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"):

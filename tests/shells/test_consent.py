@@ -140,10 +140,10 @@ async def test_who_shows_no_forms_is_not_asked(capabilities: dict[str, Any]) -> 
         await ask_consent(REFUSED, modern(capabilities))
 
 
-async def test_who_says_nothing_of_modes_shows_forms() -> None:
+async def test_clients_without_elicitation_modes_show_forms() -> None:
     assert isinstance(await ask_consent(REFUSED, modern({"elicitation": {}})), InputRequired)
 
 
-async def test_a_client_that_answers_with_an_error_has_not_said_yes() -> None:
+async def test_a_client_error_is_not_consent() -> None:
     with pytest.raises(FlowError, match=r"No\.$"):
         await ask_consent(REFUSED, NullChannel(Caller("me", is_stateless=False, capabilities=FORMS)))

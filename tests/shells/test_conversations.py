@@ -145,7 +145,7 @@ def test_an_operator_hears_of_a_window_that_the_definitions_fill(caplog: pytest.
     assert caplog.text == ""
 
 
-def test_conversations_are_forgotten_when_idle_and_when_there_are_too_many() -> None:
+def test_idle_and_excess_conversations_are_dropped() -> None:
     clock = Clock()
     conversations = kept(clock=clock)
     spend(conversations, CHAT, 700)

@@ -82,7 +82,7 @@ async def clear(folder: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, so that there can be many")
 @pytest.mark.timeout(60 + CYCLES)
 @pytest.mark.parametrize(("cycles", "sealed"), [(CYCLES, False), (max(10, CYCLES // 20), True)])
-async def test_processes_are_killed_while_they_write_and_nothing_acknowledged_is_lost(
+async def test_processes_killed_while_writing_lose_no_acknowledged_value(
     cycles: int,
     sealed: bool,  # noqa: FBT001  # both ways
     tmp_path: Path,

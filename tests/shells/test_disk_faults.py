@@ -128,7 +128,7 @@ CALLS = ("open", "write", "fsync", "close", "link", "rename", "unlink", "mkdir")
         *((name, errno.ENOSPC, SEALED) for name in ("write", "fsync", "rename")),
     ],
 )
-async def test_whichever_call_fails_nothing_acknowledged_is_lost_and_the_next_value_is_kept(
+async def test_no_failing_system_call_loses_an_acknowledged_value(
     name: str, code: int, encryption: EncryptionPolicy | None, tmp_path: Path, audit: Audit
 ) -> None:
     failures = 0
@@ -211,9 +211,7 @@ def short_files(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_wherever_a_write_to_a_file_fails_nothing_is_lost_and_the_next_value_is_kept(
-    tmp_path: Path, audit: Audit
-) -> None:
+async def test_no_failing_write_loses_an_acknowledged_value(tmp_path: Path, audit: Audit) -> None:
     refused: list[str] = []
     for pages in range(1, 80):
         async with opened(tmp_path / "store") as store:
@@ -280,7 +278,7 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
     assert ("me", "kept") in audit(folder)
 
 
-async def test_a_store_that_begins_on_a_full_disk_says_so_and_begins_later(small_disk: Path, audit: Audit) -> None:
+async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small_disk: Path, audit: Audit) -> None:
     folder, refused = small_disk / "store", list[str]()
     for pages in range(60):
         fill(small_disk, pages * 4096)
@@ -301,7 +299,7 @@ def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 
 
-async def test_a_sealed_folder_is_told_and_used_once_it_is_open_again(small_disk: Path, audit: Audit) -> None:
+async def test_a_read_only_folder_is_reported_and_used_once_writable(small_disk: Path, audit: Audit) -> None:
     folder = small_disk / "store"
     async with opened(folder) as store:
         await put(store, "kept", blob_of("kept"))

@@ -81,7 +81,7 @@ async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Cloc
         assert await store.labels() >= {"grid"}
 
 
-async def test_nobody_else_can_read_what_is_stored_and_no_name_tells_of_it(folder: Path, clock: Clock) -> None:
+async def test_other_users_cannot_read_values_or_infer_them_from_names(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         for base, blob in ((BASE, LARGE), ("secret-tool", SMALL)):
             await put(store, clock, base, blob)
@@ -158,9 +158,7 @@ async def test_a_spooled_message_is_linked_and_not_copied(folder: Path, clock: C
         assert kept.span == Span(4, len(LARGE))
 
 
-async def test_a_use_is_written_once_a_minute_at_most_and_no_value_expires_too_early(
-    folder: Path, clock: Clock
-) -> None:
+async def test_uses_are_written_once_a_minute_and_extend_the_expiry(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock, ttl=100 * TTL) as store, opened(folder, clock, ttl=100 * TTL) as other:
         await put(store, clock, BASE, SMALL)
         with closing(sqlite3.connect(folder / "index.sqlite")) as index:
@@ -188,7 +186,7 @@ async def test_a_use_that_was_not_written_yet_is_when_the_store_is_closed(folder
         assert {one.base for one in await store.list("me")} == {"t-1", "t-3"}
 
 
-async def test_what_a_killed_gateway_left_is_removed_and_what_a_live_one_writes_is_not(
+async def test_files_of_a_killed_gateway_are_removed_and_of_a_live_one_kept(
     folder: Path, clock: Clock, audit: Audit
 ) -> None:
     async with opened(folder, clock) as living:
@@ -226,9 +224,7 @@ async def test_a_value_whose_file_is_not_whole_is_forgotten_at_the_start(
     assert audit(folder) == {("me", BASE), ("me", "t-2")}
 
 
-async def test_a_blob_that_was_lost_meanwhile_is_written_again_with_the_next_equal_value(
-    folder: Path, clock: Clock
-) -> None:
+async def test_a_lost_blob_is_written_again_with_the_next_equal_value(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, "t-1", LARGE)
         (blob,) = (folder / "blobs").iterdir()
@@ -292,7 +288,7 @@ async def test_a_store_of_format_1_becomes_one_of_the_newest(folder: Path, clock
     assert audit(folder) == {("me", "t-2"), ("me", "t-3")}
 
 
-async def test_a_store_of_a_later_format_is_refused_and_left_alone(folder: Path, clock: Clock) -> None:
+async def test_a_store_of_a_later_format_is_refused_and_not_changed(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, SMALL)
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
@@ -332,7 +328,7 @@ async def test_a_damaged_index_is_set_aside_and_a_new_one_begins(
     assert audit(folder) == {("me", BASE)}
 
 
-async def test_a_damaged_index_that_another_gateway_uses_is_left_alone(
+async def test_a_damaged_index_in_use_by_another_gateway_is_not_changed(
     folder: Path, clock: Clock, audit: Audit
 ) -> None:
     async with opened(folder, clock) as other:
@@ -350,7 +346,7 @@ async def test_a_damaged_index_that_another_gateway_uses_is_left_alone(
     assert audit(folder) == set()
 
 
-async def test_an_index_that_proves_damaged_later_is_set_aside_at_the_next_start(folder: Path, clock: Clock) -> None:
+async def test_an_index_found_damaged_in_use_is_set_aside_at_restart(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         for number in range(50):
             await put(store, clock, f"t-{number}", SMALL * 5000)
@@ -426,7 +422,7 @@ async def test_room_that_small_values_took_is_given_back_at_the_next_start(folde
     assert (folder / "index.sqlite").stat().st_size < full / 10
 
 
-async def test_a_put_that_waits_for_the_disk_holds_nobody_up(folder: Path, clock: Clock) -> None:
+async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: Path, clock: Clock) -> None:
     waits, goes_on = threading.Event(), threading.Event()
 
     def fsync(file: int) -> None:
@@ -448,7 +444,7 @@ async def test_a_put_that_waits_for_the_disk_holds_nobody_up(folder: Path, clock
         assert await read(store, "t-2") == LARGE
 
 
-async def test_a_closed_store_says_so(folder: Path, clock: Clock) -> None:
+async def test_a_closed_store_raises_an_error(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         pass
     with pytest.raises(StoreError, match="closed"):

@@ -13,9 +13,7 @@ LOCK = Lock(1, {"up": Pinned("Hi.", {})})
 
 
 @pytest.mark.parametrize("mode", [None, "warn", "block"])
-def test_what_is_written_is_read_and_held_to_unless_something_else_is_said(
-    mode: LockMode | None, tmp_path: Path
-) -> None:
+def test_a_written_lock_file_is_enforced_unless_the_mode_is_off(mode: LockMode | None, tmp_path: Path) -> None:
     file = tmp_path / "mirror.lock.json"
     assert read_file(file) is None
     write_file(file, LOCK)
@@ -34,7 +32,7 @@ def test_a_file_that_is_not_there_is_missed_where_it_is_wanted(tmp_path: Path) -
             read_pins(LockPolicy(mode, path))  # type: ignore[arg-type]  # literals
 
 
-def test_a_file_that_cannot_be_used_is_told_of(tmp_path: Path) -> None:
+def test_an_unusable_lock_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "mirror.lock.json"
     for content in (b"{", b"\xff", b"[]"):
         file.write_bytes(content)

@@ -80,7 +80,7 @@ async def test_what_is_stored_between_two_pages_is_not_mixed_into_the_second(mem
     assert more is None
 
 
-async def test_a_list_whose_place_is_gone_does_not_begin_anew(memory: Memory) -> None:
+async def test_a_list_with_an_expired_cursor_does_not_restart(memory: Memory) -> None:
     for at in range(PAGE + 5):
         await put(memory, at, b"1", "number")
     _, cursor = await list_values(memory, "me", None)
@@ -91,7 +91,7 @@ async def test_a_list_whose_place_is_gone_does_not_begin_anew(memory: Memory) ->
             await list_values(memory, "me", gone)
 
 
-async def test_a_listed_value_says_what_it_is(memory: Memory) -> None:
+async def test_a_listed_value_is_described(memory: Memory) -> None:
     await put(memory, 0, b'"x"', "text")
     base = await put(memory, 1, b'{"data":"AAAA"}', "binary", media_type="image/png")
     (picture, text), *_ = await list_all(memory)
@@ -133,7 +133,7 @@ async def test_a_value_is_read_as_what_it_is(memory: Memory, blob: bytes, kind: 
     assert await read(memory, f"memory://{await put(memory, 1, blob, kind)}") == content
 
 
-async def test_what_holds_nothing_that_can_be_shown_says_so(memory: Memory) -> None:
+async def test_a_value_without_showable_content_is_an_error_with_advice(memory: Memory) -> None:
     base = await put(memory, 1, b'{"type":"resource","resource":{"uri":"a:b"}}', "binary")
     with pytest.raises(ToolError, match="Pass its path to a tool"):
         await read(memory, f"memory://{base}")
@@ -167,7 +167,7 @@ async def test_a_value_over_ten_megabytes_is_refused_but_its_parts_are_read(memo
     assert (await read(memory, f"memory://{base}/short"))["text"] == "1"
 
 
-async def test_the_answer_budget_bounds_what_a_model_retrieves_and_not_resources(memory: Memory) -> None:
+async def test_the_answer_budget_does_not_limit_resources(memory: Memory) -> None:
     text = {"type": "resource", "resource": {"uri": "a:b", "text": "word " * 1000}}
     picture = {"type": "resource", "resource": {"uri": "a:b", "blob": "A" * 5000}}
     told, shown = [await put(memory, at, json.dumps(one).encode(), "binary") for at, one in enumerate((text, picture))]
@@ -179,7 +179,7 @@ async def test_the_answer_budget_bounds_what_a_model_retrieves_and_not_resources
     assert json.loads(join(block)) == picture
 
 
-async def test_what_is_not_there_or_is_anothers_is_told_alike(memory: Memory) -> None:
+async def test_foreign_and_unknown_paths_return_the_same_error(memory: Memory) -> None:
     base = await put(memory, 1, b'{"a":1}', "object", namespace="somebody else")
     mine = await put(memory, 2, b'{"a":1}', "object")
     made_up = new_base("tool", UUID(int=3, version=4))

@@ -117,7 +117,7 @@ async def test_the_first_stage_is_the_outermost() -> None:
     assert seen == ["a", "b", "-ab"]
 
 
-async def test_custom_stages_see_calls_before_consent_and_their_errors_reach_the_model() -> None:
+async def test_custom_stages_run_before_consent_and_their_errors_are_shown() -> None:
     async def refuse(call: Call, _call_next: Next) -> Any:
         raise ToolError(f"{call.name} is not allowed on Sundays.")
 
@@ -207,7 +207,7 @@ async def test_a_broken_stage_is_recorded_as_an_error() -> None:
     assert [record.outcome for record in sink.records] == ["error"]
 
 
-async def test_tokens_that_a_path_stands_for_are_counted_as_kept_out() -> None:
+async def test_tokens_replaced_by_a_path_are_counted_as_kept_out() -> None:
     async def store(call: Call) -> Any:
         call.trace.hidden_tokens = 1000
         return OK

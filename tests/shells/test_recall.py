@@ -60,7 +60,7 @@ async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -
     assert f". Newest are {listed}. Copy a path exactly." in await answer(text, [*bases, SHEET])
 
 
-async def test_where_nothing_is_stored_that_is_said() -> None:
+async def test_an_empty_memory_is_reported() -> None:
     assert await answer(GRID, []) == f'No value is stored under "{GRID}". Nothing is stored yet: call a tool first.'
 
 

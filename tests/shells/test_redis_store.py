@@ -125,7 +125,7 @@ async def test_a_large_value_that_finds_no_file_is_an_error(redis_server: RedisP
         assert await store.read("me", "t-1", Span(16 * MIB, 5)) == bytes(5)
 
 
-async def test_every_key_has_an_expiry_and_all_of_a_values_keys_are_kept_by_its_use(
+async def test_every_key_expires_and_use_extends_all_keys_of_a_value(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     async with opened(redis_server, tmp_path, ttl=1000.0, max_values=2) as store:
@@ -144,7 +144,7 @@ async def test_every_key_has_an_expiry_and_all_of_a_values_keys_are_kept_by_its_
         assert min(left.values()) > 0
 
 
-async def test_what_redis_has_expired_is_told_as_expired(redis_server: RedisProcess, tmp_path: Path) -> None:
+async def test_values_that_redis_expired_are_reported_as_expired(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, ttl=0.3) as store:
         await put(store, "t-1")
         async with asyncio.timeout(60):
@@ -159,7 +159,7 @@ async def test_what_redis_has_expired_is_told_as_expired(redis_server: RedisProc
         assert check_accounts(redis_server, tmp_path) == (3, 1)
 
 
-async def test_a_value_whose_bytes_the_server_has_removed_is_gone_and_never_half_there(
+async def test_a_value_whose_bytes_the_server_evicted_is_gone(
     store: RedisStore, redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     await put(store, "t-1", bytes(20 * MIB))
@@ -293,9 +293,7 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
         assert check_accounts(redis_server, tmp_path) == (3, 1)
 
 
-async def test_accounts_that_the_server_has_lost_a_part_of_are_told_of(
-    redis_server: RedisProcess, tmp_path: Path
-) -> None:
+async def test_lost_accounting_keys_are_an_error_with_advice(redis_server: RedisProcess, tmp_path: Path) -> None:
     async with opened(redis_server, tmp_path, max_values=1) as store:
         await put(store, "t-1")
         redis_server.run("DEL", f"{tmp_path}:1:order", f"{tmp_path}:1:order:me")
@@ -332,7 +330,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_gateway_killed_while_it_writes_leaves_whole_values_and_nothing_that_stays(
+async def test_a_gateway_killed_while_writing_leaves_only_whole_values(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     prefix, delays = f"{tmp_path}:", Random(5)  # noqa: S311  # no secret
@@ -397,7 +395,7 @@ async def back(store: RedisStore, base: str = "t-back") -> float:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-async def test_a_server_that_is_away_is_told_of_in_time_and_used_on_its_return(
+async def test_a_server_outage_is_reported_in_time_and_recovered_from(
     use: str, fault: str, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()
@@ -439,7 +437,7 @@ async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis:
         assert await back(store) < RETURN
 
 
-async def test_a_server_that_is_read_only_is_told_of(own_redis: RedisProcess, tmp_path: Path) -> None:
+async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
@@ -463,7 +461,7 @@ async def fill(store: RedisStore, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [3 * MIB, 30 * MIB])
-async def test_a_server_out_of_memory_is_told_of_and_keeps_what_it_has(
+async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
     size: int, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()
@@ -559,9 +557,7 @@ async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, t
         await put(store, "t-20")
 
 
-async def test_nothing_acknowledged_is_lost_where_the_server_is_killed_with_appendfsync_always(
-    own_redis: RedisProcess, tmp_path: Path
-) -> None:
+async def test_a_killed_server_with_appendfsync_always_loses_nothing(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     acknowledged: list[str] = []
 
@@ -647,6 +643,6 @@ def test_an_address_that_cannot_be_used_is_refused_without_being_quoted(url: str
     assert "hunter2" not in str(caught.value)
 
 
-def test_without_an_address_the_operator_is_told_what_is_wanted(tmp_path: Path) -> None:
+def test_a_missing_redis_url_names_the_setting(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"`store\.url`"):
         RedisStore(replace(StorePolicy(), kind="redis"), time.time, lambda: tmp_path)

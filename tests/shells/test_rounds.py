@@ -25,7 +25,7 @@ def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
 
 
 @given(st.sampled_from(["state", "held"]), TEXTS, st.binary(max_size=20), st.binary(max_size=20))
-def test_a_state_comes_back_as_it_went_and_to_the_same_arguments_alone(
+def test_request_state_is_accepted_only_for_the_same_arguments(
     key: str, state: str, arguments: bytes, others: bytes
 ) -> None:
     reply = sent(InputRequired(REQUESTS, {key: state}), arguments)
@@ -51,7 +51,7 @@ def test_a_request_that_is_made_for_the_first_time_brings_nothing() -> None:
     assert check_round(None, ARGUMENTS) is None
 
 
-def test_answers_alone_and_a_state_alone_are_rounds() -> None:
+def test_answers_without_state_and_state_without_answers_are_rounds() -> None:
     stateless = read_round(b'{"a":{}}', None)
     assert stateless == InputRound(b'{"a":{}}', {})
     assert check_round(stateless, ARGUMENTS) is stateless
@@ -64,7 +64,7 @@ def test_answers_alone_and_a_state_alone_are_rounds() -> None:
 @pytest.mark.parametrize(
     "state", ["", "x", "null", "[]", "5", '{"state":5}', '{"state":{}}', '{"a":' * 5000, '"\\ud800"', "\ud800", "\x00"]
 )
-def test_a_state_that_is_none_of_ours_is_refused(state: str) -> None:
+def test_foreign_request_state_is_refused(state: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read_round(b"{}", state)
     assert (refused.value.code, refused.value.data) == (types.INVALID_PARAMS, {"reason": "invalid_request_state"})

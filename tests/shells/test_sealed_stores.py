@@ -175,7 +175,7 @@ async def test_files_that_were_changed_give_nothing(spoil: Callable[[Path, Path]
             await store.read(*MINE)
 
 
-async def test_a_value_that_somebody_made_up_is_refused_where_nothing_in_clear_is_read(tmp_path: Path) -> None:
+async def test_forged_clear_values_are_refused_if_clear_is_refuse(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     async with disk(folder) as store:
         await put(store, *MINE, SMALL)
@@ -219,7 +219,7 @@ async def test_encryption_is_turned_on_and_off_again_and_keys_are_changed(
     assert caplog.records == []
 
 
-async def test_a_value_of_an_unknown_key_costs_nobody_else_anything(
+async def test_a_value_of_an_unknown_key_does_not_affect_other_values(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two gateways on one folder: one has the new key, the other does not know it yet."""
@@ -302,7 +302,7 @@ async def test_keys_of_redis_that_were_exchanged_give_nothing(redis_server: Redi
         assert await read(store, *YOURS) == LARGE
 
 
-async def test_keys_are_changed_in_redis_and_a_wrong_one_is_told(
+async def test_keys_can_change_in_redis_and_a_wrong_key_is_reported(
     redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for base, encryption in (("t-1", None), ("t-2", sealed(FIRST)), ("t-3", sealed(SECOND, FIRST))):

@@ -136,7 +136,7 @@ def test_a_record_that_was_cut_does_not_open(length: int) -> None:
         encryptor().open_record("me", "t-1", RECORD[:length])
 
 
-def test_a_chunk_is_no_record_and_a_record_no_chunk() -> None:
+def test_chunks_and_records_cannot_replace_each_other() -> None:
     with pytest.raises(StoreError, match="changed or moved"):
         ENVELOPE.open_record(ENVELOPE.head + chunk(0))
     with pytest.raises(StoreError, match="changed or moved"):

@@ -104,7 +104,7 @@ async def test_a_value_comes_back_as_it_was_put(store: Store, clock: Clock) -> N
     assert bytes(await store.read("me", "t-1") or b"") == b'{"a":[1]}'
 
 
-async def test_a_range_is_read_alone(store: Store, clock: Clock) -> None:
+async def test_a_range_is_read_without_the_rest(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     assert bytes(await store.read("me", "t-1", Span(5, 3)) or b"") == b"[1]"
     assert bytes(await store.read("me", "t-1", Span(0, 0)) or b"") == b""
@@ -167,9 +167,7 @@ async def test_every_use_puts_the_expiry_off(use: str, store: Store, clock: Cloc
     assert described.expires == clock.now + TTL
 
 
-async def test_a_clock_that_jumps_takes_no_life_from_a_value_and_gives_none_without_end(
-    store: Store, clock: Clock
-) -> None:
+async def test_clock_jumps_neither_expire_a_value_early_nor_keep_it_forever(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     clock.now -= TTL
     assert isinstance(await store.describe("me", "t-1"), Descriptor)
@@ -179,7 +177,7 @@ async def test_a_clock_that_jumps_takes_no_life_from_a_value_and_gives_none_with
     assert isinstance(await store.describe("me", "t-1"), Tombstone)
 
 
-async def test_listing_is_no_use(store: Store, clock: Clock) -> None:
+async def test_listing_does_not_extend_the_expiry(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     clock.now += TTL - 1
     await store.list("me")
@@ -188,7 +186,7 @@ async def test_listing_is_no_use(store: Store, clock: Clock) -> None:
     assert await store.list("me") == ()
 
 
-async def test_an_expired_value_is_gone_and_says_when(store: Store, clock: Clock) -> None:
+async def test_an_expired_value_leaves_a_tombstone_with_the_time(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1")
     await put(store, clock, "t-2")
     clock.now += TTL / 2
@@ -233,7 +231,7 @@ async def test_a_value_put_again_takes_the_place_of_the_first(store: Store, cloc
     assert isinstance(await store.describe("me", "t-1"), Descriptor)
 
 
-async def test_an_expired_value_is_no_longer_in_the_way(store: Store, clock: Clock) -> None:
+async def test_an_expired_value_frees_its_room(store: Store, clock: Clock) -> None:
     await put(store, clock, "t-1", b"x" * ROOM)
     clock.now += TTL
     await put(store, clock, "t-2", b"x" * ROOM)
@@ -288,7 +286,7 @@ async def test_one_value_over_its_bound_is_refused_by_name(open_store: OpenStore
         await put(store, clock, "t-1", b"x" * 100)
 
 
-async def test_a_namespace_over_its_share_makes_room_in_itself_alone(open_store: OpenStore, clock: Clock) -> None:
+async def test_a_namespace_over_its_share_evicts_only_its_own_values(open_store: OpenStore, clock: Clock) -> None:
     async with open_store(namespace_bytes=500) as store:
         await put(store, clock, "t-old", b"x" * 500, "you")
         for index in range(4):
@@ -304,7 +302,7 @@ async def test_a_namespace_over_its_share_makes_room_in_itself_alone(open_store:
 
 
 @pytest.mark.parametrize("bound", ["max_values", "namespace_values"])
-async def test_no_more_values_are_kept_than_the_bound_says(bound: str, open_store: OpenStore, clock: Clock) -> None:
+async def test_the_number_of_values_is_limited(bound: str, open_store: OpenStore, clock: Clock) -> None:
     async with open_store(**{bound: 3}) as store:
         for index in range(5):
             clock.now += 1
@@ -418,7 +416,7 @@ async def test_a_list_is_read_page_by_page_while_it_changes(roomy: Store, clock:
     assert read == wanted
 
 
-async def test_a_page_may_be_of_one_tool_alone(roomy: Store, clock: Clock) -> None:
+async def test_a_page_can_be_limited_to_one_tool(roomy: Store, clock: Clock) -> None:
     for index in range(20):
         await put(roomy, clock, based(("grid", "grid_2", "sheet")[index % 3], index))
         clock.now += 1
@@ -467,7 +465,7 @@ async def test_the_sums_are_exact_whatever_becomes_of_values(store: Store, clock
     assert await store.stats("me") == StoreStats(3, 31)
 
 
-async def test_what_is_left_of_a_value_says_where_it_came_from_and_no_more(store: Store, clock: Clock) -> None:
+async def test_a_tombstone_keeps_only_the_origin_of_its_value(store: Store, clock: Clock) -> None:
     await store.put("me", descriptor("t-1", b"x" * 600, clock, envelope=b'{"much":1}'), (b"x" * 600,))
     clock.now += 1
     await put(store, clock, "t-2", b"x" * 600)
@@ -480,7 +478,7 @@ async def test_what_is_left_of_a_value_says_where_it_came_from_and_no_more(store
     assert await store.describe("me", "t-1") is None
 
 
-async def test_the_labels_of_what_is_kept_or_remembered_are_told(store: Store, clock: Clock) -> None:
+async def test_labels_include_those_of_tombstones(store: Store, clock: Clock) -> None:
     identity = "-01234567-89ab-4cde-8f01-23456789abcd"
     assert await store.labels() == frozenset()
     await put(store, clock, f"grid-of{identity}", b"x" * 600)
@@ -540,7 +538,7 @@ def values_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("junk", [0, 50_000, 900_000])
-async def test_a_value_that_is_in_a_file_may_be_linked_and_outlives_the_files_name(
+async def test_a_value_in_a_file_survives_the_removal_of_that_file(
     roomy: Store, clock: Clock, tmp_path: Path, junk: int
 ) -> None:
     blob, frame = content(100_000), tmp_path / "frame"

@@ -30,7 +30,7 @@ def store() -> Fickle:
     return Fickle(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
 
 
-async def test_what_is_counted_is_told_at_once_and_delivered_later(store: Fickle) -> None:
+async def test_counts_are_reported_at_once_and_stored_later(store: Fickle) -> None:
     usage_counter = UsageCounter(store)
     usage_counter.add("me", 10, 500)
     usage_counter.add("me", 5, 0)

@@ -37,7 +37,7 @@ FAILING: list[tuple[Any, str, str]] = [
 ]
 
 
-async def test_an_upstream_that_cannot_start_is_told_of_and_the_rest_serve(
+async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
     configured: Configured, speak: Speak, run: Run, raw: Any
 ) -> None:
     upstreams = {
@@ -105,7 +105,7 @@ async def test_an_http_server_that_is_not_mcp_is_reported_with_its_status(
     assert {"403": "check `headers` or `auth`", "500": "See the server's log"}[status] in ended.err
 
 
-async def test_one_that_speaks_an_older_protocol_than_is_wanted_is_not_used(
+async def test_a_server_below_the_oldest_protocol_version_is_not_used(
     configured: Configured, run: Run, raw: Any
 ) -> None:
     upstreams = {name: raw() | {"oldest_protocol": name} for name in ("2025-11-25", "2026-07-28")}
@@ -167,7 +167,7 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
         assert "notifications/cancelled" in log.read_text()
 
 
-async def test_one_that_stops_reading_is_started_anew(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_server_that_stops_reading_is_restarted(configured: Configured, speak: Speak, raw: Any) -> None:
     upstream = raw("deaf", timeout=0.5)
     async with speak(configured({"deaf": upstream})) as client:
         await client.greet()
@@ -200,7 +200,7 @@ ODD_TOOLS: list[Any] = [
 ]
 
 
-async def test_odd_tools_are_served_as_far_as_they_can_be_and_told_of(
+async def test_odd_tools_are_served_if_possible_and_reported(
     configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path, connect: Any
 ) -> None:
     tools = tmp_path / "tools.json"

@@ -59,14 +59,14 @@ async def test_a_value_is_read_as_the_tool_declares_it(config: str, run: Run) ->
         assert f'"{name}{at}":{wanted}' in ended.out, text
 
 
-async def test_a_value_that_does_not_fit_is_told(config: str, run: Run) -> None:
+async def test_a_value_of_the_wrong_type_is_an_error(config: str, run: Run) -> None:
     for text in ("whole=word", "map=[1]", "flag=7"):
         ended = await run("call", "--config", config, "hear_mirrored", "--arg", text)
         assert ended.code == 1
         assert f"do not fit tool 'hear_mirrored': {text.partition('=')[0]}" in ended.out
 
 
-async def test_what_is_no_argument_is_told_before_anything_starts(configured: Configured, run: Run) -> None:
+async def test_an_invalid_argument_is_reported_before_anything_starts(configured: Configured, run: Run) -> None:
     for text, said in (("text", "wants KEY=VALUE"), ("=x", "wants KEY=VALUE"), (b"text=\xff", "wants UTF-8")):
         ended = await run("call", "--config", str(configured({})), "x", "--arg", text)
         assert (ended.code, ended.out) == (2, "")
@@ -82,7 +82,7 @@ async def test_only_the_tools_own_upstream_is_waited_for(configured: Configured,
     assert "hello" in ended.out
 
 
-async def test_a_tool_that_nobody_has_is_told_once_everybody_was_asked(
+async def test_an_unknown_tool_is_reported_after_all_upstreams_answered(
     configured: Configured, run: Run, raw: Any
 ) -> None:
     ended = await run("call", "--config", str(configured({"raw": raw()})), "send_mail")
@@ -90,14 +90,14 @@ async def test_a_tool_that_nobody_has_is_told_once_everybody_was_asked(
     assert "Unknown tool 'send_mail'." in ended.out
 
 
-async def test_our_own_tool_waits_for_nobody(configured: Configured, run: Run, raw: Any) -> None:
+async def test_a_memory_tool_does_not_wait_for_upstreams(configured: Configured, run: Run, raw: Any) -> None:
     config = str(configured({"late": raw("silent")}))
     ended = await run("call", "--config", config, "retrieve_final_answer_from_memory", "--arg", "memory_path=7")
     assert ended.code == 1
     assert 'No value is stored under "7".' in ended.out
 
 
-async def test_what_a_result_says_beside_its_content_is_not_read(configured: Configured, run: Run, raw: Any) -> None:
+async def test_only_the_content_of_a_result_is_printed(configured: Configured, run: Run, raw: Any) -> None:
     config = str(configured({"raw": raw()}, mirror={"capture": "never"}))
     result = '{"content":[{"type":"text","text":"5"}],"structuredContent":{"n":' + "9" * 5000 + "}}"
     ended = await run("call", "--config", config, "say_mirrored", "--arg", f"result={json.dumps(result)}")

@@ -64,7 +64,7 @@ async def test_each_call_is_one_line_with_sizes_and_a_path_hash(
     assert "argument of tool" not in log
 
 
-async def test_at_two_v_the_log_says_why_a_string_is_a_path(
+async def test_with_vv_the_log_explains_why_a_string_is_a_path(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     log, path = await calls(configured, speak, raw, tmp_path, "-vv")

@@ -114,7 +114,7 @@ async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
         assert await survivors(started) == {}
 
 
-async def test_a_ctrl_c_in_the_terminal_reaches_the_gateway_alone(
+async def test_a_ctrl_c_in_the_terminal_reaches_only_the_gateway(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     running, gate = tmp_path / "running", tmp_path / "gate"

@@ -44,7 +44,7 @@ async def test_everything_flows_where_nothing_is_configured(desk: Any) -> None:
         assert await user.labels(path) == {"sources": "crm", "integrity": "untrusted", "confidentiality": "private"}
 
 
-async def test_a_refused_value_is_not_read_nothing_is_sent_and_the_rule_is_named(desk: Any) -> None:
+async def test_a_refused_value_is_not_read_or_sent_and_the_rule_is_named(desk: Any) -> None:
     async with desk(STRICT) as user:
         private, public = await user.say("crm"), await user.say("web", {"page": 1})
         told = await user.refused("mail_hear_mirrored", x=private)
@@ -145,7 +145,7 @@ async def test_no_tool_washes_a_value_clean(desk: Any) -> None:
         assert user.calls("mail") == 0
 
 
-async def test_what_a_result_says_beside_its_value_has_the_same_labels(desk: Any) -> None:
+async def test_additional_text_has_the_labels_of_its_value(desk: Any) -> None:
     async with desk(STRICT) as user:
         result = {"content": [{"type": "text", "text": f"{SECRET} in words " * 300}], "structuredContent": ROWS}
         paths = set(PATH.findall(await user.text("crm_say_mirrored", result=json.dumps(result))))

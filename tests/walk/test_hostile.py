@@ -93,7 +93,7 @@ async def test_every_attack_meets_a_named_error_or_passes_and_others_go_on(
         assert _peak(client.process.pid) < MEMORY
 
 
-async def test_no_name_or_definition_of_its_stands_for_another_tool(
+async def test_a_hostile_server_cannot_replace_another_tool(
     configured: Configured, speak: Speak, upstreams: dict[str, Any]
 ) -> None:
     async with speak(configured(upstreams, limits=BOUNDS)) as client:

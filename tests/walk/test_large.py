@@ -148,7 +148,7 @@ async def test_arguments_over_an_upstreams_limit_are_not_sent(configured: Config
         assert await client.text("raw_say_mirrored", {"result": result(content=text("alive"))}) == "alive"
 
 
-async def test_a_server_that_refuses_the_size_of_a_body_is_said_to(
+async def test_a_server_that_refuses_a_body_size_is_reported(
     configured: Configured, speak: Speak, listening: Listening, raw: Any
 ) -> None:
     async with listening("raw_http.py", "--max-body", "20000") as port:

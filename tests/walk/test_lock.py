@@ -95,7 +95,7 @@ async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
     assert "IMPORTANT" not in log
 
 
-async def test_a_tool_that_changes_is_served_and_told_of_where_the_mode_is_warn(
+async def test_in_warn_mode_a_changed_tool_is_served_with_a_warning(
     configured: Configured, speak: Speak, lab: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured({"lab": lab}, lock={"mode": "warn", "file": "kept/pins.json"})

@@ -243,7 +243,7 @@ async def test_a_text_that_holds_json_is_queried_as_what_it_holds(
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
 
 
-async def test_a_query_of_text_that_is_not_json_says_what_kind_of_text_it_is(
+async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
     configured: Configured, speak: Speak, raw: Any
 ) -> None:
     async with speak(configured({"raw": raw()})) as client:
@@ -273,7 +273,7 @@ async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
         assert await client.text("memory_query", {"memory_path": path, "expression": "length(a)"}) == "2000"
 
 
-async def test_files_come_in_and_go_out_under_the_roots_alone(
+async def test_files_are_read_and_written_only_below_the_roots(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     root, outside = tmp_path / "exchange", tmp_path / "outside"

@@ -49,7 +49,7 @@ async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
         assert json.loads(heard)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}
 
 
-async def test_a_mirror_counts_what_it_prunes_as_its_configuration_says() -> None:
+async def test_pruning_counts_tokens_with_the_configured_provider() -> None:
     async with Mirror(upstreams={"mirror": {"provider": "mistral"}, "upstreams": {}}) as mirror:
         pruned = await mirror.prune(MESSAGES, 10_000, "openai")
         assert pruned.tokens_before == estimate_tokens(MESSAGES, "mistral") > estimate_tokens(MESSAGES, "openai")

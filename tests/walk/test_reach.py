@@ -74,7 +74,7 @@ async def test_a_redirect_to_another_origin_is_not_followed(
         assert came == []
 
 
-async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
+async def test_urls_that_a_server_names_must_be_public() -> None:
     async with trap() as (port, came):
         named = AddressPolicy.of("https://mcp.example.com/mcp")
         async with httpx2.AsyncClient(transport=SSRFGuardTransport(named)) as client:
@@ -91,7 +91,7 @@ async def test_what_a_server_names_is_asked_at_public_addresses_alone() -> None:
         assert len(came) == 1
 
 
-async def test_a_host_with_an_address_that_does_not_answer_is_reached_at_another(listening: Listening) -> None:
+async def test_a_silent_address_of_a_host_falls_back_to_another_address(listening: Listening) -> None:
     async with listening("raw_http.py") as port:
         transport = SSRFGuardTransport(AddressPolicy.of("http://localhost/"))  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:

@@ -131,7 +131,7 @@ async def test_a_resource_that_cannot_be_stored_is_passed_on(
 
 
 @pytest.mark.executable  # PYTHONPATH
-async def test_without_the_extra_the_operator_is_told_what_to_install(
+async def test_without_the_extra_the_error_names_the_package_to_install(
     configured: Configured, run: Run, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "absent" / "redis").mkdir(parents=True)
@@ -144,7 +144,7 @@ async def test_without_the_extra_the_operator_is_told_what_to_install(
 
 
 @pytest.mark.parametrize("store", [{"kind": "redis"}, {"kind": "redis", "url": "redis://:hunter2@x:port"}])
-async def test_an_address_that_cannot_be_used_is_told_before_anything_is_served(
+async def test_an_invalid_redis_url_is_reported_before_serving(
     store: dict[str, str], configured: Configured, run: Run, raw: Any
 ) -> None:
     ended = await run("check", "--config", str(configured({"raw": raw()}, store=store)))

@@ -53,7 +53,7 @@ async def test_a_path_of_before_the_restart_is_an_argument_and_is_brought_back(
         assert await client.text(RETRIEVE, {"memory_path": f"{path}/1.0"}) == "1.5"
 
 
-async def test_a_gateway_that_was_killed_has_lost_nothing_that_it_told(
+async def test_a_killed_gateway_loses_no_acknowledged_value(
     configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured(raws, limits={"spool_bytes": 1024})
@@ -68,7 +68,7 @@ async def test_a_gateway_that_was_killed_has_lost_nothing_that_it_told(
     assert {path.name for path in (tmp_path / "store").iterdir()} == {"blobs", "index.sqlite", "listings", "lock"}
 
 
-async def test_in_memory_a_path_of_before_the_restart_is_said_to_be_unknown(
+async def test_a_memory_store_reports_old_paths_as_unknown_after_a_restart(
     configured: Configured, speak: Speak, raws: dict[str, Any]
 ) -> None:
     config = configured(raws, store={"kind": "memory"})
@@ -81,7 +81,7 @@ async def test_in_memory_a_path_of_before_the_restart_is_said_to_be_unknown(
             assert f'No value is stored under "{path}"' in await client.text(tool, arguments)
 
 
-async def test_a_path_of_a_tool_that_is_no_longer_there_is_found_still(
+async def test_a_path_of_a_removed_tool_still_resolves(
     configured: Configured, speak: Speak, raws: dict[str, Any], raw: Any
 ) -> None:
     async with speak(configured(raws)) as client:
@@ -94,7 +94,7 @@ async def test_a_path_of_a_tool_that_is_no_longer_there_is_found_still(
         assert heard_in(heard) == {"x": "yesterday's"}
 
 
-async def test_an_expired_value_of_before_the_restart_says_so(
+async def test_a_value_expired_before_the_restart_is_reported_as_expired(
     configured: Configured, speak: Speak, raws: dict[str, Any], tmp_path: Path
 ) -> None:
     config = configured(raws)

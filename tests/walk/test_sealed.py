@@ -51,7 +51,7 @@ async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
         assert "the last one" in await client.text("memory_read", {"memory_path": f"{base}/rows"})
 
 
-async def test_a_key_that_is_missing_is_told_at_the_start(
+async def test_a_missing_key_is_reported_at_startup(
     configured: Configured, speak: Speak, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     sealed = {"encryption": {"keys": [KEY]}}

@@ -79,7 +79,7 @@ async def test_no_secret_comes_out_of_http_servers_that_refuse(
         assert all(f"{name}: down" in ended.out for name in upstreams)
 
 
-async def test_a_server_that_quotes_a_secret_in_an_error_does_not_get_it_through(
+async def test_a_secret_that_a_server_quotes_in_an_error_is_redacted(
     configured: Configured, speak: Speak, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:

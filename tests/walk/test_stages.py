@@ -93,7 +93,7 @@ async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str,
 
 
 @pytest.mark.usefixtures("installed")
-async def test_a_reload_takes_other_stages_and_changes_nothing_if_one_is_missing(tmp_path: Path) -> None:
+async def test_a_reload_changes_stages_and_fails_whole_if_one_is_missing(tmp_path: Path) -> None:
     config = parse_config("store: {kind: memory}", tmp_path / "mcp-mirror.yaml", {})
 
     async with open_application(config) as application:

@@ -29,7 +29,7 @@ async def test_the_second_is_asked_before_the_first_has_answered(
         assert b"first_say_mirrored" in await client.request("tools/list")
 
 
-async def test_a_listing_waits_no_longer_than_it_is_told(
+async def test_a_listing_waits_at_most_for_the_startup_wait(
     configured: Configured, speak: Speak, raw: Any, tmp_path: Path
 ) -> None:
     late = tmp_path / "late"
@@ -81,7 +81,7 @@ async def test_a_change_of_an_upstreams_tools_is_followed_and_passed_on(
         assert after - before == {"extra_mirrored"}
 
 
-async def test_a_stream_of_announcements_may_be_silent_for_longer_than_a_request(
+async def test_an_announcement_stream_may_be_silent_beyond_request_timeouts(
     configured: Configured, speak: Speak, listening: Listening
 ) -> None:
     async with listening("raw_http.py", "--standing", "3") as port:

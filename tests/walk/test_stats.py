@@ -64,7 +64,7 @@ async def test_what_is_sent_and_kept_out_is_counted_and_outlives_the_gateway(
     assert f"{kept_out:,}" in row
 
 
-async def test_where_nothing_is_stored_it_is_said_what_would_be(configured: Configured, run: Run) -> None:
+async def test_stats_of_an_empty_store_explain_what_to_do(configured: Configured, run: Run) -> None:
     config = str(configured({}, store={"kind": "disk"}))
     ended = await run("stats", "--config", config)
     assert (ended.code, ended.out) == (
@@ -74,9 +74,7 @@ async def test_where_nothing_is_stored_it_is_said_what_would_be(configured: Conf
     assert json.loads((await run("stats", "--config", config, "--json")).out) == {}
 
 
-async def test_of_a_store_that_is_gone_with_its_gateway_it_is_said_where_to_ask(
-    configured: Configured, run: Run
-) -> None:
+async def test_stats_of_a_memory_store_point_to_the_gateway(configured: Configured, run: Run) -> None:
     config = configured({}, store={"kind": "memory"})
     ended = await run("stats", "--config", str(config))
     assert (ended.code, ended.out) == (2, "")

@@ -120,14 +120,14 @@ async def test_values_of_another_namespace_are_listed_by_its_name(stored: tuple[
     assert (ended.code, "name" in ended.out) == (2, False)
 
 
-async def test_values_of_a_memory_store_are_not_there_and_the_error_says_why(configured: Configured, run: Run) -> None:
+async def test_values_of_a_memory_store_are_an_error_with_the_reason(configured: Configured, run: Run) -> None:
     ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
     assert (ended.code, ended.out) == (2, "")
     assert "keeps nothing outside the running gateway" in ended.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="head")
-async def test_output_that_is_read_in_part_is_no_error(stored: tuple[str, dict[str, str]]) -> None:
+async def test_output_that_is_read_in_part_is_not_an_error(stored: tuple[str, dict[str, str]]) -> None:
     config, paths = stored
     mirror = shlex.join([sys.executable, "-m", "mcp_mirror", "values", "show", paths["text"], "--config", config])
     shell = await asyncio.create_subprocess_shell(f"{mirror} | true", stdout=PIPE, stderr=PIPE)
