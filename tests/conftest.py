@@ -72,8 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         if groups and not item.nodeid.endswith(suffix := f"@{'_'.join(groups)}"):
-            node_id = item._id  # noqa: SLF001  # see above
-            item._id = node_id.parse(item.nodeid + suffix)  # noqa: SLF001
+            item._id = item.id.parse(item.nodeid + suffix)  # noqa: SLF001  # see above
 
 
 @pytest.fixture

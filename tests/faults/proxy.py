@@ -128,9 +128,13 @@ class FaultProxy:
 
     async def go_away(self) -> None:
         """Break every connection off and take none any more, until opened again."""
+        self.struck(time.monotonic())
+        self.close()
+
+    def close(self) -> None:
+        """Close the listener and every connection."""
         assert self._server is not None
         self._server.close()
-        self.struck(time.monotonic())
         self.break_all()
 
     def break_all(self) -> None:
@@ -197,6 +201,4 @@ async def proxying(target: int, struck: Callable[[float], None]) -> AsyncIterato
     try:
         yield proxy
     finally:
-        assert proxy._server is not None  # noqa: SLF001  # our own
-        proxy._server.close()  # noqa: SLF001
-        proxy.break_all()
+        proxy.close()

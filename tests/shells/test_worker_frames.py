@@ -3,19 +3,19 @@
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import SpooledFrame, map_file
-from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.frames import FrameScanner, OpenedList
 
@@ -31,11 +31,16 @@ def order(**changes: Any) -> ProcessingOptions:
 
 
 @pytest.fixture
-async def scanner() -> AsyncIterator[FrameScanner]:
-    with ChildWatchdog() as child_watchdog:
-        scanner = FrameScanner(child_watchdog)
-        yield scanner
-        await scanner.aclose()
+def child_watchdog() -> Iterator[RecordingWatchdog]:
+    with RecordingWatchdog() as child_watchdog:
+        yield child_watchdog
+
+
+@pytest.fixture
+async def scanner(child_watchdog: RecordingWatchdog) -> AsyncIterator[FrameScanner]:
+    scanner = FrameScanner(child_watchdog)
+    yield scanner
+    await scanner.aclose()
 
 
 def frame_of(folder: Path, message: object) -> SpooledFrame:
@@ -136,16 +141,16 @@ async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Pat
         assert data[span.start : span.stop] == str(index).encode()
 
 
-async def test_a_worker_that_dies_fails_one_job(scanner: FrameScanner, tmp_path: Path) -> None:
+async def test_a_worker_that_dies_fails_one_job(
+    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
     await scanner.scan(frame, order())
-    (worker,) = scanner._pool._idle  # noqa: SLF001  # nothing else tells which process to kill
-    process = worker._process  # noqa: SLF001  # as above
-    assert process is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    worker = child_watchdog.added[-1]
+    os.kill(worker, signal.SIGSTOP)
 
     async def kill() -> None:
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.grep import Search
@@ -21,7 +22,7 @@ from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.queries import QueryRunner
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 SECONDS = 20.0
@@ -30,10 +31,15 @@ NEEDLE = Search("needle", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
 
 
 @pytest.fixture
-async def queries() -> AsyncIterator[QueryRunner]:
-    with ChildWatchdog() as child_watchdog:
-        async with aclosing(QueryRunner(child_watchdog)) as opened:
-            yield opened
+def child_watchdog() -> Iterator[RecordingWatchdog]:
+    with RecordingWatchdog() as child_watchdog:
+        yield child_watchdog
+
+
+@pytest.fixture
+async def queries(child_watchdog: RecordingWatchdog) -> AsyncIterator[QueryRunner]:
+    async with aclosing(QueryRunner(child_watchdog)) as opened:
+        yield opened
 
 
 def filed(tmp_path: Path, blob: bytes) -> FileSpan:
@@ -65,13 +71,13 @@ async def test_errors_are_the_same_wherever_a_query_runs(queries: QueryRunner, t
             await queries.run(LARGE, file, wrong, SECONDS, "alice")
 
 
-async def test_a_worker_that_dies_or_hangs_fails_one_query(queries: QueryRunner, tmp_path: Path) -> None:
+async def test_a_worker_that_dies_or_hangs_fails_one_query(
+    queries: QueryRunner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
     file = filed(tmp_path, LARGE)
     await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
     for sign, seconds, said in ((signal.SIGKILL, SECONDS, "died"), (signal.SIGSTOP, 0.1, r"longer than 0\.1 s")):
-        (worker,) = queries._pool._idle  # noqa: SLF001  # nothing else tells which process it is
-        assert worker._process is not None  # noqa: SLF001  # as above
-        os.kill(worker._process.pid, sign)  # noqa: SLF001  # as above
+        os.kill(child_watchdog.added[-1], sign)
         with pytest.raises(ToolError, match=said):
             await queries.run(LARGE, file, NEEDLE, seconds, "alice")
         assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"

@@ -71,6 +71,11 @@ class ConcurrencyLimiter:
         """Whether no call runs or waits."""
         return not self._running and not self._waiting
 
+    @property
+    def waiting_count(self) -> int:
+        """The number of calls in the queue."""
+        return sum(map(len, self._waiting.values()))
+
     @asynccontextmanager
     async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
         """Hold one place.
@@ -98,7 +103,7 @@ class ConcurrencyLimiter:
 
     async def _wait(self, key: str, share: int) -> None:
         """Wait in the queue until this call is admitted."""
-        if sum(map(len, self._waiting.values())) >= self._queue.bound.most:
+        if self.waiting_count >= self._queue.bound.most:
             raise self._busy(f"{self._queue.bound} calls wait already")
         waiter = _Waiter()
         self._waiting.setdefault(key, deque()).append(waiter)
