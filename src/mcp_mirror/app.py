@@ -263,13 +263,13 @@ async def open_application(
         MirrorError: The audit log cannot be written.
     """
     pins = read_pins(config.lock)
-    with ChildWatchdog() as child_watchdog, _auditing(config) as audit:
+    with ChildWatchdog() as child_watchdog, _open_audit(config) as audit:
         async with (
             _open_store(config, awaits_client=awaits_client) as (store, policy, spool),
             aclosing(FrameScanner(child_watchdog)) as scanner,
             aclosing(QueryRunner(child_watchdog)) as queries,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
-            _counting(store) as usage_counter,
+            _open_usage_counter(store) as usage_counter,
             anyio.create_task_group() as tasks,
         ):
             # Upstreams, sessions and the store call the notifier and the gateway, which are created from them below.
@@ -286,7 +286,7 @@ async def open_application(
                 requires_auth=config.auth.is_required,
             )
             reading = (schema_workers.examine, scanner.open_list)
-            dependencies = _dependencies(config, listeners, sessions, spool, child_watchdog, reading)
+            dependencies = _build_dependencies(config, listeners, sessions, spool, child_watchdog, reading)
             services = Services(
                 upstreams=UpstreamRegistry(config.upstreams, dependencies, functions),
                 writer=ValueWriter(store, policy, time.time, lambda owner: notifier.value_stored(owner)),  # noqa: PLW0108
@@ -305,7 +305,7 @@ async def open_application(
                 clock=time.monotonic,
                 path_hasher=services.path_hasher,
                 usage_counter=usage_counter,
-                limiter=_limiter(config.limits.traffic, has_auth=config.auth.is_required),
+                limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
                 budgets=ContextBudgets(config.context, time.monotonic),
                 used_consents=UsedConsents(),
             )
@@ -315,7 +315,7 @@ async def open_application(
             is_isolated = config.auth.is_required and not awaits_client
             runtime = Runtime(builder.build(config, pins, catalog, is_isolated=is_isolated))
             gateway = Gateway(runtime, services)
-            handlers = _handlers_of(gateway, shared.limiter, sessions, tasks)
+            handlers = _build_handlers(gateway, shared.limiter, sessions, tasks)
             notifier = ChangeNotifier(runtime, services.upstreams, handlers.subscriptions, handlers.announcements)
             tasks.start_soon(notifier.run_notifications)
             tasks.start_soon(sessions.run)
@@ -332,7 +332,7 @@ async def open_application(
 
 
 @contextmanager
-def _auditing(config: Config) -> Iterator[AuditFile | None]:
+def _open_audit(config: Config) -> Iterator[AuditFile | None]:
     """Open the audit log for the duration of the context; yield None if the configuration has none."""
     if config.audit.path is None:
         yield None
@@ -345,7 +345,7 @@ def _auditing(config: Config) -> Iterator[AuditFile | None]:
 
 
 @asynccontextmanager
-async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
+async def _open_usage_counter(store: Store) -> AsyncIterator[UsageCounter]:
     """Yield a usage counter, and write its last counts before the store closes."""
     usage_counter = UsageCounter(store)
     try:
@@ -355,7 +355,7 @@ async def _counting(store: Store) -> AsyncIterator[UsageCounter]:
             await usage_counter.flush()
 
 
-def _dependencies(
+def _build_dependencies(
     config: Config,
     listeners: ChangeListeners,
     sessions: Sessions,
@@ -367,11 +367,11 @@ def _dependencies(
     client_info = types.Implementation(name=config.server.name, version=__version__)
     slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
     dedicated = DedicatedConnectionPolicy(slots, sessions, config.server.session_idle)
-    hold, listings = config.server.answer_timeout, _listing_cache(config)
+    hold, listings = config.server.answer_timeout, _create_listing_cache(config)
     return UpstreamDependencies(spool, child_watchdog, client_info, *reading, listeners, dedicated, hold, listings)
 
 
-def _listing_cache(config: Config) -> ListingCache | None:
+def _create_listing_cache(config: Config) -> ListingCache | None:
     """Return the cache of listings on disk; None if the configuration allows no files or only encrypted ones."""
     if config.is_transparent or config.store.kind == "memory" or config.store.encryption:
         return None
@@ -379,7 +379,7 @@ def _listing_cache(config: Config) -> ListingCache | None:
     return ListingCache(folder / LISTINGS)
 
 
-def _handlers_of(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
+def _build_handlers(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """Return the handlers of clients' requests; they notify clients in tasks of this group."""
     services, traffic = gateway.services, gateway.services.limits.traffic
     max_depth = services.limits.max_depth
@@ -395,7 +395,7 @@ def _handlers_of(gateway: Gateway, limiter: PerKeyLimiter, sessions: Sessions, t
     )
 
 
-def _limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
+def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PerKeyLimiter:
     """Return the rate and concurrency limits of principals."""
     most = traffic.rate(has_auth=has_auth)
     rate = Limit("calls_per_minute", most) if most else None

@@ -56,7 +56,7 @@ def call(
         async with open_application(loaded) as application:
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                 await _wait_for_tool(application, tool)
-            arguments = read_arguments(given, _schema_of(application, tool))
+            arguments = read_arguments(given, _find_schema(application, tool))
             request = application.gateway.new_call(NullChannel(Caller(LOCAL)), tool, arguments)
             done.append((request, await application.gateway.call_tool(request)))
 
@@ -103,7 +103,7 @@ def _split_argument(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _schema_of(application: Application, tool: str) -> Schema:
+def _find_schema(application: Application, tool: str) -> Schema:
     if own := application.gateway.state.own_tools.get(tool):
         schema: Schema = own.advert["inputSchema"]
         return schema

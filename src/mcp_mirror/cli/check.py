@@ -79,12 +79,12 @@ def _mute_upstream_warnings() -> None:
         logging.getLogger(f"mcp_mirror.{name}").setLevel(logging.ERROR)
 
 
-def _printable(name: str) -> Text:
+def _escape_name(name: str) -> Text:
     """Escape what a terminal would interpret or not show: the upstream chose the name."""
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name))
 
 
-def _cost(tool: Mapping[str, Any], expect: Callable[[Buffer], int]) -> int:
+def _count_definition_tokens(tool: Mapping[str, Any], expect: Callable[[Buffer], int]) -> int:
     """Tokens of what a model receives of a definition: name, description and input schema."""
     shown = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
     return expect(json.dumps(shown, ensure_ascii=False).encode("utf-8", "surrogatepass"))
@@ -142,16 +142,16 @@ def report(application: Application) -> list[str]:
         table.add_column(name, justify="right", overflow="fold")
     if catalog.required:
         table.add_column("required scopes", overflow="fold")
-    twins, originals, own_cost = 0, _original_costs(application, expect), 0
+    twins, originals, own_cost = 0, _count_original_tokens(application, expect), 0
     for entry in catalog.entries.values():
         scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
-        cost, original = _cost(entry.advert, expect), originals[entry.upstream, entry.tool]
+        cost, original = _count_definition_tokens(entry.advert, expect), originals[entry.upstream, entry.tool]
         twins += cost
-        table.add_row(entry.upstream, _printable(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
+        table.add_row(entry.upstream, _escape_name(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
     for finding in catalog.quarantined.values():
-        table.add_row(finding.change.upstream, _printable(str(finding.change.tool)), "(quarantined)", "", "")
+        table.add_row(finding.change.upstream, _escape_name(str(finding.change.tool)), "(quarantined)", "", "")
     for own in application.gateway.state.own_tools.values():
-        cost = _cost(own.advert, expect)
+        cost = _count_definition_tokens(own.advert, expect)
         own_cost += cost
         table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
     console = open_console()
@@ -160,15 +160,15 @@ def report(application: Application) -> list[str]:
     console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
     down = _explain_all_down(application)
     listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
-    unused = [problem for one in application.upstreams for problem in _unused_names(one)]
+    unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]
     return [*down, *listed, *unused, *catalog.problems, *map(describe_finding, catalog.findings)]
 
 
-def _original_costs(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
+def _count_original_tokens(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
     """By upstream and tool, the tokens of each served definition as its server sends it."""
     served = {(entry.upstream, entry.tool) for entry in application.gateway.state.catalog.entries.values()}
     return {
-        key: _cost(tool, expect)
+        key: _count_definition_tokens(tool, expect)
         for upstream in application.upstreams
         if upstream.listing
         for tool in upstream.listing.tools
@@ -185,7 +185,7 @@ def _explain_all_down(application: Application) -> list[str]:
     ]
 
 
-def _unused_names(upstream: Upstream) -> Iterator[str]:
+def _find_unused_names(upstream: Upstream) -> Iterator[str]:
     """Yield a problem for each tool name in the configuration that the upstream does not have.
 
     A glob without a match may anticipate future tools, unless it restricts tools to some principals.

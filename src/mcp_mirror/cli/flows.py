@@ -41,7 +41,7 @@ def print_flows(
         return
     console = open_console()
     console.print(as_table(flows, found))
-    for number, rule in enumerate(_rules(found), 1):
+    for number, rule in enumerate(_list_rules(found), 1):
         console.print(f"{number}: {rule}", markup=False, highlight=False)
 
 
@@ -58,7 +58,7 @@ def matrix_of(flows: Flows, places: tuple[str, ...]) -> Matrix:
 
 def as_table(flows: Flows, found: Matrix) -> Table:
     """Return a table with a row for each source and the labels of its values; numbers refer to refusing rules."""
-    places, rules = tuple(dict.fromkeys(source for source, _ in found)), _rules(found)
+    places, rules = tuple(dict.fromkeys(source for source, _ in found)), _list_rules(found)
     table = Table(box=box.SIMPLE)
     for name in ("from", "zone", "labels"):
         table.add_column(name, overflow="fold")
@@ -88,5 +88,5 @@ def as_json(flows: Flows, found: Matrix) -> dict[str, Any]:
     }
 
 
-def _rules(found: Matrix) -> list[str]:
+def _list_rules(found: Matrix) -> list[str]:
     return sorted({rule for rule in found.values() if rule is not None})

@@ -205,7 +205,9 @@ async def _answer(stream: SocketStream, redirect: _Redirect) -> None:
         parameters = {name: values[0] for name, values in parse_qs(target.query).items()}
         is_redirect = head.startswith(b"GET ") and target.path == _PATH and bool(parameters.keys() & {"code", "error"})
         await stream.send(
-            _page("200 OK" if is_redirect else "404 Not Found", _SIGNED_IN_PAGE if is_redirect else _NOT_FOUND_PAGE)
+            _build_response(
+                "200 OK" if is_redirect else "404 Not Found", _SIGNED_IN_PAGE if is_redirect else _NOT_FOUND_PAGE
+            )
         )
     except (ValueError, IndexError, anyio.EndOfStream, anyio.BrokenResourceError):
         return
@@ -223,7 +225,7 @@ async def _read_head(stream: SocketStream) -> bytes:
     return head
 
 
-def _page(status: str, text: str) -> bytes:
+def _build_response(status: str, text: str) -> bytes:
     body = text.encode()
     headers: dict[str, Any] = {
         "content-type": "text/plain; charset=utf-8",

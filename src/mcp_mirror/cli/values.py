@@ -90,14 +90,14 @@ def list_values(
         label = tool_label(tool) if tool else ""
         found = await values.store.list(values.namespace, label=label, limit=limit + 1)
         if as_:
-            print(json.dumps([_facts(one) for one in found[:limit]], indent=2))
+            print(json.dumps([_list_facts(one) for one in found[:limit]], indent=2))
             return
         if not found:
             others = sorted(await values.store.namespaces() - {values.namespace})
             named = f" Other namespaces: {', '.join(others)} (--namespace)." if others else ""
             print(f"No values are stored for {values.namespace}.{named}")
             return
-        open_console().print(_as_table(found[:limit]))
+        open_console().print(_build_table(found[:limit]))
         if len(found) > limit:
             print_note(f"There are more than {limit:,} values. Print more with --limit.")
 
@@ -113,10 +113,10 @@ def show(path: PathArgument, namespace: NamespaceOption = LOCAL, config: ConfigO
 
     async def run(values: _StoredValues) -> None:
         found = await values.find(path)
-        facts = _facts(found.descriptor) | {"path": str(found.path)} if found.descriptor else {}
+        facts = _list_facts(found.descriptor) | {"path": str(found.path)} if found.descriptor else {}
         for name, fact in facts.items():
             print(f"{name + ':':<12}{sanitize_to_lines(str(fact))}")
-        print(f"\n{_beginning(found)}")
+        print(f"\n{_preview_value(found)}")
 
     _run(config, namespace, run)
 
@@ -159,16 +159,16 @@ def clear(
 
     Example: mcp-mirror values clear --older-than 7d
     """
-    before = time.time() - _seconds(older_than)
+    before = time.time() - _parse_age(older_than)
 
     async def run(values: _StoredValues) -> None:
         found = [one for one in await values.store.list(values.namespace) if one.created <= before]
         size = human_bytes(sum(one.size for one in found))
-        what = f"{_count(len(found))}, {size}, of {values.namespace}"
+        what = f"{_format_count(len(found))}, {size}, of {values.namespace}"
         if found and not yes:
             _confirm(what)
         deleted = [await values.store.delete(values.namespace, one.base) for one in found]
-        print_note(f"Deleted {_count(sum(deleted))}.")
+        print_note(f"Deleted {_format_count(sum(deleted))}.")
 
     _run(config, namespace, run)
 
@@ -183,7 +183,7 @@ def _run(config: Path | None, namespace: str, work: Callable[[_StoredValues], Co
     run_until_signal(run())
 
 
-def _count(values: int) -> str:
+def _format_count(values: int) -> str:
     return f"{values:,} value{'' if values == 1 else 's'}"
 
 
@@ -199,14 +199,14 @@ def _confirm(what: str) -> None:
         raise MirrorError("Nothing was deleted.")
 
 
-def _seconds(age: str) -> float:
+def _parse_age(age: str) -> float:
     match = _AGE.fullmatch(age)
     if age and not match:
         exit_with_error(MirrorError(f"--older-than takes a number and s, m, h or d, such as 7d; got {age!r}."))
     return int(match[1]) * _UNITS[match[2]] if match else 0
 
 
-def _as_table(found: Iterable[Descriptor]) -> Table:
+def _build_table(found: Iterable[Descriptor]) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("path", no_wrap=True)
     for name in ("tool", "upstream", "kind", "size", "age", "expires in"):
@@ -214,18 +214,18 @@ def _as_table(found: Iterable[Descriptor]) -> Table:
     now = time.time()
     for one in found:
         tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
-        times = (_duration(now - one.created), _duration(one.expires - now))
+        times = (_format_duration(now - one.created), _format_duration(one.expires - now))
         table.add_row(one.base, tool, upstream, one.media_type or one.kind, human_bytes(one.size), *times)
     return table
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Format a time in its largest fitting unit: `3 h`."""
     unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
     return f"{max(0, int(seconds / _UNITS[unit]))} {unit}"
 
 
-def _facts(one: Descriptor) -> dict[str, Any]:
+def _list_facts(one: Descriptor) -> dict[str, Any]:
     """The facts of a value that have content."""
     facts = {
         "path": one.base,
@@ -236,18 +236,18 @@ def _facts(one: Descriptor) -> dict[str, Any]:
         "media_type": one.media_type,
         "bytes": one.size,
         "tokens": one.tokens,
-        "stored": _stamp(one.created),
-        "expires": _stamp(one.expires),
+        "stored": _format_time(one.created),
+        "expires": _format_time(one.expires),
         "labels": dict(one.labels),
     }
     return {name: fact for name, fact in facts.items() if fact not in (None, [], {})}
 
 
-def _stamp(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _beginning(found: FoundValue) -> str:
+def _preview_value(found: FoundValue) -> str:
     """The first bytes of a value without invisible characters; for media, a hint."""
     if found.kind == "binary":
         return "Media cannot be printed. Write them to a file with `mcp-mirror values export`."

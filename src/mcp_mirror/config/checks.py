@@ -66,7 +66,7 @@ def check_store(store: Node | None, findings: Findings) -> None:
 def check_access(config: Config, root: Table, findings: Findings) -> None:
     """Report contradictions in `auth` and in the access keys of upstreams."""
     auth = root.members.get("auth")
-    for path, message in _auth_problems(config.auth):
+    for path, message in _find_auth_problems(config.auth):
         findings.report(node_at(root, ("auth", *path)).location, message)
     if auth is not None and not config.auth.is_required:
         message = "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
@@ -79,7 +79,7 @@ def check_access(config: Config, root: Table, findings: Findings) -> None:
     for upstream in config.upstreams:
         endpoint = upstream.endpoint
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
-            for message in _oauth_problems(endpoint.oauth, endpoint.headers):
+            for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
                 findings.report(node_at(root, ("upstreams", upstream.name, "auth")).location, message)
     _check_scopes(config, root, findings)
 
@@ -102,7 +102,7 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
             )
 
 
-def _auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
+def _find_auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
     if len({one.digest for one in auth.tokens}) < len(auth.tokens):
         yield ("tokens",), "wanted a different token for each principal, got one for two"
     seen: set[str] = set()
@@ -121,7 +121,7 @@ def _auth_problems(auth: AuthPolicy) -> Iterator[tuple[Path, str]]:
             yield ("issuers",), "wanted an https URL in 'jwks', an http URL on loopback, or a file"
 
 
-def _oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
+def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
     if any(name.lower() == "authorization" for name in headers):
         yield "wanted 'auth' or an Authorization in 'headers', got both; keep one"
     if oauth.client_secret and oauth.private_key:
@@ -148,13 +148,17 @@ def check_flows(config: Config, root: Table, names: set[str], findings: Findings
         ("flows", "files"): config.flows.files,
         **{("upstreams", one.name): one.place for one in config.upstreams},
     }
-    sides = tuple(_sides(config, places))
-    problems = (*_wrong_levels(config, places), *_wrong_names(sides, places, names), *_ambiguous_names(sides, names))
+    sides = tuple(_list_rule_names(config, places))
+    problems = (
+        *_find_wrong_levels(config, places),
+        *_find_wrong_names(sides, places, names),
+        *_find_ambiguous_names(sides, names),
+    )
     for path, message in problems:
         findings.report(node_at(root, path).location, message)
 
 
-def _wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
+def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
         yield ("flows", "levels"), "wanted each level once"
@@ -164,7 +168,7 @@ def _wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[t
                 yield (*path, key, "confidentiality"), f"wanted one of 'flows.levels': {', '.join(levels)}"
 
 
-def _sides(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
+def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
     """Yield every name of places in rules, with its path."""
     for key, rules in (("allow", config.flows.allow), ("deny", config.flows.deny)):
         for index, rule in enumerate(rules):
@@ -174,7 +178,7 @@ def _sides(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Pa
             yield (*path, "accepts", "sources", str(index)), source
 
 
-def _wrong_names(
+def _find_wrong_names(
     sides: tuple[tuple[Path, str], ...], places: dict[Path, PlacePolicy], names: set[str]
 ) -> Iterator[tuple[Path, str]]:
     """Yield names without a place: a rule with a mistyped name would apply to nothing."""
@@ -191,7 +195,7 @@ def _wrong_names(
             yield path, f"unknown upstream '{side}'; wanted one of {', '.join(sorted(known))}, or a glob"
 
 
-def _ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
+def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[tuple[Path, str]]:
     """Yield names that are both an upstream and a reserved word."""
     for path, side in sides:
         if side in WORDS and side in names:

@@ -81,11 +81,11 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 
 def gather_upstreams(root: Table, findings: Findings) -> Table:
     """Return the top level with every client's block moved into `upstreams`, and without keys for editors only."""
-    gathered = _entries(root.members.get("upstreams"), findings)
+    gathered = _read_entries(root.members.get("upstreams"), findings)
     for block in CLIENT_BLOCKS:
-        entries = _entries(root.members.get(block), findings)
+        entries = _read_entries(root.members.get(block), findings)
         for name, node in entries.items():
-            _add(gathered, _upstream_name(name, node.location, findings), _translate(node, findings), findings)
+            _add(gathered, _choose_upstream_name(name, node.location, findings), _translate(node, findings), findings)
     for key in IGNORED_TOP.keys() & root.members.keys():
         findings.warn(root.members[key].location, IGNORED_TOP[key])
     rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
@@ -97,7 +97,7 @@ def _is_moved(key: str) -> bool:
     return key in ("upstreams", "$schema") or key in CLIENT_BLOCKS or key in IGNORED_TOP or key.startswith("x-")
 
 
-def _entries(block: Node | None, findings: Findings) -> dict[str, Node]:
+def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
     """Return the servers of a block; nothing if every line is a comment."""
     match block:
         case Table():
@@ -115,7 +115,7 @@ def _add(gathered: dict[str, Node], name: str, node: Node, findings: Findings) -
     gathered.setdefault(name, node)
 
 
-def _upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
+def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
     usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if usable != name and UPSTREAM_NAME.fullmatch(usable):
         findings.warn(
@@ -149,13 +149,13 @@ def _translate(server: Node, findings: Findings) -> Node:
         if key in IGNORED:
             findings.warn(node.location, IGNORED[key])
         else:
-            translation.put(_target(key, node), _convert(key, node))
+            translation.put(_rename_key(key, node), _convert(key, node))
     if translation.tools:
         translation.put("tools", Table(server.location, translation.tools))
-    return replace(server, members=_without_unused(translation.members, findings))
+    return replace(server, members=_drop_unused(translation.members, findings))
 
 
-def _target(key: str, node: Node) -> str:
+def _rename_key(key: str, node: Node) -> str:
     if key == "tools" and isinstance(node, Items):  # GitHub Copilot: a list of names
         return "tools.allow"
     return RENAMED.get(key, key)
@@ -171,7 +171,7 @@ def _convert(key: str, node: Node) -> Node:
     return node
 
 
-def _without_unused(members: dict[str, Node], findings: Findings) -> dict[str, Node]:
+def _drop_unused(members: dict[str, Node], findings: Findings) -> dict[str, Node]:
     """Remove keys that the transport does not use: clients write an empty `env` for remote servers."""
     if "command" not in members and "url" not in members:
         return members

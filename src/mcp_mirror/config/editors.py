@@ -35,12 +35,12 @@ def config_json_schema() -> dict[str, Any]:
     It accepts any text with `${VAR}`, and does not know the rules between several keys.
     """
     definitions: dict[str, Any] = {}
-    schema = _section(Value(Config, ()), definitions, is_entry=True)
+    schema = _section_schema(Value(Config, ()), definitions, is_entry=True)
     server = {"type": "object", "description": "A server as that client writes it."}
     properties = schema["properties"]
     for block, clients in CLIENT_BLOCKS.items():
         description = f"A block pasted from a client ({clients}), read like 'upstreams'."
-        properties[block] = {"title": block, "description": description, **_mapping(server)}
+        properties[block] = {"title": block, "description": description, **_mapping_schema(server)}
     properties["upstreams"]["propertyNames"] = {"pattern": f"^{UPSTREAM_NAME.pattern}$"}
     properties["inputs"] = {"title": "inputs", "description": "VS Code's; ignored with a warning."}
     properties["$schema"] = {"title": "$schema", "description": "For editors; ignored.", "type": "string"}
@@ -48,17 +48,17 @@ def config_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
 
 
-def _section(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
+def _section_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
     """Return the schema of a section. The value of a key may be nothing if no inner key is required."""
     properties: dict[str, Any] = {}
     keys = keys_of(value.kind, value.mark(Without))
     alternatives = sorted(alternatives_of(value.kind))
     for one in keys:
         if one.group:
-            group = properties.setdefault(one.group.name, _group(value, one.group, definitions))
-            definitions[group["$ref"].rpartition("/")[2]]["properties"][one.key] = _field(one, definitions)
+            group = properties.setdefault(one.group.name, _group_schema(value, one.group, definitions))
+            definitions[group["$ref"].rpartition("/")[2]]["properties"][one.key] = _field_schema(one, definitions)
         else:
-            properties[one.key] = _field(one, definitions)
+            properties[one.key] = _field_schema(one, definitions)
     required = [one.key for one in keys if one.is_required and one.key not in alternatives]
     documentation = " ".join((value.kind.__doc__ or "").split())
     return {
@@ -71,7 +71,7 @@ def _section(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> di
     }
 
 
-def _group(value: Value, group: Group, definitions: dict[str, Any]) -> dict[str, Any]:
+def _group_schema(value: Value, group: Group, definitions: dict[str, Any]) -> dict[str, Any]:
     name = f"{value.kind.__name__}_{group.name}"
     if name not in definitions:
         definitions[name] = {
@@ -85,8 +85,8 @@ def _group(value: Value, group: Group, definitions: dict[str, Any]) -> dict[str,
     return {"$ref": f"#/$defs/{name}", "description": group.documentation}
 
 
-def _field(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = {**_value(one.value, definitions), "title": one.key, "description": one.documentation}
+def _field_schema(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = {**_value_schema(one.value, definitions), "title": one.key, "description": one.documentation}
     if default := write_default(one):
         schema["default"] = yaml.safe_load(default)
     example = one.value.mark(Example)
@@ -95,73 +95,77 @@ def _field(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _value(value: Value, definitions: dict[str, Any], *, is_entry: bool = False) -> dict[str, Any]:
+def _value_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool = False) -> dict[str, Any]:
     if value.entries is not None:
-        return _mapping(_value(value.entries, definitions, is_entry=True), value.mark(Names))
+        return _mapping_schema(_value_schema(value.entries, definitions, is_entry=True), value.mark(Names))
     if get_origin(value.kind) is tuple:
-        return _list(value, definitions)
+        return _list_schema(value, definitions)
     if is_dataclass(value.kind):
-        return _reference(value, definitions, is_entry=is_entry)
-    return _scalar(value)
+        return _reference_schema(value, definitions, is_entry=is_entry)
+    return _scalar_schema(value)
 
 
-def _mapping(entry: dict[str, Any], names: Names | None = None) -> dict[str, Any]:
+def _mapping_schema(entry: dict[str, Any], names: Names | None = None) -> dict[str, Any]:
     schema = {"type": ["object", "null"], "additionalProperties": entry}
     return {**schema, "propertyNames": {"pattern": f"^(?:{names.pattern})$"}} if names else schema
 
 
-def _list(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
+def _list_schema(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
     least = value.mark(AtLeast)
     count = least.count if least else 0
-    items = _value(value.items, definitions, is_entry=True)
+    items = _value_schema(value.items, definitions, is_entry=True)
     schema = {"type": ["array", "null"] if value.has(OPTIONAL_LIST) else "array", "items": items, "minItems": count}
     return {"anyOf": [schema, items]} if value.has(SINGLE) and count <= 1 else schema
 
 
-def _reference(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
+def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
     without, shorthand = value.mark(Without), value.mark(Shorthand)
     name = value.kind.__name__ + ("_without_" + "_".join(without.names) if without else "")
     if name not in definitions:
         definitions[name] = {}
-        definitions[name] = _section(value, definitions, is_entry=is_entry)
+        definitions[name] = _section_schema(value, definitions, is_entry=is_entry)
     reference = {"$ref": f"#/$defs/{name}"}
     if not shorthand:
         return reference
     [key] = [one.value for one in keys_of(value.kind) if one.key == shorthand.key]
     is_list = get_origin(key.kind) is tuple
-    short = {"type": "array", "items": _value(key.items, definitions)} if is_list else _value(key, definitions)
+    short = (
+        {"type": "array", "items": _value_schema(key.items, definitions)}
+        if is_list
+        else _value_schema(key, definitions)
+    )
     return {"anyOf": [reference, short]}
 
 
-def _scalar(value: Value) -> dict[str, Any]:
+def _scalar_schema(value: Value) -> dict[str, Any]:
     kind = kind_of(value)
     if kind is None:
         if value.kind is bool:
-            return _or_variable({"type": "boolean"})
+            return _admit_variable({"type": "boolean"})
         options: list[Any] = list(get_args(value.kind))
-        return _or_variable({"enum": [*options, False] if "off" in options else options})  # `off` in YAML 1.1
-    return _kind(kind, is_whole=value.kind is int)
+        return _admit_variable({"enum": [*options, False] if "off" in options else options})  # `off` in YAML 1.1
+    return _kind_schema(kind, is_whole=value.kind is int)
 
 
-def _kind(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
+def _kind_schema(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
     match kind:
         case Text():
             text = {"type": ["string", "number", "boolean"] if kind.is_literal else "string"}
             is_any = kind.pattern == ANYTHING
-            return text if is_any else _or_variable({**text, "pattern": f"^(?:{kind.pattern})$"})
+            return text if is_any else _admit_variable({**text, "pattern": f"^(?:{kind.pattern})$"})
         case Number():
             bounds = {"minimum": kind.minimum, "exclusiveMinimum": kind.above, "maximum": kind.maximum}
-            number = {"type": "integer" if is_whole else "number"} | _present(bounds)
-            return _or_variable(number, *([{"const": kind.none_word}] if kind.none_word else []))
+            number = {"type": "integer" if is_whole else "number"} | _drop_absent(bounds)
+            return _admit_variable(number, *([{"const": kind.none_word}] if kind.none_word else []))
         case Measure():
             text = {"type": "string", "pattern": f"^(?:{kind.pattern})$", "examples": [kind.example]}
             has_plain = any(not unit for unit, _ in kind.units)
-            return _or_variable(*([{"type": "number", "exclusiveMinimum": 0}] if has_plain else []), text)
+            return _admit_variable(*([{"type": "number", "exclusiveMinimum": 0}] if has_plain else []), text)
 
 
-def _or_variable(*schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _admit_variable(*schemas: Mapping[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*schemas, _VARIABLE]}
 
 
-def _present(members: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_absent(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}

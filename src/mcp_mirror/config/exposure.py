@@ -30,7 +30,7 @@ def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
         return
     if sys.platform == "win32" or not mode & (stat.S_IRGRP | stat.S_IROTH):
         return
-    locations = list(_literal_secrets(root))
+    locations = list(_find_literal_secrets(root))
     if locations:
         more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
         findings.warn(
@@ -40,17 +40,17 @@ def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
         )
 
 
-def _literal_secrets(node: Node) -> Iterator[YamlLocation]:
+def _find_literal_secrets(node: Node) -> Iterator[YamlLocation]:
     match node:
         case Scalar():
             if "${" not in node.text and _is_secret(node):
                 yield node.location
         case Items():
             for item in node.nodes:
-                yield from _literal_secrets(item)
+                yield from _find_literal_secrets(item)
         case Table():
             for member in node.members.values():
-                yield from _literal_secrets(member)
+                yield from _find_literal_secrets(member)
 
 
 def _is_secret(scalar: Scalar) -> bool:

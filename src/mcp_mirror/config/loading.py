@@ -131,7 +131,7 @@ def _read_config(
     variables = {"PYTHON": sys.executable} | dict(environ)
     live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
     live = cast("Table", expand(live, variables, findings))
-    upstreams = {name: node for name, node in _upstream_nodes(live).items() if isinstance(node, Table)}
+    upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, Table)}
     for name, table in upstreams.items():
         check_upstream(name, table, findings)
     check_mirror(live.members.get("mirror"), findings)
@@ -141,7 +141,7 @@ def _read_config(
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
         check_access(config, live, findings)
-        check_flows(config, live, {*upstreams, *_upstream_nodes(disabled)}, findings)
+        check_flows(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
     findings.raise_problems()
     return _complete(config or Config(), upstreams, findings, lock_name and str(folder / lock_name))
 
@@ -168,7 +168,7 @@ def _read_text(path: Path) -> str:
 def _split_disabled(root: Table, variables: Mapping[str, str]) -> tuple[Table, Table]:
     """Return the top level with the enabled upstreams only, and another with the disabled ones only."""
     location = root.members["upstreams"].location
-    upstreams = _upstream_nodes(root)
+    upstreams = _find_upstream_nodes(root)
     off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
     on = {name: node for name, node in upstreams.items() if name not in off}
     return (
@@ -177,7 +177,7 @@ def _split_disabled(root: Table, variables: Mapping[str, str]) -> tuple[Table, T
     )
 
 
-def _upstream_nodes(root: Table) -> Mapping[str, Node]:
+def _find_upstream_nodes(root: Table) -> Mapping[str, Node]:
     upstreams = root.members["upstreams"]
     return upstreams.members if isinstance(upstreams, Table) else {}
 

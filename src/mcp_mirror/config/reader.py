@@ -46,20 +46,20 @@ class Reader:
 
     def read_config(self, root: Table) -> Config | None:
         """Return the configuration; None if it has problems."""
-        found = self._section(Value(Config, ()), root, "")
+        found = self._read_section(Value(Config, ()), root, "")
         return found if isinstance(found, Config) else None
 
     def _read(self, value: Value, node: Node, name: str = "", *, is_entry: bool = False) -> Any:
         if entries := value.entries:
-            return self._mapping(value, entries, node)
+            return self._read_mapping(value, entries, node)
         if get_origin(value.kind) is tuple:
-            return self._list(value, node)
+            return self._read_list(value, node)
         if is_dataclass(value.kind):
-            return self._section(value, node, name, is_entry=is_entry)
+            return self._read_section(value, node, name, is_entry=is_entry)
         found = read_scalar(value, node, self.folder) if isinstance(node, Scalar) else None
         return self._reject(node, describe_wanted(value)) if found is None else found
 
-    def _list(self, value: Value, node: Node) -> Any:
+    def _read_list(self, value: Value, node: Node) -> Any:
         least = value.mark(AtLeast)
         if isinstance(node, Scalar) and value.has(OPTIONAL_LIST) and node.kind == "nothing":
             return ()
@@ -70,9 +70,9 @@ class Reader:
         items = [self._read(value.items, item, is_entry=True) for item in node.nodes]
         return _BAD if _BAD in items else tuple(items)
 
-    def _mapping(self, value: Value, entries: Value, node: Node) -> Any:
+    def _read_mapping(self, value: Value, entries: Value, node: Node) -> Any:
         """Read a mapping whose keys are the user's names, as a mapping, named sections, or pairs."""
-        node, names = _empty_if_nothing(node), value.mark(Names)
+        node, names = _replace_nothing(node), value.mark(Names)
         if not isinstance(node, Table):
             return self._reject(node, "a mapping")
         if names and not all(re.fullmatch(names.pattern, name) for name in node.members):
@@ -84,33 +84,33 @@ class Reader:
             return MappingProxyType(found)
         return tuple(found.items()) if get_origin(value.items.kind) is tuple else tuple(found.values())
 
-    def _section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
-        table = _as_table(value, node if is_entry else _empty_if_nothing(node))
+    def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
+        table = _convert_to_table(value, node if is_entry else _replace_nothing(node))
         if table is None:
             return self._reject(node, "a mapping")
         keys = keys_of(value.kind, value.mark(Without))
-        nodes = dict(self._nodes(table, keys))
+        nodes = dict(self._find_nodes(table, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
         return self._assemble(value.kind, found, name, table)
 
-    def _nodes(self, table: Table, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
+    def _find_nodes(self, table: Table, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Yield the nodes of a section by path."""
-        for name, node in self._known_members(table, tuple(dict.fromkeys(one.path[0] for one in keys))):
+        for name, node in self._select_known_members(table, tuple(dict.fromkeys(one.path[0] for one in keys))):
             members = {one.key: one.group for one in keys if one.group and one.group.name == name}
             if not members:
                 yield (name,), node
                 continue
             is_required = any(group.is_required for group in members.values())
-            group = node if is_required else _empty_if_nothing(node)
+            group = node if is_required else _replace_nothing(node)
             if not isinstance(group, Table):
                 self._reject(group, "a mapping")
                 continue
-            for key, inner in self._known_members(group, tuple(members)):
+            for key, inner in self._select_known_members(group, tuple(members)):
                 yield (name, key), inner
             for key in members.keys() - group.members.keys() if is_required else ():
                 self._report_missing(group, key)
 
-    def _known_members(self, table: Table, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
+    def _select_known_members(self, table: Table, names: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
         """Yield the members of a mapping that have one of the names, and report the others."""
         blocks = tuple(CLIENT_BLOCKS) if "upstreams" in names else ()
         for key, node in table.members.items():
@@ -120,7 +120,7 @@ class Reader:
             same = RENAMED.get(key, "").split(".")[0]
             near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
             advice = f"did you mean '{near[0]}'?" if near else f"wanted one of {', '.join(names)}"
-            self.findings.report(_key_location(node.location), f"unknown key; {advice}")
+            self.findings.report(_hide_long_key(node.location), f"unknown key; {advice}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, table: Table) -> Any:
         """Construct an object of the values that were read."""
@@ -140,13 +140,13 @@ class Reader:
 
     def _report_missing(self, node: Node, key: str) -> None:
         if self.is_strict:
-            self.findings.report(_safe_location(node), f"wanted {key!r}, which is missing")
+            self.findings.report(_hide_key(node), f"wanted {key!r}, which is missing")
 
     def _reject(self, node: Node, wanted: str) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            message = f"wanted {wanted}, got {kind_name(node)}{_hint(node, wanted)}"
-            self.findings.report(_safe_location(node), message)
+            message = f"wanted {wanted}, got {kind_name(node)}{_suggest_quotes(node, wanted)}"
+            self.findings.report(_hide_key(node), message)
         return _BAD
 
 
@@ -161,11 +161,11 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
     return None
 
 
-def _empty_if_nothing(node: Node) -> Node:
+def _replace_nothing(node: Node) -> Node:
     return Table(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
 
 
-def _as_table(value: Value, node: Node) -> Table | None:
+def _convert_to_table(value: Value, node: Node) -> Table | None:
     """Return a section's mapping, made from its shorthand if necessary; None for anything else."""
     if isinstance(node, Table):
         return node
@@ -177,7 +177,7 @@ def _as_table(value: Value, node: Node) -> Table | None:
     return Table(node.location, {shorthand.key: node}) if is_fitting else None
 
 
-def _hint(node: Node, wanted: str) -> str:
+def _suggest_quotes(node: Node, wanted: str) -> str:
     if not isinstance(node, Scalar):
         return ""
     if wanted.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
@@ -189,20 +189,24 @@ def _hint(node: Node, wanted: str) -> str:
     return "; put it in quotes" if wanted.startswith("text") and node.kind in ("number", "boolean") else ""
 
 
-def _key_location(location: YamlLocation) -> YamlLocation:
+def _hide_long_key(location: YamlLocation) -> YamlLocation:
     """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
     name = location.path[-1]
-    return location if name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY else _parent(location)
+    return (
+        location if name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY else _parent_location(location)
+    )
 
 
-def _safe_location(node: Node) -> YamlLocation:
+def _hide_key(node: Node) -> YamlLocation:
     """Return a location for a message: in `env: {secret}` the secret is a key without a value."""
     keys = node.location.path
     is_lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
     return (
-        _parent(node.location) if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers") else node.location
+        _parent_location(node.location)
+        if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
+        else node.location
     )
 
 
-def _parent(location: YamlLocation) -> YamlLocation:
+def _parent_location(location: YamlLocation) -> YamlLocation:
     return replace(location, path=location.path[:-1])

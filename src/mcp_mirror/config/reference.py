@@ -51,40 +51,40 @@ _SECOND_UPSTREAM: Final = """
 
 def reference_page() -> str:
     """Return the reference of all keys as Markdown."""
-    sections = (_page_section(one) for one in keys_of(Config))
+    sections = (_write_section(one) for one in keys_of(Config))
     return "\n".join((_PAGE_HEAD, *sections))
 
 
-def _page_section(one: Field) -> str:
-    entry = _entry_of(one.value) or one.value
+def _write_section(one: Field) -> str:
+    entry = _find_entry(one.value) or one.value
     title = f"{one.key}.NAME" if entry is not one.value else one.key
-    rows = "\n".join(f"| {' | '.join(row)} |" for row in _rows(entry, ""))
+    rows = "\n".join(f"| {' | '.join(row)} |" for row in _list_rows(entry, ""))
     text = " ".join((entry.kind.__doc__ or "").split())
     return f"## `{title}`\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
-def _rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for one in keys_of(section.kind, section.mark(Without)):
         path = prefix + ".".join(one.path)
-        default = _code(write_default(one))
+        default = _format_code(write_default(one))
         if one.is_required:
             default = "*one required*" if one.key in alternatives_of(section.kind) else "*required*"
-        inner = _section_of(one.value)
+        inner = _find_section(one.value)
         meaning = one.documentation
         yield f"`{path}`", _describe(one.value), "" if inner else default, meaning.replace("|", "\\|")
         if inner:
-            yield from _rows(inner[0], f"{path}{inner[1]}.")
+            yield from _list_rows(inner[0], f"{path}{inner[1]}.")
 
 
-def _entry_of(value: Value) -> Value | None:
+def _find_entry(value: Value) -> Value | None:
     """Return the section of a mapping's values; None for anything else."""
     entries = value.entries
     return entries if entries and is_dataclass(entries.kind) else None
 
 
-def _section_of(value: Value) -> tuple[Value, str] | None:
+def _find_section(value: Value) -> tuple[Value, str] | None:
     """Return the section behind a key, and how names or positions continue the key's path."""
-    if entry := _entry_of(value):
+    if entry := _find_entry(value):
         return entry, ".NAME"
     if is_dataclass(value.kind):
         return value, ""
@@ -95,9 +95,9 @@ def _section_of(value: Value) -> tuple[Value, str] | None:
 
 def _describe(value: Value) -> str:
     if value.entries:
-        return "a mapping" if _entry_of(value) else f"a mapping to {_describe(value.entries)}"
+        return "a mapping" if _find_entry(value) else f"a mapping to {_describe(value.entries)}"
     if get_origin(value.kind) is tuple:
-        return "a list" if _section_of(value) else f"a list of: {_describe(value.items)}"
+        return "a list" if _find_section(value) else f"a list of: {_describe(value.items)}"
     if is_dataclass(value.kind):
         return "a mapping"
     kind = kind_of(value)
@@ -106,7 +106,7 @@ def _describe(value: Value) -> str:
     return "text" if isinstance(kind, Text) and kind.wanted.startswith("text") else describe_wanted(value)
 
 
-def _code(text: str) -> str:
+def _format_code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
@@ -115,57 +115,61 @@ def example_file() -> str:
     lines = [_EXAMPLE_HEAD]
     for one in keys_of(Config):
         lines.append("")
-        if _entry_of(one.value):
-            lines += [*_comment(one.documentation, ""), f"{one.key}:", *_example_upstreams()]
+        if _find_entry(one.value):
+            lines += [*_format_comment(one.documentation, ""), f"{one.key}:", *_write_upstreams()]
         else:
-            lines += _example_key(one, "")
+            lines += _write_key(one, "")
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
-def _example_upstreams() -> Iterator[str]:
+def _write_upstreams() -> Iterator[str]:
     remote = {one.path for one in keys_of(HttpEndpoint)}
     local = {one.path for one in keys_of(StdioEndpoint)}
     keys = keys_of(UpstreamPolicy)
     yield "  filesystem:"
     for one in keys:
         if one.path not in remote:
-            yield from _example_key(one, "    ", is_upstream=one.path in local)
+            yield from _write_key(one, "    ", is_upstream=one.path in local)
     yield _SECOND_UPSTREAM
     yield "  github:"
     for one in keys:
         if one.path in remote:
-            yield from _example_key(one, "    ", is_upstream=one.path in (("url",), ("headers",)))
+            yield from _write_key(one, "    ", is_upstream=one.path in (("url",), ("headers",)))
     yield "    enabled: false"
 
 
-def _example_section(section: Value, indent: str) -> list[str]:
+def _write_example_section(section: Value, indent: str) -> list[str]:
     lines: list[str] = []
     for one in keys_of(section.kind, section.mark(Without)):
-        lines += _example_key(one, indent)
+        lines += _write_key(one, indent)
     return lines
 
 
-def _example_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
+def _write_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
     """Return the lines of one key; `is_upstream` makes its example active."""
     if one.group:
-        return _example_group(one, indent)
-    return [*_comment(one.documentation, indent), *_example_value(one, indent, is_active=is_upstream)]
+        return _write_group(one, indent)
+    return [*_format_comment(one.documentation, indent), *_write_example_value(one, indent, is_active=is_upstream)]
 
 
-def _example_group(one: Field, indent: str) -> list[str]:
+def _write_group(one: Field, indent: str) -> list[str]:
     """Return the lines of all keys of a group at its first key."""
     group, inner = one.group, f"{indent}  "
     members = [other for other in fields_of(one.section) if other.group == group]
     if group is None or members[0] != one:
         return []
-    lines = [line for each in members for line in (*_comment(each.documentation, inner), *_example_value(each, inner))]
-    return [*_comment(group.documentation, indent), *_with_head(group.name, lines, indent)]
+    lines = [
+        line
+        for each in members
+        for line in (*_format_comment(each.documentation, inner), *_write_example_value(each, inner))
+    ]
+    return [*_format_comment(group.documentation, indent), *_add_head(group.name, lines, indent)]
 
 
-def _example_value(one: Field, indent: str, *, is_active: bool = False) -> list[str]:
+def _write_example_value(one: Field, indent: str, *, is_active: bool = False) -> list[str]:
     example = one.value.mark(Example)
-    if found := _section_of(one.value):
-        return _example_inner(one, found[0], indent)
+    if found := _find_section(one.value):
+        return _write_inner_section(one, found[0], indent)
     default = write_default(one)
     if default and not is_active:
         return [f"{indent}{one.key}: {default}"]
@@ -173,29 +177,29 @@ def _example_value(one: Field, indent: str, *, is_active: bool = False) -> list[
     return [f"{indent}{'' if is_active else '#'}{one.key}: {shown}"]
 
 
-def _example_inner(one: Field, inner: Value, indent: str) -> list[str]:
-    lines = _example_section(inner, indent + ("  " if is_dataclass(one.value.kind) else "    "))
-    if _entry_of(one.value):
+def _write_inner_section(one: Field, inner: Value, indent: str) -> list[str]:
+    lines = _write_example_section(inner, indent + ("  " if is_dataclass(one.value.kind) else "    "))
+    if _find_entry(one.value):
         example = one.value.mark(Example)
         name = example.value if example else "NAME"
-        lines = _with_head(write_value(unwrap(str), name), _commented(lines), f"{indent}  ")
+        lines = _add_head(write_value(unwrap(str), name), _comment_out(lines), f"{indent}  ")
     elif not is_dataclass(one.value.kind):
-        lines = [f"{indent}  #-", *_commented(lines)]
+        lines = [f"{indent}  #-", *_comment_out(lines)]
     elif one.value.is_optional:
-        lines = _commented(lines)
-    return _with_head(one.key, lines, indent)
+        lines = _comment_out(lines)
+    return _add_head(one.key, lines, indent)
 
 
-def _with_head(key: str, lines: list[str], indent: str) -> list[str]:
+def _add_head(key: str, lines: list[str], indent: str) -> list[str]:
     """Put a key above lines; it is a comment if no line is active."""
     is_active = any(not line.lstrip().startswith("#") for line in lines)
     return [f"{indent}{'' if is_active else '#'}{key}:", *lines]
 
 
-def _commented(lines: list[str]) -> list[str]:
+def _comment_out(lines: list[str]) -> list[str]:
     """Turn active lines into comments."""
     return [line if (text := line.lstrip()).startswith("#") else f"{line[: -len(text)]}#{text}" for line in lines]
 
 
-def _comment(text: str, indent: str) -> list[str]:
+def _format_comment(text: str, indent: str) -> list[str]:
     return [f"{indent}# {line}" for line in wrap(text, _WIDTH - len(indent), break_on_hyphens=False)]

@@ -79,7 +79,7 @@ class Field:
     @property
     def documentation(self) -> str:
         """The docstring below the field."""
-        return _documentation_of(self.section).get(self.name, "")
+        return _read_documentation(self.section).get(self.name, "")
 
     @property
     def is_required(self) -> bool:
@@ -125,17 +125,17 @@ def sections_in(value: Value) -> tuple[type, ...]:
 def keys_of(section: type, without: Without | None = None) -> tuple[Field, ...]:
     """Return the fields of a section and of its inline sections, each key once."""
     found: dict[tuple[str, ...], Field] = {}
-    for one in _flat(section):
+    for one in _flatten_fields(section):
         if not (without and one.path[0] in without.names):
             found.setdefault(one.path, one)
     return tuple(found.values())
 
 
-def _flat(section: type) -> Iterator[Field]:
+def _flatten_fields(section: type) -> Iterator[Field]:
     for one in fields_of(section):
         if one.value.has(INLINE):
             for inner in sections_in(one.value):
-                yield from _flat(inner)
+                yield from _flatten_fields(inner)
         elif not one.value.has(NAME):
             yield one
 
@@ -148,7 +148,7 @@ def alternatives_of(section: type) -> frozenset[str]:
 
 
 @cache
-def _documentation_of(section: type) -> Mapping[str, str]:
+def _read_documentation(section: type) -> Mapping[str, str]:
     """Return the docstrings below the fields of a class, by field; empty if its source is not available."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__[:-1]):

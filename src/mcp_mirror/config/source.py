@@ -112,11 +112,11 @@ class Findings:
 
     def report(self, location: YamlLocation, message: str) -> None:
         """Add a problem, which makes the file unusable."""
-        self._problems.append((location.line, self._line(location, message)))
+        self._problems.append((location.line, self._format_line(location, message)))
 
     def warn(self, location: YamlLocation, message: str) -> None:
         """Add a warning."""
-        self._warnings.append((location.line, self._line(location, message)))
+        self._warnings.append((location.line, self._format_line(location, message)))
 
     def fail(self, location: YamlLocation, message: str) -> NoReturn:
         """Stop reading because of a problem.
@@ -125,7 +125,7 @@ class Findings:
             ConfigError: Always, with all problems so far.
         """
         self.report(location, message)
-        raise ConfigError("\n".join(self._lines()))
+        raise ConfigError("\n".join(self._format_lines()))
 
     def raise_problems(self) -> None:
         """Stop if there are problems.
@@ -134,18 +134,18 @@ class Findings:
             ConfigError: There are; a line for each, in the order of the file.
         """
         if self._problems:
-            raise ConfigError("\n".join(self._lines()))
+            raise ConfigError("\n".join(self._format_lines()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings in the order of the file."""
         return tuple(text for _, text in sorted(self._warnings, key=lambda found: found[0]))
 
-    def _line(self, location: YamlLocation, message: str) -> str:
+    def _format_line(self, location: YamlLocation, message: str) -> str:
         keys = ".".join(shown_key(key) for key in location.path)
         return f"{self.file}:{location.line}: {keys}: {message}" if keys else f"{self.file}:{location.line}: {message}"
 
-    def _lines(self) -> list[str]:
+    def _format_lines(self) -> list[str]:
         lines = list(dict.fromkeys(text for _, text in sorted(self._problems, key=lambda found: found[0])))
         more = len(lines) - MAX_PROBLEMS
         return lines if more <= 0 else [*lines[:MAX_PROBLEMS], f"{self.file}: and {more} more problems"]
@@ -164,9 +164,9 @@ def read_yaml(text: str, findings: Findings) -> Node:
     """
     location, message = YamlLocation(1), "the file is empty; begin with 'upstreams:'"
     try:
-        root = yaml.compose(_without_json_tabs(text), Loader=yaml.SafeLoader)
+        root = yaml.compose(_replace_json_tabs(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        root, location, message = None, _marked_location(error), _explain(error)
+        root, location, message = None, _find_error_location(error), _explain(error)
     except yaml.reader.ReaderError as error:
         root, location = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "there is a control character here; remove it"
@@ -176,10 +176,10 @@ def read_yaml(text: str, findings: Findings) -> Node:
         root, message = None, f"nested deeper than {MAX_DEPTH} levels; a configuration needs fewer"
     if root is None:
         findings.fail(location, message)
-    return _NodeReader(findings).read(root, YamlLocation(_line_of(root)), MAX_DEPTH)
+    return _NodeReader(findings).read(root, YamlLocation(_line_number(root)), MAX_DEPTH)
 
 
-def _without_json_tabs(text: str) -> str:
+def _replace_json_tabs(text: str) -> str:
     """Replace tabs in JSON, which YAML does not allow as indentation; JSON strings do not contain tabs."""
     if "\t" not in text:
         return text
@@ -190,7 +190,7 @@ def _without_json_tabs(text: str) -> str:
     return text.replace("\t", " ")
 
 
-def _marked_location(error: yaml.MarkedYAMLError) -> YamlLocation:
+def _find_error_location(error: yaml.MarkedYAMLError) -> YamlLocation:
     mark = error.problem_mark or error.context_mark
     return YamlLocation(mark.line + 1 if mark else 1)
 
@@ -203,7 +203,7 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
     )
 
 
-def _line_of(node: yaml.Node) -> int:
+def _line_number(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
@@ -219,54 +219,56 @@ class _NodeReader:
         if self.nodes > MAX_NODES:
             self.findings.fail(location, f"aliases repeat this file into more than {MAX_NODES} values; use fewer")
         if depth == 0:
-            return self._unusable(location, f"nested deeper than {MAX_DEPTH} levels; a configuration needs fewer")
+            return self._reject_node(location, f"nested deeper than {MAX_DEPTH} levels; a configuration needs fewer")
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, location)
+            return self._read_scalar(node, location)
         if node.tag not in (_TAG + "map", _TAG + "seq"):
-            return self._unusable(location, "YAML tags (such as !name) are not used here; remove it")
+            return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if isinstance(node, yaml.MappingNode):
-            return Table(location, self._members(node, location, depth))
-        return Items(location, tuple(self._items(node, location, depth)))
+            return Table(location, self._read_members(node, location, depth))
+        return Items(location, tuple(self._read_items(node, location, depth)))
 
-    def _unusable(self, location: YamlLocation, message: str) -> Scalar:
+    def _reject_node(self, location: YamlLocation, message: str) -> Scalar:
         self.findings.report(location, message)
         return Scalar(location, "", "unusable")
 
-    def _scalar(self, node: yaml.ScalarNode, location: YamlLocation) -> Scalar:
+    def _read_scalar(self, node: yaml.ScalarNode, location: YamlLocation) -> Scalar:
         kind = _KINDS.get(node.tag)
         text = _join_surrogates(node.value)
         if kind is None:
-            return self._unusable(location, "YAML tags (such as !name) are not used here; remove it")
+            return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if "\0" in text or _SURROGATE.search(text):
-            return self._unusable(location, "the text contains NUL or half of a surrogate pair; remove it")
+            return self._reject_node(location, "the text contains NUL or half of a surrogate pair; remove it")
         # 1e3 is text in YAML 1.1, and a number in YAML 1.2 and for readers.
         if kind == "text" and node.style is None and DECIMAL.fullmatch(text):
             kind = "number"
         return Scalar(location, text, kind)
 
-    def _items(self, node: yaml.Node, location: YamlLocation, depth: int) -> Iterator[Node]:
+    def _read_items(self, node: yaml.Node, location: YamlLocation, depth: int) -> Iterator[Node]:
         for index, item in enumerate(node.value):
-            yield self.read(item, location.child(str(index), _line_of(item)), depth - 1)
+            yield self.read(item, location.child(str(index), _line_number(item)), depth - 1)
 
-    def _members(self, node: yaml.MappingNode, location: YamlLocation, depth: int) -> dict[str, Node]:
+    def _read_members(self, node: yaml.MappingNode, location: YamlLocation, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
-            name = self._key(key, location)
+            name = self._read_key(key, location)
             if key.tag == _TAG + "merge":
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
             elif name in members:
                 first = members[name].location.line
-                self.findings.report(location.child(name, _line_of(key)), f"the same key as on line {first}; keep one")
+                self.findings.report(
+                    location.child(name, _line_number(key)), f"the same key as on line {first}; keep one"
+                )
             elif name is not None:
-                members[name] = self.read(value, location.child(name, _line_of(key)), depth - 1)
+                members[name] = self.read(value, location.child(name, _line_number(key)), depth - 1)
         for base in merged:
             members = {**self._merge(base, location, depth), **members}
         return members
 
-    def _key(self, key: yaml.Node, location: YamlLocation) -> str | None:
-        at = YamlLocation(_line_of(key), location.path)
-        scalar = self._scalar(key, at) if isinstance(key, yaml.ScalarNode) else None
+    def _read_key(self, key: yaml.Node, location: YamlLocation) -> str | None:
+        at = YamlLocation(_line_number(key), location.path)
+        scalar = self._read_scalar(key, at) if isinstance(key, yaml.ScalarNode) else None
         if scalar is None:
             self.findings.report(
                 at, "wanted text as a key, got a list or a mapping; quote text that starts with [ or {"
@@ -278,7 +280,7 @@ class _NodeReader:
         if isinstance(base, yaml.MappingNode) and depth > 1:
             table = self.read(base, location, depth - 1)
             return table.members if isinstance(table, Table) else {}
-        self.findings.report(YamlLocation(_line_of(base), location.path), "wanted a mapping to merge after '<<'")
+        self.findings.report(YamlLocation(_line_number(base), location.path), "wanted a mapping to merge after '<<'")
         return {}
 
 
@@ -313,16 +315,16 @@ def _expand_scalar(scalar: Scalar, variables: Mapping[str, str], findings: Findi
     if "${" not in scalar.text:
         return scalar
     found = list(_VARIABLE.finditer(scalar.text))
-    problems = list(_variable_problems(found, variables))
+    problems = list(_find_variable_problems(found, variables))
     for problem in problems:
         findings.report(scalar.location, problem)
     if problems:
         return replace(scalar, text="", kind="unusable")
-    text = _VARIABLE.sub(lambda match: _value_of(match, variables), scalar.text)
+    text = _VARIABLE.sub(lambda match: _look_up_variable(match, variables), scalar.text)
     return replace(scalar, text=text, kind="expanded")
 
 
-def _value_of(match: re.Match[str], variables: Mapping[str, str]) -> str:
+def _look_up_variable(match: re.Match[str], variables: Mapping[str, str]) -> str:
     if match["name"] is None:
         return "${"
     if match["default"] is None:
@@ -330,7 +332,7 @@ def _value_of(match: re.Match[str], variables: Mapping[str, str]) -> str:
     return variables.get(match["name"]) or match["default"]
 
 
-def _variable_problems(found: Iterable[re.Match[str]], variables: Mapping[str, str]) -> Iterator[str]:
+def _find_variable_problems(found: Iterable[re.Match[str]], variables: Mapping[str, str]) -> Iterator[str]:
     for match in found:
         name = match["name"]
         if match.group() == "${" and match.string.startswith("${input:", match.start()):

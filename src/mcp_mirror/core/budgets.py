@@ -104,9 +104,9 @@ def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Esti
 
     Clients show either of the two. An input-required result has neither and costs nothing.
     """
-    structured = _whole(members.get("structuredContent", b""))
-    blocks = open_array(_whole(members.get("content", b"[]"))) or ()
-    return max(estimate(structured) if structured else 0, sum(_block_cost(raw, estimate) for raw in blocks))
+    structured = _join_member(members.get("structuredContent", b""))
+    blocks = open_array(_join_member(members.get("content", b"[]"))) or ()
+    return max(estimate(structured) if structured else 0, sum(_count_block_tokens(raw, estimate) for raw in blocks))
 
 
 def count_media_tokens(size: int) -> int:
@@ -114,7 +114,7 @@ def count_media_tokens(size: int) -> int:
     return max(IMAGE_TOKENS, size // _BYTES_PER_MEDIA_TOKEN)
 
 
-def _block_cost(raw: Buffer, estimate: Estimate) -> int:
+def _count_block_tokens(raw: Buffer, estimate: Estimate) -> int:
     block = open_object(raw) or {}
     kind, literal = bytes(block.get("type", b"")), block.get("text", b"")
     if kind == b'"text"' and bytes(literal[:1]) == b'"':
@@ -126,5 +126,5 @@ def _block_cost(raw: Buffer, estimate: Estimate) -> int:
     return count_media_tokens(len(raw)) if is_file or kind in _MEDIA_TYPES else estimate(raw)
 
 
-def _whole(member: Buffer | Segments) -> Buffer:
+def _join_member(member: Buffer | Segments) -> Buffer:
     return join(member) if isinstance(member, tuple) else member

@@ -184,14 +184,16 @@ def capture(
     if _passes_unchanged(parsed, rules, estimate, decode, is_error=is_error):
         return Captured(is_error=is_error)
     value = _build_value(parsed, estimate, decode)
-    place = _content_place(parsed)
-    companion = _build_companion(place, parsed, result, estimate, decode if parsed.relation == DIFFERS else _no_decode)
+    place = _locate_content(parsed)
+    companion = _build_companion(
+        place, parsed, result, estimate, decode if parsed.relation == DIFFERS else _decode_nothing
+    )
     differs = companion is not None and parsed.relation == DIFFERS
     whole = shown = None
     if not is_error:
-        whole = _text_to_show(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
-        shown = whole if whole is not None else _text_to_show(parsed, value, rules, estimate)
-    passed = tuple(_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes else ()
+        whole = _choose_text(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
+        shown = whole if whole is not None else _choose_text(parsed, value, rules, estimate)
+    passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes else ()
     unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
@@ -203,7 +205,7 @@ def capture(
         envelope=_build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
-        in_order=_blocks_in_order(parsed, passed) if shown is not None else (),
+        in_order=_order_blocks(parsed, passed) if shown is not None else (),
         media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes else (),
         is_error=is_error,
         error=_excerpt_error(value) if is_error and rules.preview else None,
@@ -268,19 +270,19 @@ def _fits_budget(parsed: _ParsedResult, budget: int, estimate: Estimate) -> bool
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
     ]
     both = (readable, [] if parsed.structured is None else [parsed.structured])
-    return all(_are_within(parts, budget, estimate) for parts in both)
+    return all(_fit_budget(parts, budget, estimate) for parts in both)
 
 
-def _are_within(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
+def _fit_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
     size = sum(map(len, parts))
     if size <= budget:  # a token has at least one byte
         return True
     if size > budget * _MAX_TOKEN_BYTES:
         return False
-    return sum(_tokens_of(part, estimate) for part in parts) <= budget
+    return sum(_count_tokens(part, estimate) for part in parts) <= budget
 
 
-def _tokens_of(json_text: Buffer, estimate: Estimate) -> int:
+def _count_tokens(json_text: Buffer, estimate: Estimate) -> int:
     """Tokens of a value in the form that a model reads; for a string, of its text."""
     if bytes(json_text[:1]) != b'"' or len(json_text) > _MAX_DECODED_BYTES:
         return estimate(json_text)
@@ -321,13 +323,13 @@ def _build_draft(blob: Buffer, kind: Kind | None, estimate: Estimate) -> Draft:
     return Draft(
         blob,
         kind,
-        _tokens_of(blob, estimate),
+        _count_tokens(blob, estimate),
         members(blob, whole) if kind in ("object", "binary") else (),
-        _media_type(blob) if kind == "binary" else None,
+        _read_media_type(blob) if kind == "binary" else None,
     )
 
 
-def _media_type(blob: Buffer) -> str | None:
+def _read_media_type(blob: Buffer) -> str | None:
     opened = open_object(blob) or {}
     inner = open_object(opened.get("resource", b"null")) or opened
     raw = bytes(inner.get("mimeType", b"null"))
@@ -342,11 +344,11 @@ def _parse_json_text(text: Buffer, decode: Decode) -> Buffer | None:
     return decoded if open_object(decoded) is not None or open_array(decoded) is not None else None
 
 
-def _no_decode(_: Buffer) -> Buffer:
+def _decode_nothing(_: Buffer) -> Buffer:
     return b""
 
 
-def _content_place(parsed: _ParsedResult) -> str | None:
+def _locate_content(parsed: _ParsedResult) -> str | None:
     """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
     if not parsed.blocks:
         return None
@@ -383,7 +385,7 @@ def _build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: _Pa
     return join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
 
 
-def _text_to_show(
+def _choose_text(
     parsed: _ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: Sequence[Buffer] = ()
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
@@ -400,27 +402,27 @@ def _text_to_show(
     if not rules.preview or is_unseen or not (rules.passes or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if block.text is None and block.media is None)
-    texts = (*beside, *_texts_to_show(parsed, value))
-    if not _are_within((*texts, *others), rules.inline_budget, estimate):
+    texts = (*beside, *_choose_texts(parsed, value))
+    if not _fit_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(_decode_string(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
 
 
-def _texts_to_show(parsed: _ParsedResult, value: Draft) -> tuple[Buffer, ...]:
+def _choose_texts(parsed: _ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
     if parsed.value is None:
         return tuple(parsed.texts)
     if parsed.relation == SAME and not parsed.is_text:
-        return (min(value.blob, parsed.texts[0], key=_text_length),)
+        return (min(value.blob, parsed.texts[0], key=_estimate_text_length),)
     return (parsed.value if parsed.is_text else value.blob,)
 
 
-def _text_length(json_text: Buffer) -> int:
+def _estimate_text_length(json_text: Buffer) -> int:
     """The approximate bytes that a model reads: a string without its escapes."""
     return len(json_text) - (bytes(json_text).count(b"\\") if bytes(json_text[:1]) == b'"' else 0)
 
 
-def _blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
+def _select_blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool) -> Iterator[Buffer]:
     """The blocks beside a notice: media up to a limit and small other blocks, but no files and no texts."""
     media_room, room = _MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
@@ -433,7 +435,7 @@ def _blocks_to_pass(blocks: Sequence[_ParsedBlock], *, is_all_shown: bool) -> It
             yield block.raw
 
 
-def _blocks_in_order(parsed: _ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def _order_blocks(parsed: _ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffer, ...]:
     if parsed.value is not None or not (parsed.texts and passed):
         return ()
     shown = {id(raw) for raw in passed}

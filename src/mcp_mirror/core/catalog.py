@@ -192,10 +192,14 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     for one in found:
         yield
         labels.add(tool_label(one.name))
-    return (yield from _with_scopes(Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found))
+    return (
+        yield from _add_required_scopes(
+            Catalog(entries, frozenset(labels), tuple(problems), quarantined, findings), found
+        )
+    )
 
 
-def _with_scopes(catalog: Catalog, found: Iterable[_ListedTool]) -> Steps[Catalog]:
+def _add_required_scopes(catalog: Catalog, found: Iterable[_ListedTool]) -> Steps[Catalog]:
     """The catalog with the required scopes of its names."""
     scopes: dict[Origin, frozenset[str]] = {}
     for one in found:
@@ -248,7 +252,7 @@ def _select_tools(
                     f"Upstream {policy.name!r} lists more tools than {most}. The gateway does not serve the rest."
                 )
                 break
-            problems += _problems_of(policy, examined)
+            problems += _find_problems(policy, examined)
             selected[name] = _ListedTool(policy, examined, pins.check_tool(policy, name, examined.raw))
     return list(selected.values())
 
@@ -257,7 +261,7 @@ def _quote_name(name: str) -> str:
     return repr(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}...")
 
 
-def _problems_of(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
+def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
     of = f"Tool {_quote_name(examined.name)} of upstream {policy.name!r}"
     if examined.invalid_members:
         yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
@@ -271,7 +275,7 @@ _ANY: Final[Schema] = {"type": "object"}
 def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**examined.valid_members, **described, "name": name, "inputSchema": _original_schema(examined)}
+    original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
     original.pop(EXECUTION, None)
     twin = twin_of(examined.valid_members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
@@ -296,7 +300,7 @@ def _is_read_only(raw: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _original_schema(examined: InspectedTool) -> Schema:
+def _choose_original_schema(examined: InspectedTool) -> Schema:
     """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
     schema = examined.raw.get("inputSchema")
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema

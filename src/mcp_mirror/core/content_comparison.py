@@ -119,10 +119,10 @@ def _is_json_text_of_any_spacing(literal: Buffer, value: Buffer) -> bool:
     if bytes(value[:1]) == b'"' or max(len(literal), len(value)) > _MAX_COMPACTED_BYTES:
         return False
     text = msgspec.json.decode(literal, type=str)
-    return text[:1] in _CONTAINER_STARTS and _compact(text.encode()) == _compact(bytes(value))
+    return text[:1] in _CONTAINER_STARTS and _strip_white_space(text.encode()) == _strip_white_space(bytes(value))
 
 
-def _compact(json_text: bytes) -> bytes:
+def _strip_white_space(json_text: bytes) -> bytes:
     """JSON text without the white space between its tokens."""
     return msgspec.json.format(json_text, indent=-1)
 
@@ -133,11 +133,11 @@ def _are_equal_strings(literal: Buffer, value: Buffer) -> bool:
         return False
     if _are_equal_bytes(literal, value):
         return True
-    pieces = (_repartition(text_pieces(one, trim(one))) for one in (literal, value))
+    pieces = (_split_evenly(text_pieces(one, trim(one))) for one in (literal, value))
     return all(one == other for one, other in zip_longest(*pieces))
 
 
-def _repartition(pieces: Iterable[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+def _split_evenly(pieces: Iterable[bytes], size: int = 1 << 20) -> Iterator[bytes]:
     """The same bytes in pieces of equal size, so that two sequences of pieces can be compared."""
     known = b""
     for piece in pieces:
@@ -156,8 +156,8 @@ def _is_text_of(text: str, value: Any) -> bool:
 
 def _parse_exact(text: str | bytes) -> Any:
     """Parse JSON for comparison: numbers keep all digits and never equal a boolean."""
-    return json.loads(text, parse_int=_exact_number, parse_float=_exact_number)
+    return json.loads(text, parse_int=_parse_number, parse_float=_parse_number)
 
 
-def _exact_number(digits: str) -> tuple[str, Decimal]:
+def _parse_number(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)

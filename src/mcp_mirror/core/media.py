@@ -80,9 +80,9 @@ def _read_pixels(data: bytes) -> tuple[int, int] | None:
     Sources: PNG (RFC 2083, 11.2.2), GIF89a (section 18), JPEG (ITU T.81, B.2.2), WebP (RFC 9649, 2.5 to 2.7).
     """
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _big_endian(data[16:20]), _big_endian(data[20:24])
+        return _decode_big_endian(data[16:20]), _decode_big_endian(data[20:24])
     if data[:6] in (b"GIF87a", b"GIF89a"):
-        return _little_endian(data[6:8]), _little_endian(data[8:10])
+        return _decode_little_endian(data[6:8]), _decode_little_endian(data[8:10])
     if data.startswith(b"\xff\xd8"):
         return _read_jpeg_pixels(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -95,26 +95,26 @@ def _read_jpeg_pixels(data: bytes) -> tuple[int, int] | None:
     while at + 9 < len(data) and data[at] == 0xFF:  # noqa: PLR2004  # the first byte of every marker
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # noqa: PLR2004  # the start-of-frame markers
-            return _big_endian(data[at + 7 : at + 9]), _big_endian(data[at + 5 : at + 7])
-        at += 2 + _big_endian(data[at + 2 : at + 4])
+            return _decode_big_endian(data[at + 7 : at + 9]), _decode_big_endian(data[at + 5 : at + 7])
+        at += 2 + _decode_big_endian(data[at + 2 : at + 4])
     return None
 
 
 def _read_webp_pixels(data: bytes) -> tuple[int, int] | None:
     match data[12:16]:
         case b"VP8 ":
-            return _little_endian(data[26:28]) & 0x3FFF, _little_endian(data[28:30]) & 0x3FFF
+            return _decode_little_endian(data[26:28]) & 0x3FFF, _decode_little_endian(data[28:30]) & 0x3FFF
         case b"VP8L":
-            bits = _little_endian(data[21:25])
+            bits = _decode_little_endian(data[21:25])
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8X":
-            return _little_endian(data[24:27]) + 1, _little_endian(data[27:30]) + 1
+            return _decode_little_endian(data[24:27]) + 1, _decode_little_endian(data[27:30]) + 1
     return None
 
 
-def _big_endian(data: bytes) -> int:
+def _decode_big_endian(data: bytes) -> int:
     return int.from_bytes(data, "big")
 
 
-def _little_endian(data: bytes) -> int:
+def _decode_little_endian(data: bytes) -> int:
     return int.from_bytes(data, "little")

@@ -94,9 +94,9 @@ def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
     return _STYLES[style](stored)
 
 
-def _compact(stored: NoticeInput) -> str:
+def _write_compact(stored: NoticeInput) -> str:
     """The `compact` notice. The path is first, since models paste the beginning; it is last below a shown value."""
-    named = _media_lines(stored)
+    named = _describe_media(stored)
     if stored.shown is not None:
         gap = "" if not stored.shown or stored.shown.endswith("\n") else "\n"
         text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
@@ -112,23 +112,23 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
         marked = (f"{_PREVIEW_MARK}{line}" for line in shown.lines)
         instruction = _NOT_THE_PREVIEW_ITEM if stored.kind == "array" else _NOT_THE_PREVIEW
         return (f"{_PREVIEW} {shown.summary}", *marked), instruction
-    return _description_lines(stored), _instruction(stored)
+    return _describe_value(stored), _write_instruction(stored)
 
 
-def _description_lines(stored: NoticeInput) -> tuple[str, ...]:
+def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
     """The lines that describe a value without a preview of several lines, an object, or an error."""
     if stored.is_error and not stored.preview:
         return (f"{_SUBJECT} an error ({_outline(stored)}).",)
     if stored.error is not None:
         return (f"{_SUBJECT} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
     if stored.kind == "object" and stored.members:
-        return _object_lines(stored)
+        return _describe_object(stored)
     if not stored.preview or stored.kind == "object":
         return (f"This path ({_outline(stored)}) stands for the result.",)
     return (f"{_SUBJECT} {_preview(stored).summary}.",)
 
 
-def _object_lines(stored: NoticeInput) -> tuple[str, ...]:
+def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """The keys of an object and, if it contains a table, the table's fields in the remaining tokens."""
     has_table = stored.preview and preview_rows(stored.blob, stored.members, stored.estimate) is not None
     listed = _list_keys(stored, MAX_PREVIEW_TOKENS // 2 if has_table else MAX_PREVIEW_TOKENS)
@@ -150,7 +150,7 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
     return (head, "It ends:", tail)
 
 
-def _media_lines(stored: NoticeInput) -> tuple[str, ...]:
+def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     """One line for each image, recording or file."""
     if not stored.preview:
         return ()
@@ -159,7 +159,7 @@ def _media_lines(stored: NoticeInput) -> tuple[str, ...]:
     return (*lines, *([f"and {more:,} more"] if more > 0 else ()))
 
 
-def _instruction(stored: NoticeInput) -> str:
+def _write_instruction(stored: NoticeInput) -> str:
     """The instruction for the path; `path/key` only for values with parts."""
     if stored.kind == "array":
         return _USE_ITEM
@@ -180,7 +180,7 @@ def _list_keys(stored: NoticeInput, room: int) -> str:
     return ", ".join((*shown[:fitting], *([f"and {left:,} more keys"] if left else ())))
 
 
-def _paper(stored: NoticeInput) -> str:
+def _write_paper(stored: NoticeInput) -> str:
     arguments = strip_invisible(
         str(bytes(stored.arguments[: 2 * _MAX_ARGUMENTS_BYTES]), "utf-8", "ignore"), _MAX_ARGUMENTS_BYTES
     )
@@ -189,8 +189,8 @@ def _paper(stored: NoticeInput) -> str:
         f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
     )
     first = f"The function {strip_invisible(stored.tool, _MAX_NAME_BYTES)} was executed with the input {arguments}.\n"
-    description = _paper_error(stored) or _paper_keys(stored)
-    media = "".join(f"\n{line}" for line in _media_lines(stored))
+    description = _write_paper_error(stored) or _write_paper_keys(stored)
+    media = "".join(f"\n{line}" for line in _describe_media(stored))
     return (
         f'{first}The output was stored in memory under the path "{stored.path}".'
         f"{description}{content}{media}{companion}\n"
@@ -199,7 +199,7 @@ def _paper(stored: NoticeInput) -> str:
     )
 
 
-def _paper_error(stored: NoticeInput) -> str:
+def _write_paper_error(stored: NoticeInput) -> str:
     if stored.is_error and not stored.preview:
         return "\nThe output is an error."
     if stored.error is None:
@@ -207,7 +207,7 @@ def _paper_error(stored: NoticeInput) -> str:
     return "\n".join(("\nThe output is an error that begins:", *_excerpt_lines(stored.error)))
 
 
-def _paper_keys(stored: NoticeInput) -> str:
+def _write_paper_keys(stored: NoticeInput) -> str:
     longest = 2 * _MAX_KEY_BYTES + _MAX_NAME_BYTES
     shown, left = _format_keys(
         stored, lambda key, _: f"- {as_json_string(f'{stored.path}/{key}', longest)}", _MAX_PAPER_KEYS_BYTES
@@ -216,23 +216,23 @@ def _paper_keys(stored: NoticeInput) -> str:
     return f"\nThe output is a dictionary whose keys are stored under these paths:\n{listed}" if listed else ""
 
 
-def _json(stored: NoticeInput) -> str:
-    members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(_byte_size(stored))}
+def _write_json(stored: NoticeInput) -> str:
+    members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(_count_bytes(stored))}
     if stored.shown is None and stored.error is None:
-        members |= _json_preview(stored)
+        members |= _build_json_preview(stored)
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head, _EXCERPT_BYTES)
         members |= {"error_ends": _cut_tail(stored.error.tail, _EXCERPT_BYTES // 2)} if stored.error.tail else {}
     members |= {"is_error": True} if stored.is_error and not stored.preview else {}
-    members |= {"media": list(_media_lines(stored))} if stored.preview and stored.media else {}
+    members |= {"media": list(_describe_media(stored))} if stored.preview and stored.media else {}
     parts = {key: _dump_json(value) for key, value in members.items()}
-    parts |= {} if stored.shown is None else {"content": _json_content(stored.shown, stored.kind)}
+    parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
-    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_instruction(stored)}")
+    parts["use"] = _dump_json(f"{_SUBJECT} the result. {_write_instruction(stored)}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 
 
-def _json_preview(stored: NoticeInput) -> dict[str, Any]:
+def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
     if stored.kind == "object":
         shown, left = _format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), _MAX_KEYS_BYTES)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
@@ -243,7 +243,7 @@ def _json_preview(stored: NoticeInput) -> dict[str, Any]:
     return {"is": shape.summary} | ({"preview": list(shape.lines)} if shape.lines else {})
 
 
-def _json_content(shown: str, kind: Kind) -> str:
+def _encode_content(shown: str, kind: Kind) -> str:
     """A shown value: text as a JSON string, JSON unchanged except for white space, on one line."""
     if kind in ("text", "array") and not _is_json(shown):
         return _dump_json(shown)
@@ -278,19 +278,19 @@ def _cut_tail(text: str, limit: int) -> str:
     return end
 
 
-def _opaque(stored: NoticeInput) -> str:
+def _write_opaque(stored: NoticeInput) -> str:
     return f"{stored.path}\n"
 
 
 _STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
-    "compact": _compact,
-    "paper": _paper,
-    "json": _json,
-    "opaque": _opaque,
+    "compact": _write_compact,
+    "paper": _write_paper,
+    "json": _write_json,
+    "opaque": _write_opaque,
 }
 
 
-def _byte_size(stored: NoticeInput) -> int:
+def _count_bytes(stored: NoticeInput) -> int:
     return len(stored.blob) if stored.kind == "binary" else count_bytes(stored.blob, trim(stored.blob))
 
 
@@ -301,7 +301,7 @@ def _outline(stored: NoticeInput) -> str:
     return (
         outline_hidden(stored.blob, trim(stored.blob))
         if stored.kind != "text"
-        else f"{human_bytes(_byte_size(stored))} of text"
+        else f"{human_bytes(_count_bytes(stored))} of text"
     )
 
 

@@ -154,24 +154,24 @@ def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     summary = ", ".join(parts)
     room.take(summary)
     if not breaks:
-        return Preview(summary, tuple(_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
+        return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first, last = _split_lines(head), _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
-    return Preview(summary, tuple(_edges(first[:_HEAD_LINES], last, count, room)))
+    return Preview(summary, tuple(_show_edges(first[:_HEAD_LINES], last, count, room)))
 
 
 def _split_lines(text: str) -> list[str]:
     return [cut(line, _MAX_LINE) for line in sanitize_to_lines(text).rstrip("\n").split("\n")]
 
 
-def _ends(head: str, end: str) -> Iterator[str]:
+def _show_ends(head: str, end: str) -> Iterator[str]:
     """The beginning and the end of one long line."""
     yield cut(head, _MAX_LINE)
     if len(head.encode()) > _MAX_LINE:
         yield "..." + end.encode()[-_MAX_LINE // 2 :].decode(errors="ignore")
 
 
-def _edges(first: Sequence[str], last: Sequence[str], count: int, room: _TokenBudget) -> Iterator[str]:
+def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: _TokenBudget) -> Iterator[str]:
     """Lines of head and tail in turn while there is room, and the number of lines omitted between them."""
     room.take("... 1,000 lines ...")
     heads: list[str] = []
@@ -202,7 +202,7 @@ def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
 def _preview_array(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     size = human_bytes(span.length)
     if not _is_table(blob, span):
-        return Preview(f"{_describe_shape(blob, span)}, {size}", _first_items(blob, span, room))
+        return Preview(f"{_describe_shape(blob, span)}, {size}", _show_first_items(blob, span, room))
     count = f"{count_items(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
     summary = f"array of {count}objects, {size}"
     room.take(summary)
@@ -258,7 +258,7 @@ def _format_cell(blob: Buffer, span: Span) -> str:
     )
 
 
-def _first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, ...]:
+def _show_first_items(blob: Buffer, span: Span, room: _TokenBudget) -> tuple[str, ...]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
     for one in islice(items(blob, span), _HEAD_LINES):

@@ -197,7 +197,7 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
     Raises:
         ToolError: No form of the value fits; the message names both types.
     """
-    own = _own_types(value)
+    own = _types_of_value(value)
     if not wanted or own & wanted:
         return (value.blob,)
     if (changed := _convert(value, wanted)) is not None:
@@ -212,7 +212,7 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
 
 def _convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
     """Convert a value to the first accepted type in `_ORDER`; None if no form fits."""
-    forms = (_FORMS.get((value.kind, target), _no_form)(value) for target in _ORDER if target in wanted)
+    forms = (_FORMS.get((value.kind, target), _convert_never)(value) for target in _ORDER if target in wanted)
     return next((form for form in forms if form is not None), None)
 
 
@@ -239,14 +239,14 @@ def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -
         return Pointer(span, at, bare, path, label_of(path.base) in known)
     if (label := label_of_near_miss(bare)) and label in known:
         return Pointer(span, at, bare, None, is_known=True)
-    bases = _bases_in_pasted(text.strip())
+    bases = _find_pasted_bases(text.strip())
     if bases and all(label_of(base) in known for base in bases):
         path = MemoryPath(next(iter(bases))) if len(bases) == 1 else None
         return Pointer(span, at, str(path or bare), path, is_known=True)
     return None
 
 
-def _bases_in_pasted(text: str) -> frozenset[str]:
+def _find_pasted_bases(text: str) -> frozenset[str]:
     """The bases in a text that is exactly one pasted notice."""
     return bases_in_notice(text) if len(text) <= _MAX_NOTICE else frozenset()
 
@@ -267,7 +267,7 @@ _TYPES: Final[Mapping[Kind, frozenset[str]]] = {
 }
 
 
-def _own_types(value: Resolved) -> frozenset[str]:
+def _types_of_value(value: Resolved) -> frozenset[str]:
     """The JSON Schema types of a value."""
     if value.kind == "number" and _is_integer(value.blob):
         return frozenset({"number", "integer"})
@@ -289,11 +289,11 @@ def _is_integer(text: Buffer) -> bool:
     return zeros + int(exponent) >= len(match["fraction"] or b"")
 
 
-def _no_form(_: Resolved) -> Segments | None:
+def _convert_never(_: Resolved) -> Segments | None:
     return None
 
 
-def _as_text(value: Resolved) -> Segments:
+def _convert_to_text(value: Resolved) -> Segments:
     """The JSON text as a string, encoded in pieces so that no lock is held for long."""
     pieces: list[bytes] = [b'"']
     position = 0
@@ -306,14 +306,14 @@ def _as_text(value: Resolved) -> Segments:
     return (*pieces, b'"')
 
 
-def _binary_as_text(value: Resolved) -> Segments | None:
+def _convert_binary_to_text(value: Resolved) -> Segments | None:
     """The base64 of an image, a recording or a resource; for a text resource its text."""
     found = (locate(value.blob, tokens) for tokens in _CONTENTS)
     span = next((span for span in found if not isinstance(span, Miss)), None)
     return (memoryview(value.blob)[span.start : span.stop],) if span else None
 
 
-def _parsed_as(matches: Callable[[bytes], bool]) -> Converter:
+def _parse_if(matches: Callable[[bytes], bool]) -> Converter:
     """Parse the text as JSON; `matches` selects the accepted kind by its bytes."""
 
     def form(value: Resolved) -> Segments | None:
@@ -335,15 +335,15 @@ _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "str
 
 _PIECE: Final = 1 << 20
 _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
-    ("object", "string"): _as_text,
-    ("array", "string"): _as_text,
-    ("number", "string"): _as_text,
-    ("boolean", "string"): _as_text,
-    ("binary", "string"): _binary_as_text,
-    ("text", "object"): _parsed_as(lambda text: text[:1] == b"{"),
-    ("text", "array"): _parsed_as(lambda text: text[:1] == b"["),
-    ("text", "integer"): _parsed_as(_is_integer),
-    ("text", "number"): _parsed_as(lambda text: _NUMBER.fullmatch(text) is not None),
-    ("text", "boolean"): _parsed_as(lambda text: text in (b"true", b"false")),
-    ("text", "null"): _parsed_as(lambda text: text == b"null"),
+    ("object", "string"): _convert_to_text,
+    ("array", "string"): _convert_to_text,
+    ("number", "string"): _convert_to_text,
+    ("boolean", "string"): _convert_to_text,
+    ("binary", "string"): _convert_binary_to_text,
+    ("text", "object"): _parse_if(lambda text: text[:1] == b"{"),
+    ("text", "array"): _parse_if(lambda text: text[:1] == b"["),
+    ("text", "integer"): _parse_if(_is_integer),
+    ("text", "number"): _parse_if(lambda text: _NUMBER.fullmatch(text) is not None),
+    ("text", "boolean"): _parse_if(lambda text: text in (b"true", b"false")),
+    ("text", "null"): _parse_if(lambda text: text == b"null"),
 }

@@ -122,7 +122,9 @@ class _VisitBudget:
     def parts(self, parts: Iterable[Any]) -> list[Schema]:
         """All schemas that apply where one of these does, within the budget."""
         seen: dict[int, Any] = {}
-        found = (one for part in parts for one, _ in _applicable_schemas(self.references, part, seen, certain=True))
+        found = (
+            one for part in parts for one, _ in _find_applicable_schemas(self.references, part, seen, certain=True)
+        )
         visited = list(islice(found, self.left))
         self.left -= len(visited)
         return visited
@@ -141,14 +143,14 @@ class _InstanceLocation:
         if isinstance(token, int):
             token = min(token, self._longest)
         if token not in self._children:
-            found = {id(one): one for branch in self._branches for one in _schemas_below(branch, token)}
+            found = {id(one): one for branch in self._branches for one in _find_subschemas(branch, token)}
             self._children[token] = _InstanceLocation(self.visits, list(found.values()))
         return self._children[token]
 
     @cached_property
     def types(self) -> frozenset[str]:
         """The types that one of the schemas accepts; empty if all are accepted or the budget is used up."""
-        kinds = _accepted_types(self.visits.references, self.parts, self._branches)
+        kinds = _find_accepted_types(self.visits.references, self.parts, self._branches)
         if not self.visits.left or kinds == _EVERY_TYPE:
             return frozenset()
         return kinds - {"integer"} if "number" in kinds else kinds
@@ -159,7 +161,7 @@ class _InstanceLocation:
 
     @cached_property
     def _longest(self) -> int:
-        tuples = (_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
+        tuples = (_as_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
         return max(map(len, tuples), default=0)
 
 
@@ -171,23 +173,23 @@ def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
             return
         if at and HEADER in part:
             yield at
-        for key, below in _mapping(part.get("properties")).items():
+        for key, below in _as_mapping(part.get("properties")).items():
             yield from walk(below, (*at, key))
 
     return tuple(walk(schema, ()))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _sequence(value: Any) -> list[Any]:
+def _as_sequence(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _type_names(value: Any) -> list[str]:
+def _read_types(value: Any) -> list[str]:
     """The types in a `type` keyword."""
-    return [value] if isinstance(value, str) else [name for name in _sequence(value) if isinstance(name, str)]
+    return [value] if isinstance(value, str) else [name for name in _as_sequence(value) if isinstance(name, str)]
 
 
 def _flatten_root(schema: Schema) -> Schema:
@@ -197,31 +199,31 @@ def _flatten_root(schema: Schema) -> Schema:
     """
     if ROOT_COMBINATORS.isdisjoint(schema):
         return schema
-    parts = list(_applicable_schemas(References(schema), schema, {}, certain=True))
+    parts = list(_find_applicable_schemas(References(schema), schema, {}, certain=True))
     properties: dict[str, Any] = {}
     for part in reversed([part for part, certain in parts if certain]):
-        properties |= _properties_of(part, schema)
+        properties |= _read_properties(part, schema)
     cases: dict[str, dict[str, Any]] = {}
     for part in (part for part, certain in parts if not certain):
-        for name, value in _properties_of(part, schema).items():
+        for name, value in _read_properties(part, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
-    either = {name: _any_of_schemas(list(found.values())) for name, found in cases.items()}
-    named = [name for part, certain in parts if certain for name in _sequence(part.get("required"))]
+    either = {name: _join_alternatives(list(found.values())) for name, found in cases.items()}
+    named = [name for part, certain in parts if certain for name in _as_sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
     kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
 
 
-def _any_of_schemas(found: list[Any]) -> Any:
+def _join_alternatives(found: list[Any]) -> Any:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _properties_of(part: Schema, root: Schema) -> Mapping[str, Any]:
-    own = _mapping(part.get("properties"))
+def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:
+    own = _as_mapping(part.get("properties"))
     return own if part is root else {name: without(value, ANCHORS) for name, value in own.items()}
 
 
-def _applicable_schemas(
+def _find_applicable_schemas(
     references: References, part: Any, seen: dict[int, Any], *, certain: bool
 ) -> Iterator[tuple[Schema, bool]]:
     """The schemas that apply at the location of `part`, except those in `seen`, and whether each applies in every case.
@@ -235,8 +237,8 @@ def _applicable_schemas(
             continue
         seen[id(here)] = here
         yield here, is_certain
-        below = [(one, is_certain) for one in (*references.targets(here), *_sequence(here.get("allOf")))]
-        below += [(one, False) for word in _UNIONS for one in _sequence(here.get(word))]
+        below = [(one, is_certain) for one in (*references.targets(here), *_as_sequence(here.get("allOf")))]
+        below += [(one, False) for word in _UNIONS for one in _as_sequence(here.get(word))]
         stack += reversed(below)
 
 
@@ -250,14 +252,14 @@ def _widen_below(schema: Any, depth: int) -> Any:
     one_of = inside.pop("oneOf")
     if "anyOf" not in inside:
         return inside | {"anyOf": one_of}
-    return inside | {"allOf": [*_sequence(inside.get("allOf")), {"anyOf": one_of}]}
+    return inside | {"allOf": [*_as_sequence(inside.get("allOf")), {"anyOf": one_of}]}
 
 
 def _keep_value(value: Any, _depth: int) -> Any:
     return value
 
 
-def _without_headers(value: Any, _depth: int) -> Any:
+def _drop_header_marks(value: Any, _depth: int) -> Any:
     """A subschema that excludes or selects values, unchanged: widened, it would exclude or select others."""
     return without(value, (HEADER,))
 
@@ -286,12 +288,12 @@ def _widen(schema: Any, depth: int) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner: Schema = _widen_below(schema, depth)
-    kinds = _type_names(inner.get("type"))
+    kinds = _read_types(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):
         is_reference = not inner.keys().isdisjoint(REFERENCES)
         annotations = {key: inner.pop(key) for key in _ANNOTATIONS if key in inner} if is_reference else {}
         return annotations | {"anyOf": [inner, _PATH]}
-    alternatives = _sequence(inner.get("anyOf"))
+    alternatives = _as_sequence(inner.get("anyOf"))
     if not alternatives or any(_accepts_any_text(part) for part in alternatives):
         return inner
     return inner | {"anyOf": [*alternatives, _PATH]}
@@ -299,8 +301,8 @@ def _widen(schema: Any, depth: int) -> Any:
 
 def _accepts_any_text(schema: Any) -> bool:
     """Whether a schema obviously accepts every text."""
-    kinds = _mapping(schema)
-    return "string" in _type_names(kinds.get("type")) and "anyOf" not in kinds and _RESTRICTIONS.isdisjoint(kinds)
+    kinds = _as_mapping(schema)
+    return "string" in _read_types(kinds.get("type")) and "anyOf" not in kinds and _RESTRICTIONS.isdisjoint(kinds)
 
 
 _BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
@@ -311,18 +313,18 @@ _BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
         ("anyOf", "oneOf", "allOf", "$defs", "definitions", "dependentSchemas"), _apply_to_each(_widen_below)
     ),
     **dict.fromkeys(("then", "else"), _widen_below),
-    **dict.fromkeys(("not", "if", "propertyNames", "contentSchema"), _without_headers),
+    **dict.fromkeys(("not", "if", "propertyNames", "contentSchema"), _drop_header_marks),
 }
 """How the subschemas of each keyword are treated; those of arguments and items are widened."""
 
 
-def _schemas_below(branch: Schema, token: str | int) -> Iterator[Any]:
+def _find_subschemas(branch: Schema, token: str | int) -> Iterator[Any]:
     """The subschemas for the location one step below."""
     if isinstance(token, int):
         items = branch.get("items")
-        prefix = [*_sequence(branch.get("prefixItems")), *_sequence(items)]
+        prefix = [*_as_sequence(branch.get("prefixItems")), *_as_sequence(items)]
         yield from prefix[token : token + 1] or ([items] if isinstance(items, dict) else [])
-    elif token in (properties := _mapping(branch.get("properties"))):
+    elif token in (properties := _as_mapping(branch.get("properties"))):
         yield properties[token]
     elif "additionalProperties" in branch and "patternProperties" not in branch:
         yield branch["additionalProperties"]
@@ -331,7 +333,7 @@ def _schemas_below(branch: Schema, token: str | int) -> Iterator[Any]:
 _EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def _accepted_types(references: References, parts: list[Any], branches: list[Schema]) -> frozenset[str]:
+def _find_accepted_types(references: References, parts: list[Any], branches: list[Schema]) -> frozenset[str]:
     """The types that at least one of the schemas accepts, with `integer` beside each `number`.
 
     Types are narrowed in four rounds; schemas that refer to each other in more complicated ways accept more types.
@@ -345,30 +347,30 @@ def _accepted_types(references: References, parts: list[Any], branches: list[Sch
     for order in (branches[::-1], branches) * 2:
         for branch in order:
             known[id(branch)] = _narrow_types(references, branch, known)
-    return _union_of_types(known.get(id(part), _EVERY_TYPE) for part in parts)
+    return _join_types(known.get(id(part), _EVERY_TYPE) for part in parts)
 
 
 def _narrow_types(references: References, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
     """The types that one schema accepts, given those of the other schemas at its location."""
-    kinds = _declared_types(part)
-    for below in (*references.targets(part), *_sequence(part.get("allOf"))):
+    kinds = _find_declared_types(part)
+    for below in (*references.targets(part), *_as_sequence(part.get("allOf"))):
         kinds &= known.get(id(below), _EVERY_TYPE)
     for word in _UNIONS:
-        if cases := _sequence(part.get(word)):
-            kinds &= _union_of_types(known.get(id(below), _EVERY_TYPE) for below in cases)
+        if cases := _as_sequence(part.get(word)):
+            kinds &= _join_types(known.get(id(below), _EVERY_TYPE) for below in cases)
     return kinds
 
 
-def _union_of_types(kinds: Iterable[frozenset[str]]) -> frozenset[str]:
+def _join_types(kinds: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*kinds)
 
 
-def _declared_types(part: Schema) -> frozenset[str]:
+def _find_declared_types(part: Schema) -> frozenset[str]:
     """The types in a schema's own `type`, `const` or `enum`."""
-    kinds = frozenset(_type_names(part.get("type"))) or _EVERY_TYPE
+    kinds = frozenset(_read_types(part.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
-    values = [part["const"]] if "const" in part else _sequence(part.get("enum"))
+    values = [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
     return kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
 
 

@@ -110,22 +110,22 @@ class References:
 
     @cached_property
     def _anchors(self) -> Mapping[str, Pointer]:
-        named = ((part.get(word), at) for at, part in _subschemas(self.root, ()) for word in ANCHORS)
+        named = ((part.get(word), at) for at, part in _walk_subschemas(self.root, ()) for word in ANCHORS)
         return {name: at for name, at in named if isinstance(name, str)}
 
 
-def _subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
+def _walk_subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
     """All subschemas with their paths, except those with an `$id` of their own."""
     if not isinstance(part, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in part):
         return
     yield at, part
     for key, value in part.items():
         if key in _SCHEMA_KEYWORDS:
-            yield from _subschemas(value, (*at, key))
+            yield from _walk_subschemas(value, (*at, key))
         members = value.items() if key in _MAP_KEYWORDS and isinstance(value, dict) else ()
         items = enumerate(value) if key in _SCHEMA_KEYWORDS and isinstance(value, list) else ()
         for name, below in (*members, *items):
-            yield from _subschemas(below, (*at, key, str(name)))
+            yield from _walk_subschemas(below, (*at, key, str(name)))
 
 
 def settle(schema: Schema) -> Schema:
@@ -149,7 +149,9 @@ def settle(schema: Schema) -> Schema:
 
 def _find_targets_to_move(references: References) -> dict[Pointer, None]:
     """The paths of the targets that have to move, each once."""
-    used = (part[word] for at, part in _subschemas(references.root, ()) for word in REFERENCES if at and word in part)
+    used = (
+        part[word] for at, part in _walk_subschemas(references.root, ()) for word in REFERENCES if at and word in part
+    )
     found = ((reference, references.pointer(reference)) for reference in used)
     return {
         pointer: None

@@ -53,11 +53,11 @@ def guess_format(head: str, *, is_whole: bool) -> str:
     return next((form for guess in _GUESSES if (form := guess(head, lines))), "")
 
 
-def _diff(head: str, _: Sequence[str]) -> str:
+def _detect_diff(head: str, _: Sequence[str]) -> str:
     return "diff" if _DIFF.search(head) else ""
 
 
-def _markup(head: str, _: Sequence[str]) -> str:
+def _detect_markup(head: str, _: Sequence[str]) -> str:
     if _HTML.match(head):
         return "HTML"
     if _XML.match(head):
@@ -65,7 +65,7 @@ def _markup(head: str, _: Sequence[str]) -> str:
     return ""
 
 
-def _json_lines(_: str, lines: Sequence[str]) -> str:
+def _detect_json_lines(_: str, lines: Sequence[str]) -> str:
     if len(lines) < _MIN_COLUMNS or not all(line.lstrip()[:1] in ("{", "[") for line in lines):
         return ""
     try:
@@ -76,7 +76,7 @@ def _json_lines(_: str, lines: Sequence[str]) -> str:
     return "JSON lines"
 
 
-def _table(_: str, lines: Sequence[str]) -> str:
+def _detect_table(_: str, lines: Sequence[str]) -> str:
     for delimiter, name in (("\t", "TSV"), (",", "CSV"), (";", "CSV"), ("|", "CSV")):
         if delimiter not in lines[0]:
             continue
@@ -90,31 +90,31 @@ def _table(_: str, lines: Sequence[str]) -> str:
     return ""
 
 
-def _log(_: str, lines: Sequence[str]) -> str:
-    return "log" if len(lines) >= _MIN_LINES and _share(_LOG, lines) >= _LOG_SHARE else ""
+def _detect_log(_: str, lines: Sequence[str]) -> str:
+    return "log" if len(lines) >= _MIN_LINES and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
 
 
-def _markdown(head: str, lines: Sequence[str]) -> str:
+def _detect_markdown(head: str, lines: Sequence[str]) -> str:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
-    is_code = _share(_CODE, lines) >= _CODE_SHARE
+    is_code = _share_of_lines(_CODE, lines) >= _CODE_SHARE
     return "Markdown" if (signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings)) and not is_code else ""
 
 
-def _source(_: str, lines: Sequence[str]) -> str:
-    return "source code" if len(lines) >= _MIN_LINES and _share(_CODE, lines) >= _CODE_SHARE else ""
+def _detect_source_code(_: str, lines: Sequence[str]) -> str:
+    return "source code" if len(lines) >= _MIN_LINES and _share_of_lines(_CODE, lines) >= _CODE_SHARE else ""
 
 
-def _share(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
+def _share_of_lines(pattern: re.Pattern[str], lines: Sequence[str]) -> float:
     return sum(pattern.match(line) is not None for line in lines) / len(lines)
 
 
 _GUESSES: Final[tuple[Callable[[str, Sequence[str]], str], ...]] = (
-    _diff,
-    _json_lines,
-    _markup,
-    _table,
-    _log,
-    _markdown,
-    _source,
+    _detect_diff,
+    _detect_json_lines,
+    _detect_markup,
+    _detect_table,
+    _detect_log,
+    _detect_markdown,
+    _detect_source_code,
 )

@@ -38,26 +38,26 @@ def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
     except (ValueError, TypeError):  # `tool_inspection` reports members that cannot be encoded
         return None
     except RecursionError:
-        return _nesting_excess(bounds)
+        return _describe_nesting_excess(bounds)
     if len(text) > bounds.max_tool_bytes:
         return f"its definition has {len(text):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
     if len(str(tool.get("name")).encode()) > bounds.max_name_bytes:
         return f"its name is longer than `limits.max_name_bytes` ({bounds.max_name_bytes:,})"
-    return _nesting_excess(bounds) if is_deeper(text, bounds.max_schema_depth) else None
+    return _describe_nesting_excess(bounds) if is_deeper(text, bounds.max_schema_depth) else None
 
 
-def _nesting_excess(bounds: UpstreamBounds) -> str:
+def _describe_nesting_excess(bounds: UpstreamBounds) -> str:
     return f"its definition is nested deeper than `limits.max_schema_depth` ({bounds.max_schema_depth})"
 
 
-def _function_definition(advert: Definition) -> Definition:
+def _format_function(advert: Definition) -> Definition:
     return {"name": advert["name"], "description": advert["description"], "parameters": advert["inputSchema"]}
 
 
 _FORMS: Final[Mapping[str, Callable[[Definition], Definition]]] = {
-    "openai": lambda advert: {"type": "function", "function": _function_definition(advert)},
+    "openai": lambda advert: {"type": "function", "function": _format_function(advert)},
     # `strict` is true by default there, which rejects optional arguments.
-    "openai-responses": lambda advert: {"type": "function", **_function_definition(advert), "strict": False},
+    "openai-responses": lambda advert: {"type": "function", **_format_function(advert), "strict": False},
     "anthropic": lambda advert: {
         "name": advert["name"],
         "description": advert["description"],

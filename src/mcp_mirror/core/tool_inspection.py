@@ -79,7 +79,7 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
     """Inspect a tool without compiling its schema. The work is linear in the size of the definition."""
     if excess := find_excess(raw, bounds):
         return InspectedTool(raw, excess)
-    found = InspectedTool(raw, invalid_members=_invalid_members(raw))
+    found = InspectedTool(raw, invalid_members=_find_invalid_members(raw))
     schema = raw.get("inputSchema")
     if not isinstance(schema, dict):
         return replace(found, schema_error="it has no input schema")
@@ -135,7 +135,7 @@ def _is_cheap_to_verify(schema: Schema) -> bool:
     return len(text) <= _MAX_CHARACTERS_UNKNOWN_COST and not any(word in text for word in _SLOW_KEYWORDS)
 
 
-def _invalid_members(raw: Mapping[str, Any]) -> tuple[str, ...]:
+def _find_invalid_members(raw: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
     except ValidationError as error:

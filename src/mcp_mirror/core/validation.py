@@ -97,7 +97,7 @@ class _CostCounter:
     def _sum(self, part: Schema, depth: int) -> Cost:
         if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
             raise _UnboundedError
-        texts = _patterns(part) if self.counts_patterns else []
+        texts = _list_patterns(part) if self.counts_patterns else []
         if any(map(_BACKTRACKING_SYNTAX.search, texts)):
             raise _UnboundedError
         lists = sum(len(part[word]) for word in ("enum", "required") if isinstance(part.get(word), list))
@@ -118,7 +118,7 @@ def _is_understood(part: Schema, *, is_root: bool) -> bool:
     return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
 
 
-def _patterns(part: Schema) -> list[str]:
+def _list_patterns(part: Schema) -> list[str]:
     named = part.get("patternProperties")
     return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
 
@@ -140,7 +140,7 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
         raise ValueError("its input schema does not describe an object")
     options = jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
     try:
-        lenient = _without_required_defaults(schema)
+        lenient = _drop_required_defaults(schema)
         variants = [schema] if lenient == schema else [schema, lenient]
         validators = [
             jsonschema_rs.validator_for(one, retriever=lambda _: {}, pattern_options=options) for one in variants
@@ -162,11 +162,11 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     return check
 
 
-def _without_required_defaults(schema: Any, depth: int = 0) -> Any:
+def _drop_required_defaults(schema: Any, depth: int = 0) -> Any:
     """The schema without the members that have a default in its `required`."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    lenient = map_below(schema, lambda part: _without_required_defaults(part, depth + 1))
+    lenient = map_below(schema, lambda part: _drop_required_defaults(part, depth + 1))
     required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
         lenient["required"] = [name for name in required if not _has_default(properties, name)]
@@ -208,10 +208,10 @@ class _Explainer:
         violation = _Violation(self.schema, "#", arguments)
         if not self._is_cheap(violation):
             for _ in range(_MAX_STEPS):
-                if (narrower := next(self._narrower(violation), None)) is None or self._is_cheap(violation):
+                if (narrower := next(self._find_narrower(violation), None)) is None or self._is_cheap(violation):
                     break
                 violation = narrower
-        return self._text(violation)
+        return self._write_message(violation)
 
     @cached_property
     def _references(self) -> References:
@@ -232,13 +232,13 @@ class _Explainer:
         validator = self._validators.get(violation.pointer)
         return validator is not None and not validator.is_valid(violation.value)
 
-    def _narrower(self, violation: _Violation) -> Iterator[_Violation]:
+    def _find_narrower(self, violation: _Violation) -> Iterator[_Violation]:
         """The violations below, or another violated subschema at the same location."""
         if isinstance(violation.part, dict):
-            yield from filter(self._is_wrong, self._members(violation, violation.part))
-            yield from filter(self._is_wrong, self._at_place(violation, violation.part))
+            yield from filter(self._is_wrong, self._check_members(violation, violation.part))
+            yield from filter(self._is_wrong, self._check_alternatives(violation, violation.part))
 
-    def _members(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
+    def _check_members(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         properties, items = part.get("properties"), part.get("items")
         if isinstance(violation.value, dict) and isinstance(properties, dict):
             for name in (name for name in violation.value if name in properties):
@@ -248,26 +248,26 @@ class _Explainer:
             for index, value in enumerate(violation.value):
                 yield _Violation(items, f"{violation.pointer}/items", value, (*violation.at, str(index)))
 
-    def _at_place(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
+    def _check_alternatives(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         if (target := self._references.pointer(part.get("$ref"))) is not None:
             pointer = "#" + "".join(f"/{_escape_token(token)}" for token in target)
             yield _Violation(self._references.at(target), pointer, violation.value, violation.at)
-        for index, below in enumerate(_sequence(part.get("allOf"))):
+        for index, below in enumerate(_as_sequence(part.get("allOf"))):
             yield _Violation(below, f"{violation.pointer}/allOf/{index}", violation.value, violation.at)
         for word in ("anyOf", "oneOf"):
             meant = [
                 _Violation(below, f"{violation.pointer}/{word}/{index}", violation.value, violation.at)
-                for index, below in enumerate(_sequence(part.get(word)))
+                for index, below in enumerate(_as_sequence(part.get(word)))
                 if self._is_meant(below, violation.value)
             ]
             yield from meant if len(meant) == 1 else ()
 
     def _is_meant(self, part: Any, value: Any) -> bool:
         """Whether the members of a value that name its kind select this alternative."""
-        kinds = self._kinds(part) if isinstance(value, dict) else {}
+        kinds = self._list_constants(part) if isinstance(value, dict) else {}
         return bool(kinds) and all(value.get(name) in allowed for name, allowed in kinds.items())
 
-    def _kinds(self, part: Any) -> Mapping[str, list[Any]]:
+    def _list_constants(self, part: Any) -> Mapping[str, list[Any]]:
         """The constants of an alternative by member."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(part, dict) or "$ref" not in part:
@@ -275,10 +275,10 @@ class _Explainer:
             part = next(self._references.targets(part))
         properties = part.get("properties") if isinstance(part, dict) else None
         found = properties.items() if isinstance(properties, dict) else ()
-        constants = {name: _constants(below) for name, below in found}
+        constants = {name: _read_constants(below) for name, below in found}
         return {name: values for name, values in constants.items() if values}
 
-    def _text(self, violation: _Violation) -> str | None:
+    def _write_message(self, violation: _Violation) -> str | None:
         at = ".".join(violation.at)
         validator = self._validators.get(violation.pointer) if self._is_cheap(violation) else None
         error = next(iter(validator.iter_errors(violation.value)), None) if validator else None
@@ -290,28 +290,30 @@ class _Explainer:
         cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
             return _locate_message(at, error.message)
-        if named := self._unknown_kind(part, violation.value):
+        if named := self._explain_unknown_kind(part, violation.value):
             return _locate_message(at, named)
         return _locate_message(at, "the value does not fit the schema of this argument")
 
-    def _unknown_kind(self, part: Schema, value: Any) -> str | None:
+    def _explain_unknown_kind(self, part: Schema, value: Any) -> str | None:
         """The message about the member that names a value's kind, if no alternative has such a kind."""
-        alternatives = [self._kinds(one) for word in ("anyOf", "oneOf") for one in _sequence(part.get(word))]
+        alternatives = [
+            self._list_constants(one) for word in ("anyOf", "oneOf") for one in _as_sequence(part.get(word))
+        ]
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
-                named = ", ".join(map(_short, allowed[:_MAX_NAMED]))
-                return f"{name!r} is {_short(value.get(name))}; the schema has alternatives for {named}"
+                named = ", ".join(map(_abbreviate, allowed[:_MAX_NAMED]))
+                return f"{name!r} is {_abbreviate(value.get(name))}; the schema has alternatives for {named}"
         return None
 
 
-def _constants(part: Any) -> list[Any]:
+def _read_constants(part: Any) -> list[Any]:
     if not isinstance(part, dict):
         return []
-    return [part["const"]] if "const" in part else _sequence(part.get("enum"))
+    return [part["const"]] if "const" in part else _as_sequence(part.get("enum"))
 
 
-def _short(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     return json.dumps(value)[:40]
 
 
@@ -319,7 +321,7 @@ def _escape_token(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
-def _sequence(value: Any) -> list[Any]:
+def _as_sequence(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 

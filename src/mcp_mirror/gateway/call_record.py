@@ -22,7 +22,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
         outcome=reason or outcome,
         path=call.trace.path,
         labels=call.trace.labels,
-        upstream=call.trace.upstream or _upstream_of(call),
+        upstream=call.trace.upstream or _find_upstream(call),
         correlation=call.id,
     )
 
@@ -36,7 +36,7 @@ def outcome_of(reply: Reply, trace: CallTrace) -> str:
     return "stored" if trace.path else "ok"
 
 
-def _upstream_of(call: Call) -> str:
+def _find_upstream(call: Call) -> str:
     if entry := call.catalog.entries.get(call.name):
         return entry.upstream
     finding = call.catalog.quarantined.get(call.name)

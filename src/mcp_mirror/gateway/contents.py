@@ -74,13 +74,13 @@ class ContentCapture:
         """
         source = _Source("resource", namespace, origin, self._read_labels(result, origin))
         is_shown = self.may_show(origin.upstream)
-        items = self._items_to_capture(result, "contents", origin)
+        items = self._select_items(result, "contents", origin)
         if items is None and is_shown:
             return result
         contents: list[Segments] = []
         for raw in items or ():
             members = open_object(raw) or {}
-            notice = await self._capture(_block_of(raw, members), source)
+            notice = await self._capture(_build_block(raw, members), source)
             if notice is None:
                 contents.append((raw,))
                 continue
@@ -104,7 +104,7 @@ class ContentCapture:
         """
         source = _Source("prompt", namespace, origin, self._read_labels(result, origin))
         is_shown = self.may_show(origin.upstream)
-        items = self._items_to_capture(result, "messages", origin)
+        items = self._select_items(result, "messages", origin)
         if items is None and is_shown:
             return result
         messages: list[Segments] = []
@@ -114,16 +114,16 @@ class ContentCapture:
             if notice is None:
                 messages.append((raw,))
                 continue
-            rest: Members = members if is_shown else {"role": _role_of(members)}
+            rest: Members = members if is_shown else {"role": _read_role(members)}
             content = msgspec.json.encode({"type": "text", "text": notice})
             messages.append(object_of({**rest, "content": content}))
         return {**(result if is_shown else {}), "messages": array_of(messages)}
 
-    def _items_to_capture(self, result: Members, member: str, origin: ResourceOrigin) -> "list[Buffer] | None":
+    def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> "list[Buffer] | None":
         """The contents or messages of a result; None if they are not captured or not an array."""
         if self.may_show(origin.upstream) and not self.mirror.capture_resources:
             return None
-        return open_array(_as_buffer(result.get(member, b"null")))
+        return open_array(_join_member(result.get(member, b"null")))
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
         """The flow labels of a result.
@@ -131,7 +131,7 @@ class ContentCapture:
         Raises:
             ToolError: The flow policy hides it from the model.
         """
-        ifc = read_ifc(_as_buffer(result.get("_meta", b"null")))
+        ifc = read_ifc(_join_member(result.get("_meta", b"null")))
         labels = self.flows.labels_of_result(origin.upstream, self.flows.lowest, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
             raise ToolError(
@@ -184,17 +184,17 @@ async def _process(content: Buffer, options: ProcessingOptions) -> ProcessedResu
     return process_result(members, options, options.estimate)
 
 
-def _role_of(message: Mapping[str, Buffer]) -> bytes:
+def _read_role(message: Mapping[str, Buffer]) -> bytes:
     """The role if it is one of MCP's two, else `user`: a hidden upstream could write any text there."""
     return b'"assistant"' if bytes(message.get("role", b"")) == b'"assistant"' else b'"user"'
 
 
-def _block_of(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
+def _build_block(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
     """A resource's content as a content block of a tool result."""
     if "text" in members:
         return object_of({"type": b'"text"', "text": members["text"]})
     return object_of({"type": b'"resource"', "resource": raw})
 
 
-def _as_buffer(member: Buffer | Segments) -> Buffer:
+def _join_member(member: Buffer | Segments) -> Buffer:
     return join(member) if isinstance(member, tuple) else member

@@ -171,7 +171,7 @@ class ContextBudgets:
         accounts = self._accounts.setdefault(namespace, OrderedDict())
         entry = accounts.get(conversation.key)
         if entry is None:
-            entry = accounts[conversation.key] = _LedgerEntry(_new_account(capacity, definitions()), now)
+            entry = accounts[conversation.key] = _LedgerEntry(_create_account(capacity, definitions()), now)
         elif conversation.is_reset:
             sent = definitions() if conversation.tokens is None else conversation.tokens
             entry.account = replace(entry.account, sent=sent)
@@ -191,7 +191,7 @@ class ContextBudgets:
                 del self._accounts[namespace]
 
 
-def _new_account(capacity: int, definitions: int) -> TokenAccount:
+def _create_account(capacity: int, definitions: int) -> TokenAccount:
     if definitions + MIN_CALL_TOKENS > capacity:
         _logger.warning(
             "The tool definitions take %d of the %d tokens that `context` allows, so tools cannot be called.",

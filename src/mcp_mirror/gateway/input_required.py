@@ -33,7 +33,7 @@ def input_required_reply(
     requests = required.raw if required.raw is not None else msgspec.json.encode(required.requests)
     reply: dict[str, Buffer | Segments] = {"resultType": b'"input_required"', "inputRequests": requests}
     if required.state is not None:
-        state = json.dumps({**required.state, _REQUEST: _digest(arguments, upstream)})
+        state = json.dumps({**required.state, _REQUEST: _hash_call(arguments, upstream)})
         reply["requestState"] = msgspec.json.encode(state)
     return reply
 
@@ -53,7 +53,7 @@ def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
     try:
         members = {} if state is None else msgspec.json.decode(state, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError):
-        raise _invalid_state() from None
+        raise _invalid_state_error() from None
     return InputRound(b"{}" if answers is None else answers, members)
 
 
@@ -63,15 +63,15 @@ def check_round(again: InputRound | None, arguments: Buffer, upstream: str = "")
     Raises:
         RefusedError: It belongs to another request.
     """
-    if again is not None and again.state and again.state.get(_REQUEST) != _digest(arguments, upstream):
-        raise _invalid_state()
+    if again is not None and again.state and again.state.get(_REQUEST) != _hash_call(arguments, upstream):
+        raise _invalid_state_error()
     return again
 
 
-def _digest(arguments: Buffer, upstream: str) -> str:
+def _hash_call(arguments: Buffer, upstream: str) -> str:
     return hashlib.sha256(upstream.encode() + b"\0" + bytes(arguments)).hexdigest()
 
 
-def _invalid_state() -> RefusedError:
+def _invalid_state_error() -> RefusedError:
     message = "Invalid or expired requestState"
     return RefusedError(message, types.INVALID_PARAMS, message, {"reason": "invalid_request_state"})

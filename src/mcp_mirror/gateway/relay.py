@@ -115,7 +115,7 @@ class Relay:
         Raises:
             UpstreamError: All upstreams failed.
         """
-        offering = self._upstreams_with(_CAPABILITY[kind], channel.caller)
+        offering = self._select_upstreams(_CAPABILITY[kind], channel.caller)
         pages: dict[str, Page] = {}
         failures: list[UpstreamError] = []
 
@@ -138,8 +138,10 @@ class Relay:
         self._last_pages |= {(kind, name, namespace): page for name, page in pages.items()}
         # An upstream that is down for a while keeps its items, so that the names of the others do not change.
         listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
-        merged = merge_lists(kind, ((name, page.items) for name, page in listed if page), self._reservation_of(kind))
-        self._origins[kind, self._visible_names(channel.caller)] = merged.places
+        merged = merge_lists(
+            kind, ((name, page.items) for name, page in listed if page), self._choose_reservation_check(kind)
+        )
+        self._origins[kind, self._list_visible_names(channel.caller)] = merged.places
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(merged.items, 0 if failures else ttl_ms, scope)
 
@@ -150,7 +152,7 @@ class Relay:
             RefusedError: The caller's upstreams do not have the resource, or its upstream refused.
             UpstreamError: The upstream failed.
         """
-        origins = await self._possible_origins(uri, request.channel)
+        origins = await self._find_possible_origins(uri, request.channel)
         for origin in origins[:-1]:
             try:
                 return await self._request("resources/read", "uri", origin, request)
@@ -188,7 +190,9 @@ class Relay:
         if not self.may_show(origin.upstream):
             return {"completion": b'{"values":[]}'}
         renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
-        outbound = _upstream_request("completion/complete", {}, RelayRequest(request.channel, renamed, request.meta))
+        outbound = _build_upstream_request(
+            "completion/complete", {}, RelayRequest(request.channel, renamed, request.meta)
+        )
         return await self._send(origin.upstream, outbound, request.channel, None)
 
     async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
@@ -197,48 +201,51 @@ class Relay:
         Raises:
             RefusedError: The caller's upstreams do not have it.
         """
-        origins = await self._possible_origins(uri, channel)
+        origins = await self._find_possible_origins(uri, channel)
         if not origins:
             raise resource_not_found(uri, channel)
         return origins[0]
 
     def uri_for(self, origin: ResourceOrigin, caller: Caller) -> str:
         """Return the URI that a client uses for a resource."""
-        return assign_name("resources", origin, self._last_list("resources", caller), self.is_reserved)
+        return assign_name("resources", origin, self._get_last_list("resources", caller), self.is_reserved)
 
-    def _reservation_of(self, kind: Kind) -> IsReserved:
+    def _choose_reservation_check(self, kind: Kind) -> IsReserved:
         """The check for reserved names: the gateway has no prompts of its own."""
         return self.is_reserved if kind != "prompts" else lambda _name: False
 
-    def _visible_names(self, caller: Caller) -> UpstreamNames:
+    def _list_visible_names(self, caller: Caller) -> UpstreamNames:
         return tuple(upstream.policy.name for upstream in self.upstreams.visible_to(caller))
 
-    def _last_list(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
+    def _get_last_list(self, kind: Kind, caller: Caller) -> Mapping[str, ResourceOrigin]:
         """The last list for callers that may see the same upstreams; empty before the first."""
-        return self._origins.get((kind, self._visible_names(caller)), {})
+        return self._origins.get((kind, self._list_visible_names(caller)), {})
 
-    def _upstreams_with(self, capability: str, caller: Caller) -> Sequence[Upstream]:
+    def _select_upstreams(self, capability: str, caller: Caller) -> Sequence[Upstream]:
         return [upstream for upstream in self.upstreams.visible_to(caller) if upstream.offers(capability)]
 
     async def _find_prompt(self, name: str, channel: ClientChannel) -> ResourceOrigin:
-        if name not in self._last_list("prompts", channel.caller):
+        if name not in self._get_last_list("prompts", channel.caller):
             await self.list_all("prompts", channel)
-        if origin := self._last_list("prompts", channel.caller).get(name):
+        if origin := self._get_last_list("prompts", channel.caller).get(name):
             return origin
-        offering = self._upstreams_with("prompts", channel.caller)
+        offering = self._select_upstreams("prompts", channel.caller)
         if len(offering) == 1:  # it may have prompts that it does not list
             return ResourceOrigin(offering[0].policy.name, name)
         message = f"Unknown prompt {name[:200]!r}. Take a name from prompts/list."
         raise RefusedError(message, types.INVALID_PARAMS, message)
 
-    async def _possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
+    async def _find_possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
         """The possible origins of a resource, the likeliest first."""
         caller = channel.caller
-        offering = [upstream.policy.name for upstream in self._upstreams_with("resources", caller)]
+        offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
         for kind in _RESOURCE_KINDS if len(offering) > 1 else ():
-            if self._listed_origin(uri, caller) is None and (kind, self._visible_names(caller)) not in self._origins:
+            if (
+                self._find_listed_origin(uri, caller) is None
+                and (kind, self._list_visible_names(caller)) not in self._origins
+            ):
                 await self.list_all(kind, channel)
-        if listed := self._listed_origin(uri, caller):
+        if listed := self._find_listed_origin(uri, caller):
             return (listed,)
         for name in offering:
             scheme, _, rest = uri.partition("+")
@@ -246,10 +253,10 @@ class Relay:
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
 
-    def _listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
+    def _find_listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
         """The origin of a URI that is listed or matches a listed template."""
-        templates = self._last_list("templates", caller)
-        if origin := self._last_list("resources", caller).get(uri) or templates.get(uri):
+        templates = self._get_last_list("templates", caller)
+        if origin := self._get_last_list("resources", caller).get(uri) or templates.get(uri):
             return origin
         for template, origin in templates.items():
             if _matches(template, uri):
@@ -258,7 +265,7 @@ class Relay:
         return None
 
     async def _request(self, method: str, key: str, origin: ResourceOrigin, request: RelayRequest) -> RelayedResult:
-        outbound = _upstream_request(method, {key: origin.key}, request)
+        outbound = _build_upstream_request(method, {key: origin.key}, request)
         arguments = request.params.get("arguments", b"{}")
         again = check_round(request.again, arguments, origin.upstream)
         return RelayedResult(await self._send(origin.upstream, outbound, request.channel, again, arguments), origin)
@@ -301,7 +308,7 @@ class Relay:
             return members
 
 
-def _upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:
+def _build_upstream_request(method: str, renamed: Mapping[str, str], request: RelayRequest) -> UpstreamRequest:
     """The request for the upstream: the client's parameters, with the upstream's own names."""
     params: dict[str, Segments] = {key: (raw,) for key, raw in request.params.items() if key not in _OWN_PARAMS}
     params |= {key: (msgspec.json.encode(value),) for key, value in renamed.items()}

@@ -166,7 +166,7 @@ class ResultProcessor:
             return await self._pass_through(call, options.tool, result.members)
         call.trace.hidden_tokens = count_hidden_tokens(result.captured)
         if processed.is_hidden:
-            return _hidden_reply(result, options.base)
+            return _build_hidden_reply(result, options.base)
         reply = build_reply(result, options.base if call.config.mirror.resource_links else None)
         return reply if await self._fits(call, reply) else build_path_reply(result, options.base)
 
@@ -209,21 +209,21 @@ class ResultProcessor:
         """Whether a reply is within the call's reservation."""
         if call.reservation.tokens is None:
             return True
-        return call.reservation.admits(await _cost(call, reply))
+        return call.reservation.admits(await _count_tokens(call, reply))
 
     async def _reserve(self, call: Call, reply: Reply) -> bool:
         """Reserve the tokens of a reply; False if the conversation has no room for them."""
         if call.reservation.tokens is None:
             return True
-        return call.reservation.widen(await _cost(call, reply))
+        return call.reservation.widen(await _count_tokens(call, reply))
 
     async def _pass_through(self, call: Call, tool: str, members: Reply) -> Reply:
         """Return a result that is not stored unchanged, or an error if its conversation has no room for it."""
         if await self._reserve(call, members):
             return members
         return error_reply(
-            f"Tool {tool!r} was called. Its result, about {await _cost(call, members):,} tokens, does not fit the "
-            f"{call.reservation.left:,} that are left in this conversation's context, and is not stored "
+            f"Tool {tool!r} was called. Its result, about {await _count_tokens(call, members):,} tokens, does not fit "
+            f"the {call.reservation.left:,} that are left in this conversation's context, and is not stored "
             "(`capture: never`). Compact the conversation, or ask for less."
         )
 
@@ -268,7 +268,7 @@ def hide_errors(tool: str, visibility: Visibility) -> Iterator[None]:
         ) from None
 
 
-def _hidden_reply(result: ProcessedResult, base: str) -> Reply:
+def _build_hidden_reply(result: ProcessedResult, base: str) -> Reply:
     """Return the path of a stored result; a result without content has none."""
     if result.captured.value is not None:
         return build_path_reply(result, base)
@@ -282,5 +282,5 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
     return all(len(raw) <= budget * _TOKEN_BYTES and estimate(raw) <= budget for raw in parts)
 
 
-async def _cost(call: Call, reply: Reply) -> int:
+async def _count_tokens(call: Call, reply: Reply) -> int:
     return await cost_of_reply(reply, upper_estimator(call.config.mirror.provider))

@@ -167,16 +167,16 @@ class Subscriptions:
         upstream = subscription.origin.upstream
         if not self._relay.may_show(upstream):
             uri, params = subscription.origin.key, {}
-        for listener, channel in self._entitled(subscription):
-            listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _caller_of(channel)), params)
+        for listener, channel in self._select_entitled(subscription):
+            listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
 
-    def _entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel]]:
+    def _select_entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel]]:
         """The subscribers that may see the upstream now: its scopes or theirs may have changed since they began."""
         try:
             required = self._upstreams[subscription.origin.upstream].policy.required_scopes
         except UpstreamError:
             return ()
-        return [one for one in subscription.subscribers.values() if _caller_of(one[1]).has_scopes(required)]
+        return [one for one in subscription.subscribers.values() if _read_current_caller(one[1]).has_scopes(required)]
 
     async def _keep(self, subscription: _Subscription, session: UpstreamSession) -> None:
         """Renew the subscription on each new connection. Updates may be lost between two, so that is one update."""
@@ -186,7 +186,7 @@ class Subscriptions:
                 with contextlib.suppress(UpstreamError, MCPError), subscription.connection.kept_open():
                     await self._wait_for_end(subscription.origin, session, is_subscribed=subscribed is session)
                 await anyio.sleep(_PAUSE)
-                if not (entitled := self._entitled(subscription)):
+                if not (entitled := self._select_entitled(subscription)):
                     continue
                 try:
                     upstream = self._upstreams[subscription.origin.upstream]
@@ -206,7 +206,7 @@ class Subscriptions:
         await session.ended.wait()
 
 
-def _caller_of(channel: ClientChannel) -> Caller:
+def _read_current_caller(channel: ClientChannel) -> Caller:
     """The caller by the session's current token: a session may have other tokens than the request that began it."""
     return (channel.session_channel or channel).caller
 

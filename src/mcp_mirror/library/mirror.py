@@ -190,7 +190,7 @@ class Mirror:
         """
 
         async def put_value(application: Application) -> str:
-            new_value = await anyio.to_thread.run_sync(_new_value, value)
+            new_value = await anyio.to_thread.run_sync(_build_value, value)
             tool_input = ToolInput(application.gateway.memory, namespace, _PUT, Arguments({}, b"{}"))
             return (await save_value(tool_input, new_value)).path
 
@@ -367,7 +367,7 @@ class Mirror:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(running.application), running.loop))
 
 
-def _new_value(value: object) -> NewValue:
+def _build_value(value: object) -> NewValue:
     media = media_of(value)
     raw = write_json(value) if media is None else media
     return NewValue((raw,), is_content=media is not None, size=len(raw))

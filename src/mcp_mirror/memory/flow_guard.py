@@ -59,22 +59,22 @@ class FlowGuard:
         descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
         labels = {base: self.flows.labels_of(one) for base, one in descriptors.items()}
         refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
-        flow = self._flow_id(refused, to)
+        flow = self._hash_flow(refused, to)
         is_allowed_once = flow == self.consent
         for base, descriptor in descriptors.items():
             if base in refused:
-                self._audit(descriptor, to, refused[base], "allowed once" if is_allowed_once else "refused")
+                self._write_audit(descriptor, to, refused[base], "allowed once" if is_allowed_once else "refused")
             elif to != MODEL and not labels[base].sources <= {to, MODEL}:  # reads of the model have their own records
-                self._audit(descriptor, to, None, "allowed")
+                self._write_audit(descriptor, to, None, "allowed")
         if refused and not is_allowed_once:
-            raise _flow_error(refused, labels, to, self.tool, flow)
+            raise _build_flow_error(refused, labels, to, self.tool, flow)
         return self.flows.join(*labels.values())
 
-    def _flow_id(self, bases: Iterable[str], to: str) -> str:
+    def _hash_flow(self, bases: Iterable[str], to: str) -> str:
         """A digest that identifies these values, their owner, the tool and the destination."""
         return hashlib.sha256(msgspec.json.encode([self.namespace, self.tool, to, sorted(bases)])).hexdigest()
 
-    def _audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
+    def _write_audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
         labels = labels_as_text(self.flows.labels_of(descriptor))
         event: Event = "refusal" if outcome == "refused" else "flow"
@@ -83,7 +83,7 @@ class FlowGuard:
         )
 
 
-def _flow_error(
+def _build_flow_error(
     refused: Mapping[str, Refusal], labels: Mapping[str, Labels], to: str, tool: str, flow: str
 ) -> FlowError:
     """The error of a refused flow, with the elicitation that a user can allow it with.

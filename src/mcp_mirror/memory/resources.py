@@ -96,11 +96,11 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
             f"a resource is limited to {human_bytes(MAX_BYTES)}, because clients drop larger messages. "
             "Read a part of the value: add a key or an index to the path."
         )
-    content = {"uri": msgspec.json.encode(uri), **_content_of(found_value)}
+    content = {"uri": msgspec.json.encode(uri), **_build_content(found_value)}
     return {"contents": array_of([object_of(content)])}
 
 
-def _content_of(found_value: FoundValue) -> dict[str, Buffer]:
+def _build_content(found_value: FoundValue) -> dict[str, Buffer]:
     if found_value.kind != "binary":
         return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": json_string_of(found_value)}
     for member, tokens in CONTENTS:

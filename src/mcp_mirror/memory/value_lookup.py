@@ -90,7 +90,7 @@ async def look_up(
     if isinstance(described, Tombstone):
         raise ToolError(_explain_tombstone(path, described))
     path = _strip_wrapper_key(described, path)
-    member = _member_at(described, path)
+    member = _find_member(described, path)
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
         raise ToolError(
@@ -98,14 +98,14 @@ async def look_up(
             "Call the tool that returned it again."
         )
     tokens = path.tokens[1:] if member else path.tokens
-    file = await _file_of(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
+    file = await _find_file(store, namespace, path.base, member, len(blob)) if _is_costly(blob) else None
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
         if not include_content:
             raise ToolError(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
         depth = len(path.tokens) - len(tokens) + span.depth
         raise ToolError(_explain_miss(path, depth, span, include_keys=described.preview))
-    found = _found_value(path, described, blob, span)
+    found = _build_found_value(path, described, blob, span)
     if file is None:
         return found
     start = file.span.start + (0 if found.blob is blob else span.start)
@@ -126,7 +126,7 @@ def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     return MemoryPath(path.base, path.tokens[1:])
 
 
-def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
+def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:
     """The indexed member that the first token of a path names by key or position; None if it does not exist."""
     if not path.tokens or described.kind != "object":
         return None
@@ -136,7 +136,7 @@ def _member_at(described: Descriptor, path: MemoryPath) -> Member | None:
     return next((member for member in described.members if member.key == first), None)
 
 
-async def _file_of(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
+async def _find_file(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
     """The position of a value, or of its member, in a file; None if it is not in a file."""
     whole = await store.file_of(namespace, base)
     start = member.span.start if member else 0
@@ -159,12 +159,12 @@ async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolErr
         return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
     newest = await store.newest(namespace, _NEWEST_BASES)
     base = text[:_MAX_COMPARED_CHARACTERS].partition("/")[0]
-    near = await _neighbours(store, namespace, base) if newest else ()
+    near = await _find_neighbours(store, namespace, base) if newest else ()
     advice = await anyio.to_thread.run_sync(_advise, base.casefold(), newest, (*newest, *near))
     return ToolError(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
-async def _neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
+async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
     """Bases that begin like a text, or with a similar tool's label and the same digits."""
     texts = {text, text.lower()}
     if label := label_of_near_miss(text):
@@ -188,7 +188,7 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
     """Return up to three names that are similar to a text, the most similar first."""
-    similarity = _similarity_to(text, SequenceMatcher.ratio)
+    similarity = _make_similarity(text, SequenceMatcher.ratio)
     compared = {name: similarity(name) for name in nearest_first(text, names)[:_MAX_COMPARED_NAMES]}
     near = (name for name in compared if compared[name] >= _MIN_SIMILARITY)
     return sorted(near, key=lambda name: -compared[name])[:_MAX_NEAREST]
@@ -196,11 +196,11 @@ def nearest(text: str, names: Iterable[str]) -> list[str]:
 
 def nearest_first(text: str, names: Iterable[str]) -> list[str]:
     """Return all names, sorted by the characters that they have in common with a text; case is ignored."""
-    similarity = _similarity_to(text, SequenceMatcher.quick_ratio)
+    similarity = _make_similarity(text, SequenceMatcher.quick_ratio)
     return sorted(names, key=lambda name: -similarity(name))
 
 
-def _similarity_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
+def _make_similarity(text: str, ratio: Callable[[SequenceMatcher[str]], float]) -> Callable[[str], float]:
     """A function that returns the similarity of a name: 0 to 1, or above 1 if one text contains the other."""
     wanted = text[:_MAX_COMPARED_CHARACTERS].casefold()
     matcher = SequenceMatcher(None, "", wanted, autojunk=False)  # caches its analysis of the second text
@@ -214,7 +214,7 @@ def _similarity_to(text: str, ratio: Callable[[SequenceMatcher[str]], float]) ->
     return similarity
 
 
-def _found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span) -> FoundValue:
+def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span) -> FoundValue:
     """The part of a value at a span, or the whole value."""
     kind: Kind = descriptor.kind
     part: Buffer = memoryview(blob)[span.start : span.stop]

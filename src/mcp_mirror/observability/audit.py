@@ -134,27 +134,29 @@ def line_of(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,
-        "principal": _bounded(record.principal, path_hasher),
-        "tool": _bounded(record.tool, path_hasher),
-        "upstream": _bounded(record.upstream, path_hasher),
-        "outcome": _bounded(record.outcome, path_hasher),
+        "principal": _cut_text(record.principal, path_hasher),
+        "tool": _cut_text(record.tool, path_hasher),
+        "upstream": _cut_text(record.upstream, path_hasher),
+        "outcome": _cut_text(record.outcome, path_hasher),
         "path": path_hasher.hash_path(record.path) if record.path else "",
-        "labels": {_bounded(k, path_hasher): _label(v, path_hasher) for k, v in [*record.labels.items()][:_MAX_ITEMS]},
+        "labels": {
+            _cut_text(k, path_hasher): _format_label(v, path_hasher) for k, v in [*record.labels.items()][:_MAX_ITEMS]
+        },
         "bytes": record.bytes,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 1),
-        "correlation": _bounded(record.correlation, path_hasher),
-        **{_bounded(k, path_hasher): _bounded(v, path_hasher) for k, v in [*record.detail.items()][:_MAX_ITEMS]},
+        "correlation": _cut_text(record.correlation, path_hasher),
+        **{_cut_text(k, path_hasher): _cut_text(v, path_hasher) for k, v in [*record.detail.items()][:_MAX_ITEMS]},
     }
     return json.dumps({key: value for key, value in members.items() if value not in ("", None, {})}).encode() + b"\n"
 
 
-def _bounded(text: str, path_hasher: PathHasher) -> str:
+def _cut_text(text: str, path_hasher: PathHasher) -> str:
     hidden = path_hasher.replace_paths(text[:_SCANNED])
     return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}..."
 
 
-def _label(value: Any, path_hasher: PathHasher) -> Any:
+def _format_label(value: Any, path_hasher: PathHasher) -> Any:
     """The value of a label: a text or a list of texts."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_bounded(str(one), path_hasher) for one in sorted(map(str, value))[:_MAX_ITEMS]]
-    return _bounded(str(value), path_hasher)
+        return [_cut_text(str(one), path_hasher) for one in sorted(map(str, value))[:_MAX_ITEMS]]
+    return _cut_text(str(value), path_hasher)

@@ -85,12 +85,12 @@ class AuditFile:
 
     def enqueue(self, record: AuditRecord) -> None:
         """Write a record soon; see `AuditSink.enqueue`."""
-        self._add(_Item(self._line(record)))
+        self._add(_Item(self._format_line(record)))
 
     async def write(self, record: AuditRecord) -> bool:
         """Write a record and wait for it; see `AuditSink.write`."""
         done: Future[bool] = Future()
-        if not self._add(_Item(self._line(record), done)):
+        if not self._add(_Item(self._format_line(record), done)):
             return False
         try:
             return await anyio.to_thread.run_sync(done.result, _WRITE_TIMEOUT, abandon_on_cancel=True)
@@ -109,7 +109,7 @@ class AuditFile:
             return
         self._thread.join(_WRITE_TIMEOUT)
 
-    def _line(self, record: AuditRecord) -> bytes:
+    def _format_line(self, record: AuditRecord) -> bytes:
         now = datetime.fromtimestamp(self._clock(), UTC)
         return line_of(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
 

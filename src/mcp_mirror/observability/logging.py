@@ -72,11 +72,11 @@ class _SafeFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         ours = record.name.split(".")[0] == _OURS
-        message = self._secret_filter.clean(_own(record) if ours else _origin(record))
-        return _line(self._form, record.created, record.levelname.lower(), record.name, message)
+        message = self._secret_filter.clean(_format_own_message(record) if ours else _describe_origin(record))
+        return _format_line(self._form, record.created, record.levelname.lower(), record.name, message)
 
 
-def _line(form: LogFormat, created: float, level: str, source: str, message: str) -> str:
+def _format_line(form: LogFormat, created: float, level: str, source: str, message: str) -> str:
     time = datetime.fromtimestamp(created, UTC)
     if form == "json":
         stamp = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -84,13 +84,13 @@ def _line(form: LogFormat, created: float, level: str, source: str, message: str
     return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
 
 
-def _own(record: logging.LogRecord) -> str:
+def _format_own_message(record: logging.LogRecord) -> str:
     """The message; of an attached error its kind and place."""
     error = record.exc_info[1] if record.exc_info else None
     return f"{record.getMessage()} ({summarize_traceback(error)})" if error else record.getMessage()
 
 
-def _origin(record: logging.LogRecord) -> str:
+def _describe_origin(record: logging.LogRecord) -> str:
     """The origin of a library's message. The message itself may quote data."""
     kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
     return f"(library) a message from {record.funcName}, line {record.lineno}{f', on {kind}' if kind else ''}"
@@ -104,7 +104,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
         config: The configuration with the log format and the secrets to redact; None before it is read.
     """
     handler = logging.StreamHandler(sys.stderr)
-    secret_filter = SecretFilter(path_hasher_of(config), _secrets(config) if config else ())
+    secret_filter = SecretFilter(path_hasher_of(config), _find_secrets(config) if config else ())
     handler.setFormatter(_SafeFormatter(secret_filter, config.server.log_format if config else "text"))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(_OURS).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
@@ -113,7 +113,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
 def print_status(config: Config, line: str) -> None:
     """Print a line for the operator on standard error, in the log format but for every verbosity."""
     if config.server.log_format == "json":
-        line = _line("json", datetime.now(UTC).timestamp(), "info", _OURS, line.removeprefix("mcp-mirror: "))
+        line = _format_line("json", datetime.now(UTC).timestamp(), "info", _OURS, line.removeprefix("mcp-mirror: "))
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 
@@ -122,7 +122,7 @@ def path_hasher_of(config: Config | None) -> PathHasher:
     return PathHasher(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
 
 
-def _secrets(config: Config) -> Iterator[str]:
+def _find_secrets(config: Config) -> Iterator[str]:
     for upstream in config.upstreams:
         yield from secrets_of(upstream.endpoint)
         if isinstance(upstream.endpoint, HttpEndpoint):

@@ -88,24 +88,24 @@ _VERCEL_FILES: Final = ("file", "file-data", "file-url", "file-id", "image-data"
 _VERCEL_BLOCKS: Final = Blocks("text", frozenset(_VERCEL_FILES))
 
 
-def _text_rules(kind: Literal["assistant", "user"], *types: str) -> tuple[FormatRule, ...]:
+def _build_text_rules(kind: Literal["assistant", "user"], *types: str) -> tuple[FormatRule, ...]:
     """The rules for a role's text: the content itself, or parts of it."""
     selector = ("role", kind)
     parts = (FormatRule(kind, selector, ("text",), _TEXT, "content", {("type",): name}) for name in types)
     return (FormatRule(kind, selector, ("content",), _TEXT), *parts)
 
 
-def _output_rule(item: str, owner: str) -> FormatRule:
+def _build_output_rule(item: str, owner: str) -> FormatRule:
     """The rule for a result item of the Responses API."""
     return FormatRule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
 
 
-def _vercel_result_rule(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
+def _build_vercel_result_rule(output: str, value: Location, forms: Mapping[type, Form]) -> FormatRule:
     item: dict[Location, str] = {("type",): "tool-result"} | ({("output", "type"): output} if output else {})
     return FormatRule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
 
 
-def _vercel_call_rule(value: str) -> FormatRule:
+def _build_vercel_call_rule(value: str) -> FormatRule:
     return FormatRule(
         "input", ("role", "assistant"), (value,), _INPUT, "content", {("type",): "tool-call"}, "toolCallId"
     )
@@ -118,17 +118,17 @@ FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
         FormatRule("input", ("role", "assistant"), ("function_call", "arguments"), _ARGUMENTS),
         FormatRule("input", ("role", "assistant"), ("function", "arguments"), _ARGUMENTS, "tool_calls", owner="id"),
         FormatRule("input", ("role", "assistant"), ("custom", "input"), _TEXT, "tool_calls", owner="id"),
-        *_text_rules("assistant", "text"),
-        *_text_rules("user", "text"),
+        *_build_text_rules("assistant", "text"),
+        *_build_text_rules("user", "text"),
     ),
     "openai-responses": (
-        _output_rule("function_call_output", "call_id"),
-        _output_rule("custom_tool_call_output", "call_id"),
-        _output_rule("local_shell_call_output", "id"),
+        _build_output_rule("function_call_output", "call_id"),
+        _build_output_rule("custom_tool_call_output", "call_id"),
+        _build_output_rule("local_shell_call_output", "id"),
         FormatRule("input", ("type", "function_call"), ("arguments",), _ARGUMENTS, owner="call_id"),
         FormatRule("input", ("type", "custom_tool_call"), ("input",), _TEXT, owner="call_id"),
-        *_text_rules("assistant", "output_text", "input_text"),
-        *_text_rules("user", "input_text"),
+        *_build_text_rules("assistant", "output_text", "input_text"),
+        *_build_text_rules("user", "input_text"),
     ),
     "anthropic": (
         FormatRule(
@@ -141,20 +141,20 @@ FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
             "tool_use_id",
         ),
         FormatRule("input", ("role", "assistant"), ("input",), _INPUT, "content", {("type",): "tool_use"}, "id"),
-        *_text_rules("assistant", "text"),
-        *_text_rules("user", "text"),
+        *_build_text_rules("assistant", "text"),
+        *_build_text_rules("user", "text"),
     ),
     "vercel": (
-        _vercel_result_rule("text", ("output", "value"), _TEXT),
-        _vercel_result_rule("error-text", ("output", "value"), _TEXT),
-        _vercel_result_rule("json", ("output", "value"), _JSON),
-        _vercel_result_rule("error-json", ("output", "value"), _JSON),
-        _vercel_result_rule("content", ("output", "value"), {list: _VERCEL_BLOCKS}),
-        _vercel_result_rule("", ("result",), _JSON),
-        _vercel_call_rule("input"),
-        _vercel_call_rule("args"),
-        *_text_rules("assistant", "text"),
-        *_text_rules("user", "text"),
+        _build_vercel_result_rule("text", ("output", "value"), _TEXT),
+        _build_vercel_result_rule("error-text", ("output", "value"), _TEXT),
+        _build_vercel_result_rule("json", ("output", "value"), _JSON),
+        _build_vercel_result_rule("error-json", ("output", "value"), _JSON),
+        _build_vercel_result_rule("content", ("output", "value"), {list: _VERCEL_BLOCKS}),
+        _build_vercel_result_rule("", ("result",), _JSON),
+        _build_vercel_call_rule("input"),
+        _build_vercel_call_rule("args"),
+        *_build_text_rules("assistant", "text"),
+        *_build_text_rules("user", "text"),
     ),
 }
 
@@ -192,7 +192,7 @@ def find_slots(messages: Sequence[Message], provider: ChatFormat) -> Iterator[Sl
     for at, message in enumerate(messages):
         selectors = [(key, str(message.get(key))) for key in ("role", "type")]
         rules = [rule for pair in selectors for rule in _RULES[provider].get(pair, ())]
-        found = [slot for rule in rules for slot in _slots_of_rule(rule, at, message)]
+        found = [slot for rule in rules for slot in _find_slots_of_rule(rule, at, message)]
         yield from sorted(found, key=lambda slot: _sort_key(message, slot.where)) if len(found) > 1 else found
 
 
@@ -209,7 +209,7 @@ def value_at(node: Any, where: Location) -> Any:
     return node
 
 
-def _slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
+def _find_slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
     for where, item in _list_items(message, rule.items):
         value = value_at(item, rule.value)
         form = rule.forms.get(type(value))

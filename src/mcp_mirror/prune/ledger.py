@@ -40,7 +40,7 @@ class TokenLedger:
 
     def count_part(self, slot: Slot) -> int:
         """The tokens of a message with only this part."""
-        if self._parts[slot.at] == 1 and _item_index(slot) is None:
+        if self._parts[slot.at] == 1 and _find_item_index(slot) is None:
             return self._first_costs[slot.at]
         place = slot.at, slot.where
         if place not in self._weights:
@@ -56,7 +56,7 @@ class TokenLedger:
     def recount(self) -> None:
         """Estimate again the messages whose parts were estimated one by one."""
         for at in self._stale:
-            self._set_cost(at, self._estimate(self._current(at)))
+            self._set_cost(at, self._estimate(self._build_current(at)))
         self._stale.clear()
 
     def cut(self, slot: Slot, stub: Any) -> int:
@@ -64,7 +64,7 @@ class TokenLedger:
         if self._parts[slot.at] == 1:
             saved = self._costs[slot.at] - self._estimate(with_changes({slot.where: stub}, self._given[slot.at]))
         else:
-            shorter = with_changes({_isolated_location(slot): stub}, self._isolate(slot))
+            shorter = with_changes({_locate_isolated(slot): stub}, self._isolate(slot))
             saved = self.count_part(slot) - self._estimate(shorter)
         if saved <= 0:
             return 0
@@ -80,7 +80,7 @@ class TokenLedger:
             return False
         changes = self._changes[slot.at]
         stub = changes.pop(slot.where)
-        cost = self._estimate(self._current(slot.at)) if changes else self._first_costs[slot.at]
+        cost = self._estimate(self._build_current(slot.at)) if changes else self._first_costs[slot.at]
         if self.total - self._costs[slot.at] + cost > budget:
             changes[slot.where] = stub
             return False
@@ -89,9 +89,9 @@ class TokenLedger:
 
     def messages(self) -> list[Message]:
         """All messages in their current state."""
-        return [self._current(at) if self._changes.get(at) else given for at, given in enumerate(self._given)]
+        return [self._build_current(at) if self._changes.get(at) else given for at, given in enumerate(self._given)]
 
-    def _current(self, at: int) -> Message:
+    def _build_current(self, at: int) -> Message:
         changed: Message = with_changes(self._changes[at], self._given[at])
         return changed
 
@@ -101,17 +101,17 @@ class TokenLedger:
 
     def _isolate(self, slot: Slot) -> Message:
         """A message that contains only this part."""
-        message, key, item = self._given[slot.at], str(slot.where[0]), _item_index(slot)
+        message, key, item = self._given[slot.at], str(slot.where[0]), _find_item_index(slot)
         says = "role" if "role" in message else "type"
         return {says: message[says], key: message[key] if item is None else [message[key][item]]}
 
 
-def _item_index(slot: Slot) -> int | None:
+def _find_item_index(slot: Slot) -> int | None:
     """The index of the list item of the message that contains a part."""
     item = slot.where[1] if len(slot.where) > 1 else None
     return item if isinstance(item, int) else None
 
 
-def _isolated_location(slot: Slot) -> Location:
+def _locate_isolated(slot: Slot) -> Location:
     """The location of a part in a message that contains only this part."""
-    return slot.where if _item_index(slot) is None else (slot.where[0], 0, *slot.where[2:])
+    return slot.where if _find_item_index(slot) is None else (slot.where[0], 0, *slot.where[2:])

@@ -21,7 +21,7 @@ def order_slots(
 ) -> Iterator[tuple[Phase, Slot]]:
     """Yield the prunable parts in pruning order. `count_part` returns the tokens of a part."""
     last_from_model = max((at for at, message in enumerate(messages) if is_from_model(message)), default=-1)
-    phases = _group_by_phase(slots, _latest_turn(messages, last_from_model))
+    phases = _group_by_phase(slots, _find_latest_turn(messages, last_from_model))
     for phase in _ORDER:
         weighed = [(slot.at > last_from_model, -_size_class(count_part(slot)), slot) for slot in phases[phase]]
         for _, _, slot in sorted(weighed, key=lambda entry: entry[:2]):  # results that the model has not read come last
@@ -35,19 +35,19 @@ def _group_by_phase(slots: Sequence[Slot], latest: frozenset[int]) -> Mapping[Ph
     from_model = [slot.at for slot in kinds["assistant"]]
     from_user = [slot.at for slot in kinds["user"]]
     return {
-        "tool results": _prunable(kinds["result"][:-1]),
-        "tool inputs": _prunable(slot for slot in kinds["input"] if slot.at not in latest),
-        "last tool result": _prunable(kinds["result"][-1:]),
-        "assistant text": _prunable(slot for slot in kinds["assistant"] if slot.at != from_model[-1]),
-        "user text": _prunable(slot for slot in kinds["user"] if slot.at not in (from_user[0], from_user[-1])),
+        "tool results": _select_prunable(kinds["result"][:-1]),
+        "tool inputs": _select_prunable(slot for slot in kinds["input"] if slot.at not in latest),
+        "last tool result": _select_prunable(kinds["result"][-1:]),
+        "assistant text": _select_prunable(slot for slot in kinds["assistant"] if slot.at != from_model[-1]),
+        "user text": _select_prunable(slot for slot in kinds["user"] if slot.at not in (from_user[0], from_user[-1])),
     }
 
 
-def _prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
+def _select_prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
     return [slot for slot in slots if not slot.is_sealed and slot.form.find(slot.value) is None]
 
 
-def _latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
+def _find_latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
     """The indices of the latest assistant message; if calls are items, of all items that the model made together."""
     first = last
     while (

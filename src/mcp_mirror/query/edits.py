@@ -52,7 +52,7 @@ class Patch:
         """
         view = memoryview(blob)
         root = NodeRef(leaf_of(view))
-        for number, operation in enumerate(_operations(self.operations)):
+        for number, operation in enumerate(_parse_operations(self.operations)):
             check_time(is_over)
             step = _STEPS.get(operation.op)
             if step is None:
@@ -64,14 +64,14 @@ class Patch:
                 raise ToolError(
                     f"Operation {number} of `patch` ({operation.op} {path}): {error} Nothing was changed."
                 ) from None
-        return _pieces(view, root)
+        return _collect_pieces(view, root)
 
 
 class _OperationError(Exception):
     """Why an operation cannot be applied. `Patch` adds the number of the operation."""
 
 
-def _operations(raw: bytes) -> list[_Operation]:
+def _parse_operations(raw: bytes) -> list[_Operation]:
     try:
         return msgspec.json.decode(raw, type=list[_Operation])
     except msgspec.MsgspecError as error:
@@ -80,13 +80,13 @@ def _operations(raw: bytes) -> list[_Operation]:
         ) from None
 
 
-def _tokens(path: str) -> list[str]:
+def _parse_pointer(path: str) -> list[str]:
     if path and not path.startswith("/"):
         raise _OperationError('a path must be empty or begin with "/".')
     return [unescape_token(token) for token in path.split("/")[1:]]
 
 
-def _container(ref: NodeRef) -> Array | Object:
+def _require_container(ref: NodeRef) -> Array | Object:
     if (node := open_container(ref)) is None:
         raise _OperationError("the parent is not an object or an array.")
     return node
@@ -95,7 +95,7 @@ def _container(ref: NodeRef) -> Array | Object:
 def _find(root: NodeRef, tokens: Iterable[str]) -> NodeRef:
     ref = root
     for token in tokens:
-        found = _container(ref).find(token)
+        found = _require_container(ref).find(token)
         if found is None:
             raise _OperationError(f"{as_json_string(token, _MAX_NAME)} does not exist.")
         ref = found
@@ -103,47 +103,47 @@ def _find(root: NodeRef, tokens: Iterable[str]) -> NodeRef:
 
 
 def _add_node(root: NodeRef, path: str, node: Node) -> None:
-    tokens = _tokens(path)
+    tokens = _parse_pointer(path)
     if not tokens:
         root.node = node
-    elif not _container(_find(root, tokens[:-1])).add(tokens[-1], node):
+    elif not _require_container(_find(root, tokens[:-1])).add(tokens[-1], node):
         index = as_json_string(tokens[-1], _MAX_NAME)
         raise _OperationError(f"index {index} is not valid or out of range; use `-` to append.")
 
 
-def _new_value(operation: _Operation) -> Leaf:
+def _read_new_value(operation: _Operation) -> Leaf:
     if not bytes(operation.value):
         raise _OperationError("`value` is missing.")
     return leaf_of(bytes(operation.value))
 
 
-def _source(operation: _Operation) -> list[str]:
+def _read_source(operation: _Operation) -> list[str]:
     if operation.from_ is None:
         raise _OperationError("`from` is missing.")
-    return _tokens(operation.from_)
+    return _parse_pointer(operation.from_)
 
 
 def _add(root: NodeRef, operation: _Operation) -> None:
-    _add_node(root, operation.path, _new_value(operation))
+    _add_node(root, operation.path, _read_new_value(operation))
 
 
 def _remove(root: NodeRef, operation: _Operation) -> None:
-    _remove_node(root, _tokens(operation.path))
+    _remove_node(root, _parse_pointer(operation.path))
 
 
 def _remove_node(root: NodeRef, tokens: list[str]) -> None:
     if not tokens:
         raise _OperationError("the whole value cannot be removed.")
-    if not _container(_find(root, tokens[:-1])).remove(tokens[-1]):
+    if not _require_container(_find(root, tokens[:-1])).remove(tokens[-1]):
         raise _OperationError(f"{as_json_string(tokens[-1], _MAX_NAME)} does not exist.")
 
 
 def _replace(root: NodeRef, operation: _Operation) -> None:
-    _find(root, _tokens(operation.path)).node = _new_value(operation)
+    _find(root, _parse_pointer(operation.path)).node = _read_new_value(operation)
 
 
 def _move(root: NodeRef, operation: _Operation) -> None:
-    source, target = _source(operation), _tokens(operation.path)
+    source, target = _read_source(operation), _parse_pointer(operation.path)
     if target[: len(source)] == source and len(target) > len(source):
         raise _OperationError("a value cannot be moved into itself.")
     node = _find(root, source).node
@@ -153,27 +153,27 @@ def _move(root: NodeRef, operation: _Operation) -> None:
 
 
 def _copy(root: NodeRef, operation: _Operation) -> None:
-    _add_node(root, operation.path, copy_of(_find(root, _source(operation)).node))
+    _add_node(root, operation.path, copy_of(_find(root, _read_source(operation)).node))
 
 
 def _test(root: NodeRef, operation: _Operation) -> None:
-    present, expected = text_of(_find(root, _tokens(operation.path)).node), text_of(_new_value(operation))
+    present, expected = text_of(_find(root, _parse_pointer(operation.path)).node), text_of(_read_new_value(operation))
     if len(present) > _MAX_COMPARED:
         raise _OperationError(f"values over {_MAX_COMPARED:,} bytes cannot be compared.")
     try:
-        is_equal = _comparable(present) == _comparable(expected)
+        is_equal = _make_comparable(present) == _make_comparable(expected)
     except ArithmeticError:  # an exponent that Decimal does not support
         is_equal = present == expected
     if not is_equal:
         raise _OperationError("the value is different.")
 
 
-def _comparable(text: bytes) -> Any:
+def _make_comparable(text: bytes) -> Any:
     """A parsed value that compares by JSON equality: numbers numerically, and unequal to booleans."""
-    return json.loads(text, parse_int=_as_decimal, parse_float=_as_decimal)
+    return json.loads(text, parse_int=_parse_decimal, parse_float=_parse_decimal)
 
 
-def _as_decimal(digits: str) -> tuple[str, Decimal]:
+def _parse_decimal(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)
 
 
@@ -215,7 +215,7 @@ class Merge:
                 node = open_container(target)
             assert isinstance(node, Object)  # noqa: S101  # replaced above
             pending += _merge_members(node, patch, is_over)
-        return _pieces(view, root)
+        return _collect_pieces(view, root)
 
 
 def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[NodeRef, Leaf]]:
@@ -292,7 +292,7 @@ def joined(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer]:
         yield view[piece.start : piece.stop] if isinstance(piece, Span) else piece
 
 
-def _pieces(view: memoryview, root: NodeRef) -> Pieces:
+def _collect_pieces(view: memoryview, root: NodeRef) -> Pieces:
     return tuple(
         one if isinstance(one, bytes) else one.span if one.blob is view else text_of(one) for one in render(root.node)
     )

@@ -105,22 +105,24 @@ class Search:
 
     def _write(self, line: Line, matcher: Matcher, last: int) -> tuple[str, int]:
         """A line of a text with its context lines, without lines that are already shown."""
-        before, after = _before(line, self.context), _after(line, self.context)
+        before, after = _lines_before(line, self.context), _lines_after(line, self.context)
         lines = [
             *(f"{at}- {excerpt(one)}" for at, one in enumerate(before, line.number - len(before)) if at > last),
-            f"{line.number}{_position(line, matcher)}: {_line_excerpt(line)}",
+            f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}",
             *(f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)),
         ]
         return "\n".join(lines), line.number + len(after)
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
-        lines = _lines_of_strings(matcher, blob, is_over)
+        lines = _search_lines_of_strings(matcher, blob, is_over)
         listed, time_error = self.offset + self.limit + 1, None
         found: list[tuple[int, str]] = []
         try:
             for at, (start, line) in enumerate(islice(lines, listed)):
                 if at >= self.offset:
-                    found.append((start, f"{_number(line)}{_position(line, matcher)}: {_line_excerpt(line)}"))
+                    found.append(
+                        (start, f"{_format_line_number(line)}{_format_position(line, matcher)}: {_cut_line(line)}")
+                    )
         except ToolError as error:
             time_error = error
         locations = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
@@ -146,44 +148,44 @@ def _count_rest(hits: Iterator[_Hit]) -> str:
             number += 1
     except ToolError:
         return f"at least {number:,} more"
-    return f"{_at_least(number)} more"
+    return f"{_format_count(number)} more"
 
 
-def _number(line: Line) -> str:
+def _format_line_number(line: Line) -> str:
     """The number of a line in a string; empty if the string has one line."""
     return f" line {line.number}" if line.number or b"\n" in line.data else ""
 
 
-def _position(line: Line, matcher: Matcher) -> str:
+def _format_position(line: Line, matcher: Matcher) -> str:
     """The position of the hit in a long line, and the number of further hits in the line; empty for a short line."""
     if line.stop - line.start <= _LONG:
         return ""
     at = line.characters + count_characters(line.data[: line.start + line.at[0]])
     more = matcher.count(line.data[line.start : line.stop], max(line.at[1], line.at[0] + 1), _MANY)
-    return f" (char {at}{f'; {_at_least(more)} more in this line' if more else ''})"
+    return f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
 
 
-def _at_least(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"{'at least ' if number >= _MANY else ''}{number:,}"
 
 
-def _line_excerpt(line: Line) -> str:
+def _cut_line(line: Line) -> str:
     return excerpt(line.data[line.start : line.stop], line.at)
 
 
-def _before(line: Line, context: int) -> list[bytes]:
+def _lines_before(line: Line, context: int) -> list[bytes]:
     if not context or not line.start:
         return []
     return line.data[max(line.start - _NEAR, 0) : line.start - 1].rsplit(b"\n", context)[-context:]
 
 
-def _after(line: Line, context: int) -> list[bytes]:
+def _lines_after(line: Line, context: int) -> list[bytes]:
     if not context or line.stop + 1 >= len(line.data):
         return []
     return line.data[line.stop + 1 : line.stop + _NEAR].split(b"\n", context)[:context]
 
 
-def _lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
+def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
     """Yield each matching line of the strings that are not keys, with the offset of its string."""
     for run in _STRINGS.finditer(blob):
         check_time(is_over)

@@ -35,7 +35,7 @@ class Matcher:
             self._lines = re2.compile(b"(?m)" + pattern.encode(), options)
         except re2.error as error:
             raise ToolError(
-                f"`pattern` is not a valid RE2 expression: {_reason(error)}. Escape literal characters."
+                f"`pattern` is not a valid RE2 expression: {_decode_reason(error)}. Escape literal characters."
             ) from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
 
@@ -45,7 +45,7 @@ class Matcher:
         A search over many lines at once finds a candidate; a search in the candidate line confirms it.
         """
         position = begin
-        while position < end and (first := self._next_candidate(data, position, end)) is not None:
+        while position < end and (first := self._find_candidate(data, position, end)) is not None:
             start = max(data.rfind(b"\n", 0, first) + 1, position)
             stop = data.find(b"\n", start)
             stop = len(data) if stop < 0 else stop
@@ -57,7 +57,7 @@ class Matcher:
         """The number of matches in a line after `begin`, at most `most`."""
         return sum(1 for _ in islice(self._line.finditer(line, begin), most))
 
-    def _next_candidate(self, data: bytes, begin: int, end: int) -> int | None:
+    def _find_candidate(self, data: bytes, begin: int, end: int) -> int | None:
         """An offset at or before the next match; None if no line before `end` matches."""
         if self._is_global:
             return begin
@@ -66,10 +66,10 @@ class Matcher:
 
     def may_match(self, data: bytes) -> bool:
         """Whether a line may match. False positives are possible, false negatives are not."""
-        return self._next_candidate(data, 0, len(data) + 1) is not None
+        return self._find_candidate(data, 0, len(data) + 1) is not None
 
 
-def _reason(error: Any) -> str:
+def _decode_reason(error: Any) -> str:
     reason = error.args[0]
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
@@ -105,14 +105,14 @@ class _Chunk:
 
 def matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
     """Yield the matching lines of a text, each with `context` lines before and after it."""
-    for chunk in _chunks(pieces, context):
+    for chunk in _split_chunks(pieces, context):
         number, counted = chunk.number, chunk.begin
         for start, stop, at in matcher.matches(chunk.data, chunk.begin, chunk.end):
             number, counted = number + chunk.data.count(b"\n", counted, start), start
             yield Line(chunk.data, start, stop, at, number, chunk.characters)
 
 
-def _chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:
+def _split_chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:
     data, begin, number, characters = b"", 0, 0, 0
     for piece in pieces:
         data += piece

@@ -40,7 +40,7 @@ def _parse_float(text: str) -> _Float:
     return number
 
 
-def _as_written(number: Any) -> msgspec.Raw:
+def _encode_number(number: Any) -> msgspec.Raw:
     if not isinstance(number, _Integer | _Float):
         raise TypeError
     return msgspec.Raw(number.text.encode())
@@ -88,7 +88,7 @@ def select(blob: Buffer, expression: str) -> bytes:
     try:
         compiled = jmespath.compile(expression)
         value = json.loads(str(blob, "utf-8"), parse_int=_parse_integer, parse_float=_parse_float)
-        return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_as_written)
+        return msgspec.json.encode(compiled.search(value, _OPTIONS), enc_hook=_encode_number)
     except JMESPathError as error:
         raise ToolError(
             f"`expression` does not work: {' '.join(str(error).split())[:300]} Correct it, see jmespath.org."

@@ -53,7 +53,7 @@ def pieces_of(blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE) -> I
     Raises:
         ToolError: The time limit is reached.
     """
-    parts = text_parts(blob, span, size) if is_text(blob, span) else _json_parts(blob, span, size)
+    parts = text_parts(blob, span, size) if is_text(blob, span) else _split_json(blob, span, size)
     for start, stop in parts:
         check_time(is_over)
         raw = bytes(blob[start:stop])
@@ -73,7 +73,7 @@ def check_time(is_over: IsOver) -> None:
         )
 
 
-def _json_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
+def _split_json(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
     position = span.start
     while position < span.stop:
         end = min(position + size, span.stop)

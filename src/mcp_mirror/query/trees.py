@@ -64,7 +64,7 @@ class Array:
         """The item at an index; None if it does not exist."""
         if not _is_index(token):
             return None
-        at = self._part_at(int(token))
+        at = self._separate_part(int(token))
         part = self.parts[at] if at is not None and at < len(self.parts) else None
         return part if isinstance(part, NodeRef) else None
 
@@ -73,7 +73,7 @@ class Array:
         if token == "-":  # noqa: S105  # of a JSON Pointer
             self.parts.append(NodeRef(node))
             return True
-        at = self._part_at(int(token)) if _is_index(token) else None
+        at = self._separate_part(int(token)) if _is_index(token) else None
         if at is None:
             return False
         self.parts.insert(at, NodeRef(node))
@@ -86,7 +86,7 @@ class Array:
         del self.parts[next(at for at, part in enumerate(self.parts) if part is ref)]
         return True
 
-    def _part_at(self, index: int) -> int | None:
+    def _separate_part(self, index: int) -> int | None:
         """Separate the item from its run and return its position in `parts`; the end of `parts` for the next index."""
         first = 0
         for at, part in enumerate(self.parts):
@@ -95,7 +95,7 @@ class Array:
                     return at
                 first += 1
                 continue
-            found = _item_of(part, index - first)
+            found = _find_item(part, index - first)
             if isinstance(found, Span):
                 split = _split_run(part, index - first, found)
                 self.parts[at : at + 1] = split
@@ -108,7 +108,7 @@ def _is_index(token: str) -> bool:
     return token.isascii() and token.isdigit() and len(token) < 19 and (token == "0" or token[0] != "0")  # noqa: PLR2004, S105  # RFC 6901
 
 
-def _item_of(run: _Run, index: int) -> Span | int:
+def _find_item(run: _Run, index: int) -> Span | int:
     """The span of an item of a run, or the length of the run if it is shorter."""
     if run.count is not None and index >= run.count:
         return run.count
@@ -219,12 +219,12 @@ def _parse_object(leaf: Leaf) -> Object:
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")
-    head, name = b"{" + _space_at(blob, span.start + 1), parts[0].name
+    head, name = b"{" + _read_space(blob, span.start + 1), parts[0].name
     between = (parts[1].lead if len(parts) > 1 else None) or b"," + head[1:]
     return Object(head, bytes(blob[end : span.stop]), between, name[name.rindex(b'"') + 1 :], parts)
 
 
-def _space_at(blob: Buffer, start: int) -> bytes:
+def _read_space(blob: Buffer, start: int) -> bytes:
     stop = start
     while blob[stop] in _SPACE:
         stop += 1

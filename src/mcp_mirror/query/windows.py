@@ -93,7 +93,7 @@ class Window:
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _start_of(window, lambda: sum(count_characters(one.data) for one in pieces_of(blob, span, is_over)))
+    offset = _resolve_offset(window, lambda: sum(count_characters(one.data) for one in pieces_of(blob, span, is_over)))
     seen, data = 0, b""
     most = window.cap(window.budget.characters)
     for piece in pieces_of(blob, span, is_over):
@@ -108,11 +108,11 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
         _check_offset(offset, seen, "characters")
         return ""
     taken = min(window.budget.fitting(text), most)
-    return text[:taken] + (_footer(window, offset + taken) if len(text) > taken else "")
+    return text[:taken] + (_write_footer(window, offset + taken) if len(text) > taken else "")
 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _start_of(window, lambda: count_lines(blob, span, is_over))
+    offset = _resolve_offset(window, lambda: count_lines(blob, span, is_over))
     skipped, characters, data = 0, 0, b""
     room = window.budget.characters * _WIDE
     for piece in pieces_of(blob, span, is_over):
@@ -148,7 +148,7 @@ def _complete_lines(window: Window, offset: int, characters: int, fitting: str, 
         lines.pop()
     shown = lines[: window.cap(len(lines))]
     is_last = is_all and len(shown) == len(lines)
-    return "".join(shown).removesuffix("\n") + ("" if is_last else _footer(window, offset + len(shown)))
+    return "".join(shown).removesuffix("\n") + ("" if is_last else _write_footer(window, offset + len(shown)))
 
 
 def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
@@ -160,7 +160,7 @@ def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
 
 
 def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _start_of(window, lambda: count_items(blob, span))
+    offset = _resolve_offset(window, lambda: count_items(blob, span))
     first = item(blob, span, offset)
     if isinstance(first, int):
         _check_offset(offset, first, "items")
@@ -171,7 +171,7 @@ def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
 
 def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
     known = members(blob, span)
-    offset = _start_of(window, lambda: len(known))
+    offset = _resolve_offset(window, lambda: len(known))
     if offset >= len(known):
         _check_offset(offset, len(known), "keys")
         return ""
@@ -187,10 +187,10 @@ def _list_entries(
     left = window.budget
     for label, span in _take_entries(entries, window.limit, is_over):
         if shown and len(shown) == window.limit:
-            return "\n".join(shown) + _footer(window, offset + len(shown))
-        line = f"{label}: {_value_or_outline(blob, span, window.budget.without(len(label) + 2))}"
+            return "\n".join(shown) + _write_footer(window, offset + len(shown))
+        line = f"{label}: {_show_value_or_outline(blob, span, window.budget.without(len(label) + 2))}"
         if shown and not left.admits(line):
-            return "\n".join(shown) + _footer(window, offset + len(shown))
+            return "\n".join(shown) + _write_footer(window, offset + len(shown))
         shown.append(line)
         left = left.after(line)
     return "\n".join(shown)
@@ -205,7 +205,7 @@ def _take_entries(
         yield entry
 
 
-def _value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
+def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
     if span.length <= budget.characters * _WIDE:
         text = str(bytes(blob[span.start : span.stop]), "utf-8")
         if budget.admits(text):
@@ -213,7 +213,7 @@ def _value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
     return f"({outline_value(blob, span)}: too large to be shown here, take its path)"
 
 
-def _start_of(window: Window, count: Callable[[], int]) -> int:
+def _resolve_offset(window: Window, count: Callable[[], int]) -> int:
     return window.offset if window.offset >= 0 else max(count() + window.offset, 0)
 
 
@@ -227,7 +227,7 @@ def _check_offset(offset: int, length: int, unit: str) -> None:
         raise ToolError(f"Offset {offset:,} is past the end: there are {length:,} {unit}.")
 
 
-def _footer(window: Window, offset: int) -> str:
+def _write_footer(window: Window, offset: int) -> str:
     """The line with the next offset and, for a window at the beginning, the offset for the end."""
     end = f"; last: offset={-_LAST if window.by == 'chars' else -1}" if window.offset == 0 else ""
     return f"\n... next: by={window.by}, offset={offset}{end}"

@@ -110,7 +110,7 @@ class Flows:
         return Labels(
             frozenset({name}),
             place.integrity or accepts.integrity or "untrusted",
-            self._level(place.confidentiality or accepts.confidentiality or self.policy.levels[-1]),
+            self._clamp_level(place.confidentiality or accepts.confidentiality or self.policy.levels[-1]),
         )
 
     def labels_of(self, known: Descriptor) -> Labels:
@@ -124,7 +124,7 @@ class Flows:
         return Labels(
             frozenset(stored["sources"].split(",")),
             "trusted" if stored["integrity"] == "trusted" else "untrusted",
-            self._level(stored["confidentiality"]),
+            self._clamp_level(stored["confidentiality"]),
         )
 
     def labels_of_result(self, upstream: str, given: Labels, ifc: object = None) -> Labels:
@@ -179,51 +179,56 @@ class Flows:
         levels: tuple[object, ...] = self.policy.levels
         return levels.index(level) if level in levels else len(levels) - 1
 
-    def _level(self, level: str) -> str:
+    def _clamp_level(self, level: str) -> str:
         return self.policy.levels[self._rank(level)]
 
-    def _matching(self, rules: Iterable[FlowRule], source: str, to: str) -> FlowRule | None:
-        return next((rule for rule in rules if self._is(rule.source, source) and self._is(rule.target, to)), None)
+    def _find_rule(self, rules: Iterable[FlowRule], source: str, to: str) -> FlowRule | None:
+        return next(
+            (rule for rule in rules if self._matches_side(rule.source, source) and self._matches_side(rule.target, to)),
+            None,
+        )
 
-    def _is(self, side: str, name: str) -> bool:
+    def _matches_side(self, side: str, name: str) -> bool:
         if side.startswith(ZONE):
             return self.zone_of(name) == side.removeprefix(ZONE)
         return WORDS[side] == name if side in WORDS else fnmatchcase(name, side)
 
-    def _denied(self, labels: Labels, to: str) -> Refusal | None:
+    def _check_deny_rules(self, labels: Labels, to: str) -> Refusal | None:
         for source in sorted(labels.sources):
-            if rule := self._matching(self.policy.deny, source, to):
+            if rule := self._find_rule(self.policy.deny, source, to):
                 why = f"it contains data of {describe_place(source)}, and `flows.deny` has '{rule}'"
                 return Refusal(f"flows.deny: {rule}", why)
         return None
 
-    def _unnamed(self, labels: Labels, to: str) -> Refusal | None:
+    def _check_accepted_sources(self, labels: Labels, to: str) -> Refusal | None:
         globs = self.place(to).accepts.sources
         for source in sorted(labels.sources - {to, MODEL}) if globs is not None else ():
-            if not any(self._is(glob, source) for glob in globs or ()):
+            if not any(self._matches_side(glob, source) for glob in globs or ()):
                 key = f"{key_of(to)}.accepts.sources"
                 return Refusal(key, f"it contains data of {describe_place(source)}, and `{key}` does not name that")
         return None
 
-    def _untrusted(self, labels: Labels, to: str) -> Refusal | None:
+    def _check_integrity(self, labels: Labels, to: str) -> Refusal | None:
         if self.place(to).accepts.integrity != "trusted" or labels.integrity == "trusted":
             return None
         key = f"{key_of(to)}.accepts.integrity"
-        return Refusal(f"{key}: trusted", f"it is untrusted{_model_hint(labels)}, and `{key}` is trusted")
+        return Refusal(f"{key}: trusted", f"it is untrusted{_explain_model_label(labels)}, and `{key}` is trusted")
 
-    def _secret(self, labels: Labels, to: str) -> Refusal | None:
+    def _check_confidentiality(self, labels: Labels, to: str) -> Refusal | None:
         most = self.place(to).accepts.confidentiality
         if most is None or self._rank(labels.confidentiality) <= self._rank(most):
             return None
         key = f"{key_of(to)}.accepts.confidentiality"
-        return Refusal(f"{key}: {most}", f"it is {labels.confidentiality}{_model_hint(labels)}, and `{key}` is {most}")
+        return Refusal(
+            f"{key}: {most}", f"it is {labels.confidentiality}{_explain_model_label(labels)}, and `{key}` is {most}"
+        )
 
-    def _beyond(self, labels: Labels, to: str) -> Refusal | None:
+    def _check_zones(self, labels: Labels, to: str) -> Refusal | None:
         """Why a source in another zone may not flow to this place."""
         target = self.zone_of(to)
         for source in sorted(labels.sources) if self.policy.default == "deny" and target is not None else ():
             zone = self.zone_of(source)
-            if zone not in (None, target) and not self._matching(self.policy.allow, source, to):
+            if zone not in (None, target) and not self._find_rule(self.policy.allow, source, to):
                 why = (
                     f"it contains data of {describe_place(source)}, which is in zone '{zone}' and not in '{target}', "
                     "and no rule of `flows.allow` permits the flow"
@@ -233,11 +238,11 @@ class Flows:
 
 
 _CHECKS: Final[tuple[Callable[[Flows, Labels, str], Refusal | None], ...]] = (
-    Flows._denied,  # noqa: SLF001  # the checks of this class, in their order
-    Flows._unnamed,  # noqa: SLF001
-    Flows._untrusted,  # noqa: SLF001
-    Flows._secret,  # noqa: SLF001
-    Flows._beyond,  # noqa: SLF001
+    Flows._check_deny_rules,  # noqa: SLF001  # the checks of this class, in their order
+    Flows._check_accepted_sources,  # noqa: SLF001
+    Flows._check_integrity,  # noqa: SLF001
+    Flows._check_confidentiality,  # noqa: SLF001
+    Flows._check_zones,  # noqa: SLF001
 )
 
 
@@ -266,7 +271,7 @@ def describe_place(name: str) -> str:
     return _PLACES.get(name, f"upstream '{name}'")
 
 
-def _model_hint(labels: Labels) -> str:
+def _explain_model_label(labels: Labels) -> str:
     return " (the model took part in making it: `flows.model.labels`)" if MODEL in labels.sources else ""
 
 

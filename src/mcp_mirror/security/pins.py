@@ -92,7 +92,7 @@ class DefinitionChange:
         """The members that differ, in parentheses; empty for instructions and for new or removed tools."""
         if self.tool is None or self.was is None or self.now is None:
             return ""
-        names = [as_json_string(name, _NAME) for name in _differing(self.was, self.now)]
+        names = [as_json_string(name, _NAME) for name in _find_differences(self.was, self.now)]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f" ({', '.join(names[:_NAMED])}{more})"
 
@@ -124,12 +124,12 @@ class Finding:
         return f"{change.subject} {change.predicate}, so it is quarantined. Ask the operator to review it: {_ADVICE}"
 
 
-def _differing(was: Definition, now: Definition) -> list[str]:
+def _find_differences(was: Definition, now: Definition) -> list[str]:
     """The names of the members that differ."""
-    return [key for key in {**was, **now} if _form(was, key) != _form(now, key)]
+    return [key for key in {**was, **now} if _encode_member(was, key) != _encode_member(now, key)]
 
 
-def _form(definition: Definition, key: str) -> str | None:
+def _encode_member(definition: Definition, key: str) -> str | None:
     """A member's canonical text; a text that no pin can have if the member is nested too deep."""
     try:
         return canonical(definition[key]) if key in definition else None
@@ -178,12 +178,12 @@ def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -
 
 def _is_same(pin: Pin, definition: Definition) -> bool:
     try:
-        return _sorted(pin.definition) == _sorted(definition) or pin.sha256 == digest_of(definition)
+        return _encode_sorted(pin.definition) == _encode_sorted(definition) or pin.sha256 == digest_of(definition)
     except RecursionError:
         return False
 
 
-def _sorted(definition: Definition) -> bytes:
+def _encode_sorted(definition: Definition) -> bytes:
     """A text that is equal for most equal definitions and never for others. Cheaper than the digest."""
     return msgspec.json.encode(definition, order="deterministic")
 
@@ -211,13 +211,13 @@ class Pins:
 
     def check_tool(self, policy: UpstreamPolicy, tool: str, definition: Definition) -> Finding | None:
         """The finding about a tool; None if it matches its pin or is not enforced."""
-        return self._finding(policy, lambda: compare_tool(self.lock, policy.name, tool, definition))
+        return self._build_finding(policy, lambda: compare_tool(self.lock, policy.name, tool, definition))
 
     def check_instructions(self, policy: UpstreamPolicy, instructions: str | None) -> Finding | None:
         """The finding about an upstream's instructions; None if they match their pin or are not enforced."""
-        return self._finding(policy, lambda: compare_instructions(self.lock, policy.name, instructions))
+        return self._build_finding(policy, lambda: compare_instructions(self.lock, policy.name, instructions))
 
-    def _finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
+    def _build_finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
         mode = self.mode_of(policy)
         change = None if mode == "off" else compare()
         return Finding(change, mode == "block") if change else None

@@ -104,7 +104,7 @@ class ConcurrencyLimiter:
     async def _wait(self, key: str, share: int) -> None:
         """Wait in the queue until this call is admitted."""
         if self.waiting_count >= self._queue.bound.most:
-            raise self._busy(f"{self._queue.bound} calls wait already")
+            raise self._busy_error(f"{self._queue.bound} calls wait already")
         waiter = _Waiter()
         self._waiting.setdefault(key, deque()).append(waiter)
         self._shares[key] = share
@@ -116,7 +116,7 @@ class ConcurrencyLimiter:
             raise
         if not waiter.is_admitted.is_set():
             self._withdraw(key, waiter)
-            raise self._busy(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
+            raise self._busy_error(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
 
     def _withdraw(self, key: str, waiter: _Waiter) -> None:
         if waiter.is_admitted.is_set():  # admitted while it was cancelled
@@ -142,7 +142,7 @@ class ConcurrencyLimiter:
             else:
                 del self._shares[following]
 
-    def _busy(self, reason: str) -> BusyError:
+    def _busy_error(self, reason: str) -> BusyError:
         calls = "calls" if self._running.total() >= self._bound.most else "calls, of which one client gets half,"
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 

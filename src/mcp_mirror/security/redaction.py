@@ -90,17 +90,17 @@ def secrets_of(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterat
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
         yield from endpoint.env.values()
-        yield from _of_arguments(endpoint.args)
+        yield from _secrets_of_arguments(endpoint.args)
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():
             yield value
-            yield from _parts(value)
+            yield from _split_value(value)
         if endpoint.oauth and endpoint.oauth.client_secret:
             yield endpoint.oauth.client_secret
-        yield from _of_url(endpoint.url)
+        yield from _secrets_of_url(endpoint.url)
 
 
-def _of_arguments(args: Iterable[str]) -> Iterator[str]:
+def _secrets_of_arguments(args: Iterable[str]) -> Iterator[str]:
     """All arguments except flags, paths and the first word, which names the program."""
     named = False
     for argument in args:
@@ -109,12 +109,12 @@ def _of_arguments(args: Iterable[str]) -> Iterator[str]:
             yield from (value,) if equals else ()
         elif named and not (_PATH.fullmatch(argument) and "://" not in argument):
             yield argument
-            yield from _of_url(argument) if "://" in argument else ()
+            yield from _secrets_of_url(argument) if "://" in argument else ()
         else:
             named = True
 
 
-def _of_url(url: str) -> Iterator[str]:
+def _secrets_of_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -129,5 +129,5 @@ def _of_url(url: str) -> Iterator[str]:
     yield from (segment for segment in parts.path.split("/") if _KEY_IN_PATH.fullmatch(segment))
 
 
-def _parts(value: str) -> Iterator[str]:
+def _split_value(value: str) -> Iterator[str]:
     return (part for part in _PARTS.split(value) if len(part) >= _SHORTEST_PART)

@@ -29,12 +29,12 @@ def strip_invisible(text: str, limit: int) -> str:
 
 def sanitize(text: str) -> str:
     """Escape invisible characters and line breaks as JSON escapes."""
-    return "".join(_escaped(character) if _is_hidden(character) else character for character in text)
+    return "".join(_escape_character(character) if _is_hidden(character) else character for character in text)
 
 
 def sanitize_lines(text: str, limit: int) -> str:
     """Escape invisible characters, but keep line breaks and tabs; at most `limit` bytes."""
-    shown = (_escaped(c) if c not in "\n\t" and _is_hidden(c) else c for c in text[: limit + 1])
+    shown = (_escape_character(c) if c not in "\n\t" and _is_hidden(c) else c for c in text[: limit + 1])
     return cut("".join(shown), limit)
 
 
@@ -54,7 +54,7 @@ def _is_hidden(character: str) -> bool:
     return unicodedata.category(character) in hidden or _HIDDEN.match(character) is not None
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     code = ord(character)
     if code <= 0xFFFF:  # noqa: PLR2004  # the Basic Multilingual Plane
         return f"\\u{code:04x}"

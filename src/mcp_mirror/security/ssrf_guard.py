@@ -81,7 +81,7 @@ class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
         addresses = [one for one in dict.fromkeys(str(one[4][0]) for one in found) if self._policy.admits(host, one)]
         if not addresses:
             raise httpcore2.ConnectError(PRIVATE)
-        return await _first(
+        return await _connect_first(
             lambda address: self._inner.connect_tcp(address, port, None, local_address, socket_options), addresses
         )
 
@@ -98,7 +98,7 @@ class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):
         await anyio.sleep(seconds)
 
 
-async def _first(
+async def _connect_first(
     connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]], addresses: Iterable[str]
 ) -> httpcore2.AsyncNetworkStream:
     """Try addresses one soon after another (RFC 8305) and return the first connection."""

@@ -112,7 +112,7 @@ class ChangeNotifier:
         """
         if kind == "tools":
             return self._rebuild((owner, *(tuple(self._state.catalogs) if owner is None else ())), upstream)
-        self._enqueue(ListChange(kind, owner, required=self._required_scopes(upstream)))
+        self._enqueue(ListChange(kind, owner, required=self._find_required_scopes(upstream)))
         return None
 
     def _rebuild(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
@@ -149,7 +149,7 @@ class ChangeNotifier:
             self._record_findings(owner, one)
             self._swap_catalog(owner, one)
         if any(one.is_changed for one in rebuilt):
-            self._enqueue(ListChange("tools", owners[0], required=self._required_scopes(upstream)))
+            self._enqueue(ListChange("tools", owners[0], required=self._find_required_scopes(upstream)))
 
     def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
@@ -166,7 +166,7 @@ class ChangeNotifier:
             return
         self._runtime.state = replace(state, catalogs=catalogs)
 
-    def _required_scopes(self, upstream: str | None) -> tuple[str, ...]:
+    def _find_required_scopes(self, upstream: str | None) -> tuple[str, ...]:
         found = (one.policy for one in self._upstreams if one.policy.name == upstream)
         return next((policy.required_scopes for policy in found), ())
 

@@ -79,7 +79,7 @@ class Session:
         if not is_wanted(method, params, self.log_level or LEVELS[0]):
             return
         with contextlib.suppress(*_CLOSED):
-            await self.server_session.send_notification(_notification(method, params))
+            await self.server_session.send_notification(_build_notification(method, params))
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the session's stream; see `ClientChannel.request`."""
@@ -119,7 +119,7 @@ class RequestChannel:
         if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LEVELS[0])):
             return
         with contextlib.suppress(*_CLOSED):
-            await self.context.session.send_notification(_notification(method, params), self.context.request_id)
+            await self.context.session.send_notification(_build_notification(method, params), self.context.request_id)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the request's stream; see `ClientChannel.request`."""
@@ -185,10 +185,10 @@ def read_caller(context: Context, namespace: str, session: str | None) -> Caller
         model = context.session.client_capabilities
         declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
     capabilities = dict(declared) if isinstance(declared, Mapping) else {}
-    return Caller(namespace, is_stateless, None if is_stateless else session, _supported(capabilities))
+    return Caller(namespace, is_stateless, None if is_stateless else session, _select_supported(capabilities))
 
 
-def _supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return the capabilities that the gateway can relay."""
     supported = {key: value for key, value in capabilities.items() if key not in _UNSUPPORTED_CAPABILITIES}
     extensions = supported.get("extensions")
@@ -199,7 +199,7 @@ def _supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return supported
 
 
-def _notification(method: str, params: Mapping[str, Any]) -> Any:
+def _build_notification(method: str, params: Mapping[str, Any]) -> Any:
     return types.Notification[Any, str](method=method, params=dict(params))
 
 

@@ -200,7 +200,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and close or refuse it if there are too many."""
         super().connection_made(transport)
-        self.address = _network_of(self.client[0] if self.client else "")
+        self.address = _find_network(self.client[0] if self.client else "")
         if not self._connections.add(self):
             self.app = self._connections.refuse
         if self._connections.is_overrun:
@@ -283,7 +283,7 @@ class LimitedProtocol(H11Protocol):
             self._deadline = None
 
 
-def _network_of(address: str) -> str:
+def _find_network(address: str) -> str:
     """Return the network of an IPv6 address; other addresses unchanged."""
     try:
         return str(ipaddress.IPv6Network((address.partition("%")[0], _NETWORK_BITS), strict=False))

@@ -93,12 +93,12 @@ class Handlers:
             ("completion/complete", types.CompleteRequestParams, self._complete),
             ("logging/setLevel", types.SetLevelRequestParams, self._set_level),
         ):
-            server.add_request_handler(method, params, self._limited(method, handler))
+            server.add_request_handler(method, params, self._add_limits(method, handler))
         server.add_notification_handler(
-            "notifications/roots/list_changed", types.NotificationParams, self._roots_changed
+            "notifications/roots/list_changed", types.NotificationParams, self._forward_roots_change
         )
 
-    def _channel_of(self, context: Context) -> RequestChannel:
+    def _build_channel(self, context: Context) -> RequestChannel:
         """Return the channel to the client on the stream of its request."""
         session, caller = self.sessions.session_of(context), self.sessions.caller_of(context)
         return RequestChannel(context, caller, session, self.sessions.answer_timeout)
@@ -115,7 +115,7 @@ class Handlers:
         return self.pending_payloads.stub(stub, {"tools": await take_sliced(_encode_tools([*twins, *own_tools]))})
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        meta, channel = meta_of(context), self._channel_of(context)
+        meta, channel = meta_of(context), self._build_channel(context)
         # Over HTTP, only a session identifies the connection of one client.
         connection = STDIO if context.request is None else channel.caller.session
         try:
@@ -142,7 +142,7 @@ class Handlers:
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         """List the resources of upstreams on the first page, and the stored values of the caller on all pages."""
         await self._wait_for_upstreams(context)
-        channel = self._channel_of(context)
+        channel = self._build_channel(context)
         cursor = params.cursor or None
         members: dict[str, Buffer | Segments] = {}
         listed = None if cursor else await self.relay.list_all("resources", channel)
@@ -183,7 +183,7 @@ class Handlers:
         )
 
     async def _list(self, kind: Kind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
-        listed = await self.relay.list_all(kind, self._channel_of(context))
+        listed = await self.relay.list_all(kind, self._build_channel(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
         return self.pending_payloads.stub(stub, {member: array_of([*listed.items, *own])})
@@ -194,7 +194,11 @@ class Handlers:
         await self._wait_for_upstreams(context)
         is_own = self.gateway.owns_uri(uri)
         if is_own and uri == STATUS_URI:
-            content = {"uri": uri, "mimeType": "application/json", "text": json.dumps(self._status(caller), indent=1)}
+            content = {
+                "uri": uri,
+                "mimeType": "application/json",
+                "text": json.dumps(self._build_status(caller), indent=1),
+            }
             reply: Reply = {"contents": msgspec.json.encode([content])}
         elif is_own:
             reply = await read_value(self.gateway.memory, caller.namespace, uri)
@@ -202,18 +206,18 @@ class Handlers:
             raise resource_not_found(uri, request.channel)
         else:
             relayed = await self.relay.read_resource(uri, request)
-            self._audit_call(request, "resources/read", relayed.origin.upstream)
+            self._write_audit(request, "resources/read", relayed.origin.upstream)
             reply = await self.gateway.state.contents.capture_resource(
                 relayed.members, caller.namespace, relayed.origin
             )
         return self._stub({"contents": []}, reply, meta_of(context))
 
-    def _status(self, caller: Caller) -> dict[str, Any]:
+    def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
         counts, stalls = self.gateway.audit.counts, read_stalls()
         return {
             "upstreams": [
-                _upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
+                _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
                 for upstream in self.gateway.upstreams.visible_to(caller)
             ],
             "requests": len(self.pending_payloads) - 1,  # without the request for this resource
@@ -225,12 +229,12 @@ class Handlers:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
         relayed = await self.relay.get_prompt(params.name, request)
-        self._audit_call(request, "prompts/get", relayed.origin.upstream)
+        self._write_audit(request, "prompts/get", relayed.origin.upstream)
         namespace = request.channel.caller.namespace
         reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
         return self._stub({"messages": []}, reply, meta_of(context))
 
-    def _audit_call(self, request: RelayRequest, method: str, upstream: str) -> None:
+    def _write_audit(self, request: RelayRequest, method: str, upstream: str) -> None:
         namespace = request.channel.caller.namespace
         self.gateway.audit.write(AuditRecord("call", namespace, method, "ok", upstream=upstream))
 
@@ -245,7 +249,7 @@ class Handlers:
             uri = str(params.uri)
             await self._wait_for_upstreams(context)
             await self.subscriptions.subscribe(
-                self._channel_of(context),
+                self._build_channel(context),
                 uri,
                 (session.caller.session, uri),
                 lambda updated_uri, params: self.announcements.resource_updated(session, updated_uri, params),
@@ -255,11 +259,11 @@ class Handlers:
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
             uri = str(params.uri)
-            await self.subscriptions.unsubscribe(self._channel_of(context), uri, (session.caller.session, uri))
+            await self.subscriptions.unsubscribe(self._build_channel(context), uri, (session.caller.session, uri))
         return {}
 
     async def _listen(self, context: Context, params: types.SubscriptionsListenRequestParams) -> NoReturn:
-        channel = self._channel_of(context)
+        channel = self._build_channel(context)
         stream = self.announcements.open(params.notifications, channel.caller)
         uris = tuple(stream.wanted.resource_subscriptions or ())
         try:
@@ -281,11 +285,11 @@ class Handlers:
             await self.gateway.upstreams.set_level(session, params.level)
         return {}
 
-    async def _roots_changed(self, context: Context, _params: object) -> None:
+    async def _forward_roots_change(self, context: Context, _params: object) -> None:
         if session := self.sessions.session_of(context):
             await self.gateway.upstreams.notify(session.caller.session, "notifications/roots/list_changed")
 
-    def _limited(self, method: str, handler: Any) -> Any:
+    def _add_limits(self, method: str, handler: Any) -> Any:
         """Return a handler with the limits of its principal, which raises JSON-RPC errors."""
 
         async def handle(context: Context, params: Any) -> Any:
@@ -306,7 +310,7 @@ class Handlers:
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.params(meta_of(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
-        return RelayRequest(self._channel_of(context), params, relayed_meta(context), input_round)
+        return RelayRequest(self._build_channel(context), params, relayed_meta(context), input_round)
 
     def _stub(self, stub: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes.
@@ -355,7 +359,7 @@ def _parse(member: Buffer | Segments) -> Any:
         return None
 
 
-def _upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool) -> dict[str, Any]:
+def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool) -> dict[str, Any]:
     """Return the state of an upstream, without the upstream's own texts unless `may_show`."""
     listing, policy = upstream.listing, upstream.policy
     status: dict[str, Any] = {

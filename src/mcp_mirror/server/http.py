@@ -93,11 +93,13 @@ class PayloadMiddleware:
             return
         namespace, limit = namespace_in(scope), self._traffic.requests_per_principal
         if self._open_requests[namespace] >= limit:
-            await self._reject(_too_many("requests_per_principal", limit, "requests are open"), scope, receive, send)
+            await self._reject(
+                _build_limit_response("requests_per_principal", limit, "requests are open"), scope, receive, send
+            )
             return
         session = session_key(namespace, Request(scope).headers.get("mcp-session-id", ""))
         if self._sessions.is_closing(session):
-            await _error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
+            await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
         send = self._watch_session_end(session, send)
         with self._sessions.open_request(session), self._count_request(namespace):
@@ -159,27 +161,29 @@ class PayloadMiddleware:
         if body is None or isinstance(body, JSONResponse):
             return body
         if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(namespace_in(scope), body):
-            return _too_many("sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open")
+            return _build_limit_response(
+                "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
+            )
         try:
             frame, token = self._pending_payloads.inbound(body)
         except WireError as error:
-            return _error_response(400, _PARSE_ERROR, str(error), recover_id(body))
+            return _build_error_response(400, _PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
 
     async def _receive(self, scope: Scope, receive: Receive) -> Buffer | JSONResponse | None:
         """Return the body, the response that rejects it, or None if the client disconnected."""
         if Request(scope).headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            return _error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
+            return _build_error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
         try:
             body = await self._read(receive)
         except TimeoutError:
             message = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
-            return _error_response(408, _INVALID_REQUEST, message, None)
+            return _build_error_response(408, _INVALID_REQUEST, message, None)
         except ClientDisconnect:
             return None
         if isinstance(body, Overlong):
             message = f"The message of {body.size:,} bytes is over `limits.max_message_bytes`."
-            return _error_response(413, _INVALID_REQUEST, message, recover_id(body.head))
+            return _build_error_response(413, _INVALID_REQUEST, message, recover_id(body.head))
         return body
 
     def _exceeds_sessions(self, namespace: str, frame: Buffer) -> bool:
@@ -351,13 +355,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _too_many(name: str, limit: int, fact: str) -> JSONResponse:
+def _build_limit_response(name: str, limit: int, fact: str) -> JSONResponse:
     message = f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s."
-    response = _error_response(429, _INTERNAL_ERROR, message, None)
+    response = _build_error_response(429, _INTERNAL_ERROR, message, None)
     response.headers["retry-after"] = str(_RETRY_AFTER)
     return response
 
 
-def _error_response(status: int, code: int, message: str, request_id: RequestId | None) -> JSONResponse:
+def _build_error_response(status: int, code: int, message: str, request_id: RequestId | None) -> JSONResponse:
     body = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(body, status_code=status)

@@ -173,10 +173,10 @@ class MirrorServer:
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
         instructions = self.instructions(caller)
-        capabilities = {"capabilities": self._capabilities(caller)}
+        capabilities = {"capabilities": self._join_capabilities(caller)}
         return {**result, **capabilities, **({"instructions": instructions} if instructions else {})}
 
-    def _capabilities(self, caller: Caller) -> Mapping[str, Any]:
+    def _join_capabilities(self, caller: Caller) -> Mapping[str, Any]:
         """Return the capabilities of the gateway and of the upstreams that a caller may see."""
         relay, transparent = self.handlers.relay, self.handlers.gateway.state.config.is_transparent
         offered: dict[str, Any] = {"tools": {"listChanged": True}}
@@ -209,7 +209,7 @@ class MirrorServer:
             which = f"whose name ends with {suffix}" if suffix else "here"
             tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools)
             own = " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
-        of_upstreams = (_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
+        of_upstreams = (_write_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
         parts = [self._policy.instructions or "", own, *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
 
@@ -228,7 +228,7 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     )
 
 
-def _upstream_instructions(upstream: Upstream, pins: Pins) -> str:
+def _write_upstream_instructions(upstream: Upstream, pins: Pins) -> str:
     """Return the instructions of an upstream, or its state if it cannot be called; empty if they must not be shown.
 
     While an upstream starts, the instructions of its last run apply: a call waits for it.

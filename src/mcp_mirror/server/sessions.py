@@ -63,7 +63,7 @@ class Sessions:
 
     def session_of(self, context: Context) -> Session | None:
         """Return the session of a request; None for stateless requests."""
-        known = self._sessions.get(self._key_of(context))
+        known = self._sessions.get(self._build_key(context))
         return known[0] if known and context.protocol_version not in MODERN_PROTOCOL_VERSIONS else None
 
     def namespace_of(self, context: Context) -> str:
@@ -85,7 +85,7 @@ class Sessions:
         """
         session = self.session_of(context)
         caller = session.caller if session else read_caller(context, self.namespace_of(context), None)
-        return replace(caller, scopes=_scopes_of(context))
+        return replace(caller, scopes=_read_scopes(context))
 
     def record_request(self, context: Context) -> Session | None:
         """Create the session of a request, or mark it as used.
@@ -95,14 +95,14 @@ class Sessions:
         """
         now = self._clock()
         self._end_idle(now)
-        if not (key := self._key_of(context)):
+        if not (key := self._build_key(context)):
             return None
         if key in self._sessions:
             session = self._sessions[key][0]
         else:
             caller = read_caller(context, self.namespace_of(context), key)
             session = Session(caller, context.session, anyio.Event(), self.answer_timeout)
-        session.caller = replace(session.caller, scopes=_scopes_of(context))
+        session.caller = replace(session.caller, scopes=_read_scopes(context))
         self._sessions[key] = (session, now)
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
@@ -176,13 +176,13 @@ class Sessions:
             if key != STDIO and now - used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
 
-    def _key_of(self, context: Context) -> str:
+    def _build_key(self, context: Context) -> str:
         if context.request is None:
             return STDIO
         return session_key(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
 
 
-def _scopes_of(context: Context) -> frozenset[str] | None:
+def _read_scopes(context: Context) -> frozenset[str] | None:
     return None if context.request is None else scopes_in(context.request.scope)
 
 

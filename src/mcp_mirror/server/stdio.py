@@ -50,7 +50,7 @@ async def stdio_streams(
     Raises:
         MirrorError: Standard output is closed.
     """
-    with _claimed_streams() as (input_descriptor, output_descriptor):
+    with _claim_streams() as (input_descriptor, output_descriptor):
         sink = LineSink(output_descriptor)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
@@ -174,7 +174,7 @@ def _read_frame(frame: Frame) -> Buffer:
 
 
 @contextmanager
-def _claimed_streams() -> Iterator[tuple[int, int]]:
+def _claim_streams() -> Iterator[tuple[int, int]]:
     """Redirect the standard streams so that other code of the process cannot disturb the connection.
 
     Yields:

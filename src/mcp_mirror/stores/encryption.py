@@ -95,9 +95,9 @@ class Envelope:
             size: The size of the whole value in bytes.
             first: The number of the first chunk.
         """
-        whole = self._chunk_context(size)
+        whole = self._build_chunk_context(size)
         for number, chunk in enumerate(cut(blob, CHUNK), first):
-            yield self._aead.encrypt(_nonce(number), chunk, whole)
+            yield self._aead.encrypt(_encode_nonce(number), chunk, whole)
 
     def range_reader(self, size: int, span: Span) -> "RangeReader":
         """A reader for the chunks of a range of a value of `size` bytes."""
@@ -109,7 +109,7 @@ class Envelope:
         Raises:
             StoreError: The chunk was changed, or is not the one with this number.
         """
-        return self._decrypt(_nonce(number), sealed, self._chunk_context(size))
+        return self._decrypt(_encode_nonce(number), sealed, self._build_chunk_context(size))
 
     def _decrypt(self, nonce: bytes, sealed: memoryview, context: bytes) -> bytes:
         try:
@@ -117,7 +117,7 @@ class Envelope:
         except InvalidTag:
             raise StoreError(CHANGED) from None
 
-    def _chunk_context(self, size: int) -> bytes:
+    def _build_chunk_context(self, size: int) -> bytes:
         return self._identity + _SIZE.pack(size)
 
 
@@ -133,7 +133,7 @@ class RangeReader:
             span: The range, within the value.
         """
         first, last = chunks_of(span)
-        self._envelope, self._size, self._number, self._at = envelope, size, first, 0
+        self._build_envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)
         self._room = bytearray(min(last * CHUNK, size) - first * CHUNK)
 
@@ -145,7 +145,7 @@ class RangeReader:
         """
         view = memoryview(sealed)
         for begin in range(0, len(view), SEALED_CHUNK):
-            chunk = self._envelope.open_chunk(self._number, view[begin : begin + SEALED_CHUNK], self._size)
+            chunk = self._build_envelope.open_chunk(self._number, view[begin : begin + SEALED_CHUNK], self._size)
             self._room[self._at : self._at + len(chunk)] = chunk
             self._number, self._at = self._number + 1, self._at + len(chunk)
 
@@ -164,7 +164,7 @@ class Encryptor:
     """Creates envelopes with the configured keys. Without keys, only values in clear can be read."""
 
     def __init__(self, policy: EncryptionPolicy | None = None) -> None:
-        self._masters = {key_id(key): key for key in map(_master, policy.keys)} if policy else {}
+        self._masters = {key_id(key): key for key in map(_derive_master_key, policy.keys)} if policy else {}
         self.seals: Final = bool(policy and policy.enabled)
         """Whether new values are encrypted."""
         self._admits_clear = not policy or policy.clear == "read"
@@ -180,7 +180,7 @@ class Encryptor:
         if not self.seals:
             return None
         head = MAGIC + next(iter(self._masters)) + secrets.token_bytes(_SALT)
-        return self._envelope(head, namespace, base)
+        return self._build_envelope(head, namespace, base)
 
     def envelope_of(self, namespace: str, base: str, record: bytes) -> Envelope | None:
         """The envelope of a stored value, from its record or the record's head; None if the value is in clear.
@@ -195,7 +195,7 @@ class Encryptor:
             return None
         if len(record) < HEAD:
             raise StoreError(CHANGED)
-        return self._envelope(bytes(record[:HEAD]), namespace, base)
+        return self._build_envelope(bytes(record[:HEAD]), namespace, base)
 
     def open_record(self, namespace: str, base: str, record: bytes) -> bytes:
         """Decrypt a record, or return a record in clear.
@@ -212,11 +212,11 @@ class Encryptor:
             self._reported.add(str(error))
             _logger.warning("Unreadable values are skipped. %s", error)
 
-    def _envelope(self, head: bytes, namespace: str, base: str) -> Envelope:
+    def _build_envelope(self, head: bytes, namespace: str, base: str) -> Envelope:
         master = self._masters.get(head[len(MAGIC) : len(MAGIC) + _ID])
         if master is None:
             raise UnknownKeyError(_UNKNOWN)
-        key = _derived(master, b"mcp-mirror value", head[-_SALT:])
+        key = _derive_key(master, b"mcp-mirror value", head[-_SALT:])
         names = namespace.encode("utf-8", "surrogatepass"), base.encode("utf-8", "surrogatepass")
         return Envelope(head, AESGCM(key), _CONTEXT.pack(*map(len, names)) + b"".join(names))
 
@@ -247,24 +247,24 @@ def sealed_size(size: int) -> int:
 
 def key_id(key: bytes) -> bytes:
     """The id of a key in records. It reveals nothing about the key."""
-    return _derived(key, b"mcp-mirror key id", None)[:_ID]
+    return _derive_key(key, b"mcp-mirror key id", None)[:_ID]
 
 
-def _master(secret: str) -> bytes:
+def _derive_master_key(secret: str) -> bytes:
     """A master key: 32 bytes from base64, or derived by HKDF from any other text. A weak text stays weak."""
     try:
         key = base64.b64decode(secret.strip().translate(_FROM_URL), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    return key if len(key) == _KEY else _derived(secret.encode(), b"mcp-mirror master key", None)
+    return key if len(key) == _KEY else _derive_key(secret.encode(), b"mcp-mirror master key", None)
 
 
 _FROM_URL: Final = str.maketrans("-_", "+/")
 
 
-def _derived(secret: bytes, purpose: bytes, salt: bytes | None) -> bytes:
+def _derive_key(secret: bytes, purpose: bytes, salt: bytes | None) -> bytes:
     return HKDF(SHA256(), _KEY, salt, purpose).derive(secret)
 
 
-def _nonce(number: int) -> bytes:
+def _encode_nonce(number: int) -> bytes:
     return number.to_bytes(_NONCE, "big")

@@ -227,7 +227,7 @@ class MemoryStore:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         self._expire_values()
-        while (plan := self._eviction(key, size)).holder() and self._expire_values():
+        while (plan := self._plan_eviction(key, size)).holder() and self._expire_values():
             pass
         plan.check()
         while (holder := plan.holder()) is not None:
@@ -235,7 +235,7 @@ class MemoryStore:
             plan.remove(holder, len(self._entries[oldest].blob))
             self._replace_by_tombstone(oldest, "evicted")
 
-    def _eviction(self, key: Key, size: int) -> Eviction:
+    def _plan_eviction(self, key: Key, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
         holdings = {name: share.holding for name, share in self._shares.items()} if self._is_full(size) else {}
         total, namespace = Holding(len(self._entries), self._bytes), key[0]
@@ -292,7 +292,7 @@ class MemoryStore:
 
     def _take_bytes(self, blob: Segments, file: FileSpan | None) -> tuple[Buffer, FileSpan | None]:
         """The bytes to keep, and the store's own file that contains them."""
-        return (blob[0], self._link(file)) if file else (_owned(blob), None)
+        return (blob[0], self._link(file)) if file else (_copy_if_small(blob), None)
 
     def _link(self, file: FileSpan) -> FileSpan:
         """Link or copy a file to a new name in the store's folder."""
@@ -310,7 +310,7 @@ def _release(entry: _Entry) -> None:
         Path(entry.file.path).unlink(missing_ok=True)
 
 
-def _owned(blob: Segments) -> Buffer:
+def _copy_if_small(blob: Segments) -> Buffer:
     """The bytes to keep. A small part of a message is copied, because a view would keep the whole message."""
     first = blob[0] if len(blob) == 1 else b"".join(blob)
     whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)

@@ -83,9 +83,9 @@ class Eviction:
         if not self._total.values:
             return None
         if self._total.bytes + self._size > policy.max_bytes:
-            return self._largest("bytes", self._size)
+            return self._find_largest("bytes", self._size)
         if self._total.values >= policy.max_values:
-            return self._largest("values", 1)
+            return self._find_largest("values", 1)
         return None
 
     def remove(self, namespace: str, size: int) -> None:
@@ -94,7 +94,7 @@ class Eviction:
         if left := self._holdings.get(namespace):
             self._holdings[namespace] = left.less(size)
 
-    def _largest(self, what: str, more: int) -> str | None:
+    def _find_largest(self, what: str, more: int) -> str | None:
         """The namespace with the most, including the new value; among equals the owner of the new value."""
         heap = self._heaps.get(what)
         if heap is None:

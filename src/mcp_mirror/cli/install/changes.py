@@ -67,7 +67,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     _check(servers, client)
     path = full(config or client.config)
     try:
-        text = _config_text(client, servers)
+        text = _write_config_text(client, servers)
         warnings = parse_config(text, path, environ).warnings
     except ConfigError as error:
         raise ConfigError(
@@ -79,7 +79,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     is_other = exists(path) and read_bytes(path) != text.encode()
     if is_other or path in map(full, (client.file, backup)):
         raise ConfigError(f"{path} exists already. Name another file with --config, or move it away.")
-    after = {**written, client.block: {ENTRY: _own_entry(client, path, text)}}
+    after = {**written, client.block: {ENTRY: _build_entry(client, path, text)}}
     return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
 
 
@@ -118,7 +118,7 @@ def plan_uninstall(client: Client) -> InstallPlan:
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
     is_all = not servers and as_json({**before, client.block: {ENTRY: gateway}}, backup) == now
     after = was if is_all else as_json({**written, client.block: {**back, **servers}}, client.file)
-    return InstallPlan(client, back, was, after, config, _config_text(client, back))
+    return InstallPlan(client, back, was, after, config, _write_config_text(client, back))
 
 
 def apply_install(plan: InstallPlan) -> None:
@@ -149,21 +149,21 @@ def apply_uninstall(plan: InstallPlan) -> bool:
     return is_changed
 
 
-def _config_text(client: Client, servers: Mapping[str, Any]) -> str:
-    literal = servers if client.expands else _escaped(servers)
+def _write_config_text(client: Client, servers: Mapping[str, Any]) -> str:
+    literal = servers if client.expands else _escape_variables(servers)
     text: str = yaml.dump(
         {client.block: literal}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20
     )  # fmt: skip
     return _HEAD.format(file=client.file.name) + text
 
 
-def _escaped(value: Any) -> Any:
+def _escape_variables(value: Any) -> Any:
     """Escape `${` in every text."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    return {key: _escaped(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_escape_variables(item) for item in value]
+    return {key: _escape_variables(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class _Dumper(yaml.SafeDumper):
@@ -180,7 +180,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _own_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
+def _build_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
     """Return the entry that starts the gateway.
 
     It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the

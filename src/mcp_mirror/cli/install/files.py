@@ -60,7 +60,7 @@ def parse_json(data: bytes, file: Path) -> dict[str, Any]:
         ConfigError: The file is not plain JSON, so rewriting it would lose something.
     """
     try:
-        written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
+        written = json.loads(data.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_check_unique_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file} cannot be read as plain JSON ({error}). Comments and duplicate keys would be lost. Move "
@@ -71,7 +71,7 @@ def parse_json(data: bytes, file: Path) -> dict[str, Any]:
     return written
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("duplicate key")

@@ -82,7 +82,7 @@ class ConsentStage:
         """
         consent = read_consent(check_round(call.again, call.arguments), self.used)
         try:
-            return await call_next(_with(call, consent))
+            return await call_next(_add_consent(call, consent))
         except FlowError as refused:
             if consent.declined == refused.flow:
                 raise decline(refused) from None
@@ -91,10 +91,10 @@ class ConsentStage:
             answer = await ask_consent(refused, call.channel)
         if isinstance(answer, InputRequired):
             return input_required_reply(answer, call.arguments)
-        return await call_next(_with(call, answer))
+        return await call_next(_add_consent(call, answer))
 
 
-def _with(call: Call, consent: Consent) -> Call:
+def _add_consent(call: Call, consent: Consent) -> Call:
     if consent.flow is None and consent.again is call.again:
         return call
     return replace(call, granted_flow=consent.flow, again=consent.again, round_state=consent.round_state)

@@ -33,10 +33,12 @@ class ContextBudgetStage:
         if call.conversation is None:
             return await call_next(call)
         wanted = _tokens_wanted(call)
-        with self.budgets.reserve(call.namespace, call.conversation, wanted, lambda: self._definitions(call)) as held:
+        with self.budgets.reserve(
+            call.namespace, call.conversation, wanted, lambda: self._count_definition_tokens(call)
+        ) as held:
             if held.is_exhausted:
                 call.trace.reason = RefusalReason.CONTEXT_FULL
-                reply = error_reply(_full(held))
+                reply = error_reply(_explain_full_context(held))
             else:
                 try:
                     reply = await call_next(replace(call, reservation=held))
@@ -46,7 +48,7 @@ class ContextBudgetStage:
                     reply = error_reply(str(error))
             return await self._bound(call, held, reply)
 
-    def _definitions(self, call: Call) -> int:
+    def _count_definition_tokens(self, call: Call) -> int:
         """Return the tokens of the tools' definitions, with which every conversation begins."""
         adverts = [entry.advert for entry in call.catalog.entries.values()]
         return self.estimate(msgspec.json.encode([*adverts, *(tool.advert for tool in call.own_tools.values())]))
@@ -56,7 +58,7 @@ class ContextBudgetStage:
         cost = await cost_of_reply(reply, self.estimate)
         if _settle(call, held, cost):
             return reply
-        error = error_reply(_too_large(call.name, cost, held.left))
+        error = error_reply(_explain_too_large(call.name, cost, held.left))
         if _settle(call, held, await cost_of_reply(error, self.estimate)):
             return error
         _settle(call, held, 0)
@@ -78,14 +80,14 @@ def _tokens_wanted(call: Call) -> int:
     return tokens_wanted(call.config.mirror, inline_budget, is_retrieval=call.name == RETRIEVE)
 
 
-def _full(held: Reservation) -> str:
+def _explain_full_context(held: Reservation) -> str:
     return (
         f"This conversation's context is full: {held.left:,} tokens are left for tool results. Nothing was called. "
         "Compact the conversation, or start a new one."
     )
 
 
-def _too_large(tool: str, cost: int, left: int) -> str:
+def _explain_too_large(tool: str, cost: int, left: int) -> str:
     return (
         f"The answer of {tool} takes about {cost:,} tokens; {left:,} are left in this conversation's context. Ask for "
         "less, or compact the conversation."

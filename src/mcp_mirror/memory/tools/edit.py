@@ -86,11 +86,13 @@ async def edit(call: ToolInput) -> Content:
     if found_value.kind == "binary":
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
     pieces = await run_query(call, found_value, change)
-    copy = NewValue(joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_size(pieces))
+    copy = NewValue(
+        joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_count_bytes(pieces)
+    )
     return await save_and_reply(call, copy)
 
 
-def _size(pieces: Pieces) -> int:
+def _count_bytes(pieces: Pieces) -> int:
     return sum(piece.length if isinstance(piece, Span) else len(piece) for piece in pieces)
 
 

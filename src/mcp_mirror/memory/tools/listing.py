@@ -25,11 +25,11 @@ _FOOTER: Final = 300
 async def list_values(call: ToolInput) -> Content:
     """Return a page of the caller's values, the newest first."""
     tool = call.arguments.text("tool")
-    page = await _page(call, tool_label(tool) if tool else "")
+    page = await _read_page(call, tool_label(tool) if tool else "")
     stats = await call.memory.usage_counter.stats(call.namespace)
     if not page:
         return text_content("Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats))
-    lines = _fit([_line(one) for one in page[:_PAGE]], call.memory.budget)
+    lines = _cut_to_budget([_format_line(one) for one in page[:_PAGE]], call.memory.budget)
     more = []
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
@@ -39,7 +39,7 @@ async def list_values(call: ToolInput) -> Content:
     return text_content("\n".join((*lines, *more, traffic)))
 
 
-async def _page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
+async def _read_page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
     """The values of a page, and one more if there is a next page."""
     path = read_path(call.arguments.text("after")) if call.arguments.has("after") else None
     if path is None and call.arguments.has("after"):
@@ -51,7 +51,7 @@ async def _page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
         raise ToolError(_INVALID_AFTER) from None
 
 
-def _fit(lines: list[str], budget: Budget) -> list[str]:
+def _cut_to_budget(lines: list[str], budget: Budget) -> list[str]:
     """As many lines as fit the budget with the footer, at least one."""
     left = budget.without(_FOOTER)
     for at, line in enumerate(lines):
@@ -70,7 +70,7 @@ async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
     return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(labels)}."
 
 
-def _line(one: Descriptor) -> str:
+def _format_line(one: Descriptor) -> str:
     stored = datetime.fromtimestamp(one.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f'"{one.base}" {one.kind}, {human_bytes(one.size)}, {stored}'
 

@@ -46,12 +46,12 @@ def _describe_origin(described: Descriptor, flows: Flows) -> str:
     media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
     return (
         f"\nfrom {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
-        f"stored {_time(described.created)}, expires {_time(described.expires)}; "
+        f"stored {_format_time(described.created)}, expires {_format_time(described.expires)}; "
         f"{labels.integrity}, {labels.confidentiality}"
     )
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

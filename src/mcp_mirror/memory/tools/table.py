@@ -142,7 +142,7 @@ def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, Memory
         policy: The configuration of the tools.
         lifetime: Seconds after its last use that a value is kept.
     """
-    kept = f"kept {_duration(lifetime)} after last use"
+    kept = f"kept {_format_duration(lifetime)} after last use"
     return {
         name: tool.with_description(tool.description.replace(_KEPT, kept))
         for name, tool in TOOLS.items()
@@ -150,7 +150,7 @@ def own_tools(policy: MemoryToolsPolicy, lifetime: float) -> Mapping[str, Memory
     }
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale), _UNITS[-1])
     amount = f"{seconds / scale:.3g}"
     return f"{amount} {unit}{'' if amount == '1' else 's'}"

@@ -162,14 +162,14 @@ class MemoryTool:
         try:
             members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ToolError(f"The arguments are not a JSON object. {self._usage}") from None
+            raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
         given = {name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"}
         if unknown := next((name for name in given if name not in self.properties), None):
             near = nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._usage}")
+            raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
         if missing := next((name for name in self.required if name not in given), None):
-            raise ToolError(f"{self.name} needs {missing!r}. {self._usage}")
+            raise ToolError(f"{self.name} needs {missing!r}. {self._describe_usage}")
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, bytes(arguments))
 
     def _read(self, name: str, raw: bytes) -> Any:
@@ -178,13 +178,13 @@ class MemoryTool:
         kind = schema.get("type", "")
         value = _READERS.get(kind, _read_any)(raw)
         if value is None:
-            raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._usage}")
+            raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._describe_usage}")
         if "enum" in schema and value not in schema["enum"]:
             raise ToolError(f"{name!r} of {self.name} must be one of {', '.join(schema['enum'])}.")
         return value
 
     @property
-    def _usage(self) -> str:
+    def _describe_usage(self) -> str:
         optional = [name for name in self.properties if name not in self.required]
         needed = f"It takes {', '.join(self.required)}" if self.required else "It takes nothing"
         may = f", and may take {', '.join(optional)}" if optional else ""
@@ -216,7 +216,7 @@ def _read_flag(raw: bytes) -> bool | None:
     return {"true": True, "false": False}.get(_unquote(raw))
 
 
-def _json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
+def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
 
     def read(raw: bytes) -> bytes | None:
@@ -235,8 +235,8 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "string": _read_text,
     "integer": _read_number,
     "boolean": _read_flag,
-    "array": _json_reader(b"["),
-    "object": _json_reader(b"{"),
+    "array": _make_json_reader(b"["),
+    "object": _make_json_reader(b"{"),
 }
 _TYPES: Final[Mapping[str, str]] = {
     "string": "text",

@@ -141,7 +141,7 @@ class Gate:
         try:
             principal = await self._find_principal(token)
         except KeysUnavailableError as error:
-            return JSONResponse(_error_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
+            return JSONResponse(_build_error_body("temporarily_unavailable", str(error)), 503, {"retry-after": "10"})
         if principal is None:
             return self._reject(_INVALID_TOKEN, scheme)
         if (refusal := self._check_principal(principal, request, scheme, token)) is None:
@@ -167,18 +167,18 @@ class Gate:
         """Return a response with a challenge for each scheme (RFC 6750, section 3; RFC 9449, section 7.1)."""
         self._audit.write(AuditRecord("refusal", namespace, "", refusal.outcome))
         _logger.info("Rejected a request: %s", refusal.outcome)
-        schemes = self._accepted_schemes() if scheme is None else [scheme]
-        challenge = {"www-authenticate": ", ".join(self._challenge(one, refusal) for one in schemes)}
-        body = _error_body(refusal.error or "invalid_token", refusal.description)
+        schemes = self._list_accepted_schemes() if scheme is None else [scheme]
+        challenge = {"www-authenticate": ", ".join(self._build_challenge(one, refusal) for one in schemes)}
+        body = _build_error_body(refusal.error or "invalid_token", refusal.description)
         return JSONResponse(body, refusal.status, challenge)
 
-    def _accepted_schemes(self) -> list[str]:
+    def _list_accepted_schemes(self) -> list[str]:
         policy = self._policy
         has_bearer_tokens = policy.tokens or not all(one.require_dpop for one in policy.issuers)
         has_bound_tokens = any(one.require_dpop for one in policy.issuers)
         return [*(["Bearer"] if has_bearer_tokens else []), *(["DPoP"] if has_bound_tokens else [])]
 
-    def _challenge(self, scheme: str, refusal: _Refusal) -> str:
+    def _build_challenge(self, scheme: str, refusal: _Refusal) -> str:
         parameters = {
             "error": refusal.error or "",  # RFC 6750, section 3.1: not for requests without a token
             "error_description": refusal.description if refusal.error else "",
@@ -220,7 +220,7 @@ async def _set_after(event: anyio.Event, seconds: float) -> None:
     event.set()
 
 
-def _error_body(error: str, description: str) -> dict[str, str]:
+def _build_error_body(error: str, description: str) -> dict[str, str]:
     return {"error": error, "error_description": description}
 
 

@@ -114,7 +114,7 @@ def _check_request(claims: Mapping[str, Any], request: Request, token: str, reso
     }
     if claims["htm"] != request.method or _normalize_url(str(claims["htu"])) not in urls:
         raise jwt.InvalidAudienceError
-    if not hmac.compare_digest(str(claims["ath"]).encode(), _digest(token.encode())):
+    if not hmac.compare_digest(str(claims["ath"]).encode(), _hash_text(token.encode())):
         raise jwt.InvalidTokenError
 
 
@@ -139,10 +139,10 @@ def thumbprint_of(jwk: Mapping[str, Any]) -> str:
         KeyError: The key's type is unknown, or a member is missing.
     """
     members = {name: str(jwk[name]) for name in _THUMBPRINT_MEMBERS[jwk["kty"]]}
-    return _digest(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).decode()
+    return _hash_text(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).decode()
 
 
-def _digest(text: bytes) -> bytes:
+def _hash_text(text: bytes) -> bytes:
     return base64.urlsafe_b64encode(hashlib.sha256(text).digest()).rstrip(b"=")
 
 

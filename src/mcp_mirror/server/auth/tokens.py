@@ -15,7 +15,7 @@ from mcp_mirror.settings.access import TOKEN_PREFIX, TokenPolicy
 def mint_token() -> tuple[str, str]:
     """Return a new token, and its hash for the configuration as `sha256:<hex>`."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    return token, f"sha256:{_digest(token)}"
+    return token, f"sha256:{_hash_token(token)}"
 
 
 def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterable[str]) -> Principal | None:
@@ -29,7 +29,7 @@ def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterab
     Returns:
         The principal; None if the token is not configured.
     """
-    digest, found = _digest(token), None
+    digest, found = _hash_token(token), None
     for policy in policies:
         if hmac.compare_digest(digest, policy.digest):
             found = policy
@@ -38,5 +38,5 @@ def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterab
     return Principal.of_token(found.name, frozenset(required if found.scopes is None else found.scopes))
 
 
-def _digest(token: str) -> str:
+def _hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

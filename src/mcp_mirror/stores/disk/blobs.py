@@ -103,7 +103,7 @@ class Blobs:
         Raises:
             OSError: The blob cannot be written.
         """
-        with self._temporary_path() as path:
+        with self._reserve_temporary_path() as path:
             yield (file and self._link(path, owner, blob, file)) or self._write_draft(path, owner, blob)
 
     @contextmanager
@@ -113,7 +113,7 @@ class Blobs:
         Raises:
             OSError: The blob cannot be written.
         """
-        with self._temporary_path() as path:
+        with self._reserve_temporary_path() as path:
             yield Draft(path, secrets.token_hex(_DIGEST), 0, self._write_file(path, map(memoryview, chunks)))
 
     def adopt(self, draft: Draft) -> None:
@@ -141,7 +141,7 @@ class Blobs:
             return {entry.name: entry.stat().st_size for entry in found}
 
     @contextmanager
-    def _temporary_path(self) -> Iterator[Path]:
+    def _reserve_temporary_path(self) -> Iterator[Path]:
         """A new path. The context removes its file."""
         path = self._drafts / secrets.token_hex(16)
         try:
@@ -169,7 +169,7 @@ class Blobs:
         digest = _hash_for(owner)
 
         def digested() -> Iterator[memoryview]:
-            for piece in _pieces(blob):
+            for piece in _split_blob(blob):
                 digest.update(piece)
                 yield piece
 
@@ -215,7 +215,7 @@ def _hash_for(owner: str) -> hmac.HMAC:
     return hmac.new(owner.encode("utf-8", "surrogatepass"), digestmod="sha256")
 
 
-def _pieces(blob: Segments) -> Iterator[memoryview]:
+def _split_blob(blob: Segments) -> Iterator[memoryview]:
     for segment in blob:
         view: memoryview[Any] = memoryview(segment)
         for start in range(0, len(view), _CHUNK):

@@ -66,7 +66,7 @@ _SEALS: Final = (
         INSERT OR IGNORE INTO seals VALUES (substr(new.descriptor, 2, 8));
     END""",
 )
-_PAGES_GRAVES: Final = (
+_PAGES_TOMBSTONES: Final = (
     # Pages of lists in the order of making, of all tools or of one; what is not needed any more for eviction goes.
     "CREATE INDEX entries_made ON entries (namespace, created)",
     "CREATE INDEX entries_tool_made ON entries (namespace, label, created)",
@@ -87,7 +87,7 @@ _PAGES_GRAVES: Final = (
         DELETE FROM graves WHERE namespace = old.namespace AND tombstones = 0;
     END""",
 )
-STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_GRAVES)
+STEPS: Final = (_FIRST, _TOMBSTONES_USAGE_LABELS, _TRAFFIC, _SEALS, _PAGES_TOMBSTONES)
 """The migrations: from nothing to format 1, from 1 to 2, and so on."""
 
 

@@ -109,8 +109,8 @@ class Index:
         self._policy = policy
         self._clock = clock
         self._blobs = blobs
-        self._turn = RLock()
-        self._uses: dict[Key, float] = {}
+        self._lock = RLock()
+        self._pending_uses: dict[Key, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
         self._open: sqlite3.Connection | None = None
 
@@ -133,7 +133,7 @@ class Index:
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
-        with self._turn:
+        with self._lock:
             connection, self._open = self._open, None
             if connection is None:
                 return
@@ -162,31 +162,31 @@ class Index:
                     change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
                 self._make_room(change, namespace, descriptor.size)
                 if draft:
-                    self._adopt(change, draft)
+                    self._adopt_draft(change, draft)
                 times = (descriptor.created, self._clock(), descriptor.expires)
                 held = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except BaseException:
             if draft:
-                self._disown(draft)
+                self._discard_draft(draft)
             raise
-        self._clear_doomed()
+        self._remove_doomed_files()
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, which counts as used."""
-        with self._turn:
-            row = self._use(_DESCRIBE, (namespace, base))
+        with self._lock:
+            row = self._record_use(_DESCRIBE, (namespace, base))
             if row is None:
-                return self._tombstone((namespace, base))
+                return self._read_tombstone((namespace, base))
             known = self._records.decode(namespace, base, row[0])
             return replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
-        with self._turn:
-            row = self._use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
+        with self._lock:
+            row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
         size, part, digest, start, record = row
@@ -195,10 +195,10 @@ class Index:
     def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
         with self._change() as change:
-            self._bury_expired(change)
+            self._expire_values(change)
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
-        self._clear_doomed()
+        self._remove_doomed_files()
         return gone > 0
 
     def listed(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
@@ -209,7 +209,7 @@ class Index:
         """
         now = self._clock()
         given: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
-        with self._turn:
+        with self._lock:
             if after is not None:
                 place = "SELECT created, rowid FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
                 row = self._connection.execute(place, (namespace, after, now)).fetchone()
@@ -229,19 +229,19 @@ class Index:
     def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
         given = {"namespace": namespace, "text": text, "limit": limit, "now": self._clock()}
-        with self._turn:
+        with self._lock:
             below, above = (self._connection.execute(query, given).fetchall() for query in (_BELOW, _ABOVE))
         return tuple(base for (base,) in (*reversed(below), *above))
 
     def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return tuple(base for (base,) in self._rows(_NEWEST, (namespace, self._clock(), limit)))
+        return tuple(base for (base,) in self._read_rows(_NEWEST, (namespace, self._clock(), limit)))
 
     def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        with self._turn:
+        with self._lock:
             kept = self._connection.execute(_STATS, {"namespace": namespace, "now": self._clock()}).fetchone()
-        counted = self._rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
+        counted = self._read_rows("SELECT sent, kept_out FROM traffic WHERE namespace = ?", (namespace,))
         values, size = kept or (0, 0)
         return StoreStats(values, size, Traffic(*counted[0]) if counted else Traffic())
 
@@ -253,14 +253,14 @@ class Index:
     def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
         query = "SELECT namespace FROM entries WHERE expires > ? UNION SELECT namespace FROM traffic"
-        return frozenset(namespace for (namespace,) in self._rows(query, (self._clock(),)))
+        return frozenset(namespace for (namespace,) in self._read_rows(query, (self._clock(),)))
 
     def labels(self, namespace: str | None) -> frozenset[str]:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
         if namespace is None:
-            rows = self._rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
+            rows = self._read_rows("SELECT label FROM entries UNION SELECT label FROM tombstones", ())
         else:
-            with self._turn:
+            with self._lock:
                 rows = self._connection.execute(_OWN_LABELS, {"namespace": namespace}).fetchall()
         return frozenset(label for (label,) in rows if label)
 
@@ -276,8 +276,8 @@ class Index:
             gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
-        self._clear_doomed()
-        with self._turn, suppress(sqlite3.Error):
+        self._remove_doomed_files()
+        with self._lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
 
@@ -287,8 +287,8 @@ class Index:
             raise sqlite3.ProgrammingError("the store is closed")
         return self._open
 
-    def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
-        with self._turn:
+    def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        with self._lock:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
@@ -297,7 +297,7 @@ class Index:
 
         A change that is not durable can also be made later, so it fails soon if another process has the write lock.
         """
-        with self._turn:
+        with self._lock:
             connection = self._connection
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
             connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if durable else _SHORT_LOCK_TIMEOUT}")
@@ -306,25 +306,27 @@ class Index:
                 self._write_uses(connection)
                 yield connection
                 connection.execute("COMMIT")
-                self._uses.clear()
+                self._pending_uses.clear()
             finally:
                 if connection.in_transaction:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
-    def _use(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
+    def _record_use(self, query: str, key: Key, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
-        found = self._rows(query, (*parameters, *key))
+        found = self._read_rows(query, (*parameters, *key))
         if not found:
             return None
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
             with self._change() as change:
-                self._bury(change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now))
-                self._bury_expired(change)
-            self._clear_doomed()
+                self._replace_by_tombstones(
+                    change, "expired", "namespace = ? AND base = ? AND expires <= ?", (*key, now)
+                )
+                self._expire_values(change)
+            self._remove_doomed_files()
             return None
-        self._uses[key] = now
+        self._pending_uses[key] = now
         if expires < now + self._policy.lifetime:
             with suppress(sqlite3.Error), self._change(durable=False):  # a full disk must not prevent reading
                 pass
@@ -332,9 +334,11 @@ class Index:
 
     def count_foreign(self) -> int:
         """The number of values that are encrypted with keys that are not configured."""
-        used = {key for (key,) in self._rows("SELECT key FROM seals", ())}
+        used = {key for (key,) in self._read_rows("SELECT key FROM seals", ())}
         missing = used - self._records.encryptor.key_ids
-        left = {key: self._rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing}
+        left = {
+            key: self._read_rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing
+        }
         for key in missing:
             with suppress(sqlite3.Error), self._change(durable=False) as change:
                 unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
@@ -348,16 +352,16 @@ class Index:
         change.executemany(
             "UPDATE entries SET used = max(used, ?), expires = iif(expires < ?, ?, expires) "
             "WHERE namespace = ? AND base = ?",
-            [(at, at + lifetime, at + ahead, *key) for key, at in self._uses.items()],
+            [(at, at + lifetime, at + ahead, *key) for key, at in self._pending_uses.items()],
         )
 
-    def _tombstone(self, key: Key) -> Tombstone | None:
-        found = self._rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
+    def _read_tombstone(self, key: Key) -> Tombstone | None:
+        found = self._read_rows("SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key)
         return next((Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None)
 
-    def _bury_expired(self, change: sqlite3.Connection) -> int:
+    def _expire_values(self, change: sqlite3.Connection) -> int:
         """Replace a bounded number of expired values by tombstones, and return their number."""
-        return self._bury(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
+        return self._replace_by_tombstones(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
 
     def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
         """Bury expired values, then the least recently used values of the namespace that must make room.
@@ -365,17 +369,17 @@ class Index:
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self._bury_expired(change)
-        while (plan := self._eviction(change, namespace, size)).holder() and self._bury_expired(change):
+        self._expire_values(change)
+        while (plan := self._plan_eviction(change, namespace, size)).holder() and self._expire_values(change):
             pass
         plan.check()
         while (holder := plan.holder()) is not None:
             oldest = "SELECT rowid, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
             row, held = change.execute(oldest, (holder,)).fetchone()
-            self._bury(change, "evicted", "rowid = ?", (row,))
+            self._replace_by_tombstones(change, "evicted", "rowid = ?", (row,))
             plan.remove(holder, held)
 
-    def _eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
+    def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
         total = Holding(
             *change.execute('SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage').fetchone()
         )
@@ -384,7 +388,9 @@ class Index:
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
         return Eviction(self._policy, namespace, size, {name: Holding(*held) for name, *held in rows}, total)
 
-    def _bury(self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]) -> int:
+    def _replace_by_tombstones(
+        self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]
+    ) -> int:
         query = f"SELECT rowid, namespace, base, descriptor FROM entries WHERE {where}"  # noqa: S608  # ours
         now = self._clock()
         rows = change.execute(query, parameters).fetchall()
@@ -400,7 +406,7 @@ class Index:
             _trim_tombstones(change, namespace, now)
         return len(rows)
 
-    def _adopt(self, change: sqlite3.Connection, draft: Draft) -> None:
+    def _adopt_draft(self, change: sqlite3.Connection, draft: Draft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
         if known and self._blobs.path_of(draft.digest, *known).exists():
             return
@@ -409,17 +415,17 @@ class Index:
         change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 
-    def _disown(self, draft: Draft) -> None:
+    def _discard_draft(self, draft: Draft) -> None:
         """Remove the file of a value that was not stored. If that fails, the next start removes the file."""
         with suppress(sqlite3.Error), self._change(durable=False) as change:
             place = (draft.digest, draft.start)
             if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
                 self._blobs.remove(name_of(*place))
 
-    def _clear_doomed(self) -> None:
+    def _remove_doomed_files(self) -> None:
         """Remove the files of blobs without a value, unless a new value uses the blob."""
         with suppress(sqlite3.Error):
-            if not self._rows("SELECT 1 FROM doomed LIMIT 1", ()):
+            if not self._read_rows("SELECT 1 FROM doomed LIMIT 1", ()):
                 return
             with self._change(durable=False) as change:
                 for place in change.execute("SELECT digest, start FROM doomed").fetchall():

@@ -107,7 +107,9 @@ class DiskStore:
         """The file span of a large value in clear."""
         held = await self._run(self._index.find, namespace, base, Span(0, 0))
         return (
-            None if held is None or self._encryptor.envelope_of(namespace, base, held.record) else self._place_of(held)
+            None
+            if held is None or self._encryptor.envelope_of(namespace, base, held.record)
+            else self._locate_blob(held)
         )
 
     async def delete(self, namespace: str, base: str) -> bool:
@@ -180,7 +182,7 @@ class DiskStore:
         envelope = self._encryptor.envelope_of(namespace, base, held.record)
         if envelope and not held.size and self._records.decode(namespace, base, held.record).size:
             raise StoreError(CHANGED)  # an empty value has no chunk to check, so its authenticated record must be empty
-        kept = held.content if held.digest is None else self._mapped(held)
+        kept = held.content if held.digest is None else self._map_file(held)
         if kept is None:
             return None
         wanted = within(held.size, span)
@@ -192,21 +194,21 @@ class DiskStore:
             return kept if span is None or cut else kept[wanted.start : wanted.stop]
         return kept[held.start + wanted.start : held.start + wanted.stop]
 
-    def _mapped(self, held: Held) -> Buffer | None:
+    def _map_file(self, held: Held) -> Buffer | None:
         """A map of a large value's file; None if the file was removed since the value was found."""
         try:
-            return map_file(self._path_of(held))
+            return map_file(self._find_path(held))
         except FileNotFoundError:
             return None
         except ValueError:  # an empty file cannot be mapped
             return b""
 
-    def _place_of(self, held: Held) -> FileSpan | None:
+    def _locate_blob(self, held: Held) -> FileSpan | None:
         if held.digest is None:
             return None
-        return FileSpan(str(self._path_of(held)), Span(held.start, held.size))
+        return FileSpan(str(self._find_path(held)), Span(held.start, held.size))
 
-    def _path_of(self, held: Held) -> Path:
+    def _find_path(self, held: Held) -> Path:
         return self._blobs.path_of(str(held.digest), held.start)
 
     def _refuse_foreign(self) -> None:

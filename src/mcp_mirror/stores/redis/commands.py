@@ -110,7 +110,7 @@ class RedisCommands:
             yield "UNLINK", self.keys.of("card", entry.name)
             return
         yield "SET", self.keys.of("card", entry.name), tombstone, "EX", _TOMBSTONE_SECONDS
-        for key, member in self._graves(entry.namespace, entry.base):
+        for key, member in self._tombstone_entries(entry.namespace, entry.base):
             yield "ZADD", key, at, member
             yield "EXPIRE", key, _TOMBSTONE_SECONDS
 
@@ -121,10 +121,10 @@ class RedisCommands:
         yield from self._forget_tombstone(namespace, base)
 
     def _forget_tombstone(self, namespace: str, base: str) -> Iterator[Command]:
-        for key, member in self._graves(namespace, base):
+        for key, member in self._tombstone_entries(namespace, base):
             yield "ZREM", key, member
 
-    def _graves(self, namespace: str, base: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    def _tombstone_entries(self, namespace: str, base: str) -> tuple[tuple[str, str], tuple[str, str]]:
         """The sorted sets of tombstones, and the member in each."""
         return (self.keys.of("graves"), f"{namespace}:{base}"), (self.keys.of("graves", namespace), base)
 

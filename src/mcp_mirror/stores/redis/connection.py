@@ -165,7 +165,7 @@ class RedisConnection:
 
     async def _record_error(self, error: Exception) -> StoreError:
         """Log an error unless it repeats the last one, and return it as a `StoreError`."""
-        message = _message_of(error)
+        message = _describe_error(error)
         failure = (WriteRefusedError if message in _WRITE_REFUSALS else StoreError)(message)
         self.is_up = not isinstance(error, _OUTAGES)
         if not self.is_up:
@@ -199,7 +199,7 @@ def _create_pool(url: str) -> ConnectionPool:
     return pool
 
 
-def _message_of(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
         return _TLS
     text = str(error)

@@ -53,10 +53,10 @@ class RedisEviction:
         before, (total, own) = read_entry(entry.name, record), read_holdings(sums)
         if before is not None and before.mark == entry.mark:
             return EvictionPlan(is_stored=True)
-        leaving = await self._least_recently_used(read, None, _AT_ONCE, self.clock() - self.policy.lifetime)
+        leaving = await self._find_least_recently_used(read, None, _AT_ONCE, self.clock() - self.policy.lifetime)
         holdings = {entry.namespace: own}
         if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
-            holdings |= await self._all_holdings(read)
+            holdings |= await self._read_all_usage(read)
         eviction = Eviction(self.policy, entry.namespace, entry.size, holdings, total)
         for one in {*leaving, *([before] if before else ())}:
             eviction.remove(one.namespace, one.size)
@@ -65,7 +65,7 @@ class RedisEviction:
             eviction.check()
             fits = await self._evict(read, eviction, leaving, before)
         replaced = self.commands.remove(before) if before and fits else ()
-        removed = await self._bury(read, {one: used for one, used in leaving.items() if one != before})
+        removed = await self._replace_by_tombstones(read, {one: used for one, used in leaving.items() if one != before})
         return EvictionPlan((*replaced, *removed), fits)
 
     async def _evict(self, read: Read, eviction: Eviction, leaving: dict[Entry, float], before: Entry | None) -> bool:
@@ -75,7 +75,7 @@ class RedisEviction:
             if (holder := eviction.holder()) is None:
                 return True
             if holder not in candidates:
-                oldest = await self._least_recently_used(read, holder, _AT_ONCE + len(leaving) + 1)
+                oldest = await self._find_least_recently_used(read, holder, _AT_ONCE + len(leaving) + 1)
                 candidates[holder] = iter([item for item in oldest.items() if item[0] not in {*leaving, before}])
             if (candidate := next(candidates[holder], None)) is None:
                 return False
@@ -83,13 +83,13 @@ class RedisEviction:
             eviction.remove(holder, entry.size)
         return eviction.holder() is None
 
-    async def _all_holdings(self, read: Read) -> dict[str, Holding]:
+    async def _read_all_usage(self, read: Read) -> dict[str, Holding]:
         names = [name.decode() for name in await read("SMEMBERS", self.commands.keys.of("namespaces"))]
         sums = await read("HMGET", self.commands.keys.of("ledger"), *sum_fields("", *names))
         _, *holdings = read_holdings(sums)
         return {name: one for name, one in zip(names, holdings, strict=True) if one.values}
 
-    async def _least_recently_used(
+    async def _find_least_recently_used(
         self, read: Read, namespace: str | None, most: int, until: float | None = None
     ) -> dict[Entry, float]:
         """The least recently used values, oldest first, with the times of their last use.
@@ -111,7 +111,7 @@ class RedisEviction:
         entries = map(read_entry, names, records)
         return {one: float(used) for one, used in zip(entries, found[1::2], strict=True) if one}
 
-    async def _bury(self, read: Read, leaving: Mapping[Entry, float]) -> list[Command]:
+    async def _replace_by_tombstones(self, read: Read, leaving: Mapping[Entry, float]) -> list[Command]:
         """Replace values by tombstones, and remove the oldest tombstones over their limits."""
         if not leaving:
             return []
@@ -137,13 +137,15 @@ class RedisEviction:
         keys = self.commands.keys
         old: dict[str, None] = {}
         for namespace in sorted(set(new)):
-            excess = await _oldest_over(read, keys.of("graves", namespace), NAMESPACE_TOMBSTONES - new.count(namespace))
+            excess = await _find_oldest_beyond(
+                read, keys.of("graves", namespace), NAMESPACE_TOMBSTONES - new.count(namespace)
+            )
             old |= dict.fromkeys(f"{namespace}:{base}" for base in excess)
-        old |= dict.fromkeys(await _oldest_over(read, keys.of("graves"), MAX_TOMBSTONES - len(new)))
+        old |= dict.fromkeys(await _find_oldest_beyond(read, keys.of("graves"), MAX_TOMBSTONES - len(new)))
         return [command for name in old for command in self.commands.remove_tombstone(name)]
 
 
-async def _oldest_over(read: Read, key: str, limit: int) -> list[str]:
+async def _find_oldest_beyond(read: Read, key: str, limit: int) -> list[str]:
     """The oldest members of a sorted set beyond a limit."""
     excess = await read("ZCARD", key) - limit
     return [name.decode() for name in await read("ZRANGE", key, 0, excess - 1)] if excess > 0 else []

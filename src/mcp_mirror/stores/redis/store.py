@@ -95,11 +95,11 @@ class RedisStore:
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         card = self._cards.encode(Card(descriptor), envelope)
         if size <= CHUNK:
-            await self._enter(entry, descriptor.created, card, await _seal(envelope, b"".join(blob), entry, 0))
+            await self._enter(entry, descriptor.created, card, await _seal_chunk(envelope, b"".join(blob), entry, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
-                stored = await _seal(envelope, chunk, entry, number)
+                stored = await _seal_chunk(envelope, chunk, entry, number)
                 await self._redis.run([("SET", self._keys.blob(entry, number), stored, "EX", _STAGED)])
             await self._enter(entry, descriptor.created, card, None)
         except BaseException:
@@ -137,7 +137,7 @@ class RedisStore:
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
         name = name_of(namespace, base)
-        entry, used, [record] = await self._lookup(name, ("GET", self._keys.of("card", name)))
+        entry, used, [record] = await self._look_up(name, ("GET", self._keys.of("card", name)))
         if not record:
             return None
         card = self._cards.decode(namespace, base, record)
@@ -154,7 +154,7 @@ class RedisStore:
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
         name = name_of(namespace, base)
-        entry, used, [head] = await self._lookup(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
+        entry, used, [head] = await self._look_up(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
         if entry is None or used is None or self._is_expired(used) or not head:
             return None
         envelope = self._encryptor.envelope_of(namespace, base, head)
@@ -247,7 +247,7 @@ class RedisStore:
         try:
             return await self._redis.transact(self._keys.of("turn"), plan) is not None
         except WriteRefusedError:  # the transaction needs memory: free some first
-            entry, _, _ = await self._lookup(name)
+            entry, _, _ = await self._look_up(name)
             if entry is None:
                 return False
             await self._redis.run([("DEL", self._keys.of("card", name), *self._keys.blobs(entry))])
@@ -271,13 +271,13 @@ class RedisStore:
         while limit is None or len(listed) < limit:
             wanted = _PAGE if limit is None else min(limit - len(listed), _PAGE)
             [bases] = await self._redis.run([("ZRANGE", made, at, at + wanted - 1, "REV")])
-            listed += await self._descriptors(owner, [base.decode() for base in bases])
+            listed += await self._read_descriptors(owner, [base.decode() for base in bases])
             at += len(bases)
             if len(bases) < wanted:
                 break
         return tuple(listed)
 
-    async def _descriptors(self, owner: str, bases: Sequence[str]) -> Sequence[Descriptor]:
+    async def _read_descriptors(self, owner: str, bases: Sequence[str]) -> Sequence[Descriptor]:
         """The descriptors of those values that have not expired, given their encoded bases."""
         if not bases:
             return ()
@@ -303,16 +303,16 @@ class RedisStore:
                 ("ZRANGE", names, f"[{place}", "+", "BYLEX", "LIMIT", 0, limit),
             ]
         )
-        return await self._unexpired(owner, [*reversed(below), *above])
+        return await self._select_unexpired(owner, [*reversed(below), *above])
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
         owner = encoded(namespace)
         await self._update_lists(owner)
         [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
-        return await self._unexpired(owner, bases)
+        return await self._select_unexpired(owner, bases)
 
-    async def _unexpired(self, owner: str, bases: Sequence[bytes]) -> tuple[str, ...]:
+    async def _select_unexpired(self, owner: str, bases: Sequence[bytes]) -> tuple[str, ...]:
         """The decoded bases of those values that have not expired."""
         if not bases:
             return ()
@@ -381,19 +381,19 @@ class RedisStore:
         """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
         if namespace is None:
             with suppress(StoreError):
-                return await self._all_labels()
+                return await self._read_all_labels()
             return frozenset()
         owner = encoded(namespace)
         await self._update_lists(owner)
-        labels = sorted(await self._all_labels() - {""})
+        labels = sorted(await self._read_all_labels() - {""})
         exist = await self._redis.run([("EXISTS", self._keys.of("made", owner, encoded(label))) for label in labels])
         return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
 
-    async def _all_labels(self) -> frozenset[str]:
+    async def _read_all_labels(self) -> frozenset[str]:
         [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         return frozenset(label.decode() for label in labels)
 
-    async def _lookup(self, name: str, *more: Command) -> tuple[Entry | None, float | None, Sequence[Any]]:
+    async def _look_up(self, name: str, *more: Command) -> tuple[Entry | None, float | None, Sequence[Any]]:
         """The entry of a value, the time of its last use, and the replies to further commands."""
         record, used, *replies = await self._redis.run(
             [("HGET", self._keys.of("ledger"), f"v:{name}"), ("ZSCORE", self._keys.of("order"), name), *more]
@@ -413,7 +413,7 @@ class _RemovedError(Exception):
     """A value was removed while it was read."""
 
 
-async def _seal(envelope: Envelope | None, chunk: Buffer, entry: Entry, number: int) -> Buffer:
+async def _seal_chunk(envelope: Envelope | None, chunk: Buffer, entry: Entry, number: int) -> Buffer:
     """The stored form of a chunk."""
     if envelope is None:
         return chunk
