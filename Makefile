@@ -208,7 +208,7 @@ PURE  := errors types paths callers observability/audit \
          $(addprefix core/,__init__ budgets capture content_comparison media merged_lists naming notice preview \
            resolve result_processing schema schema_references text_format tool_definitions tool_inspection validation) \
          $(addprefix tokens/,__init__ pieces lexicon costs estimate messages) \
-         $(addprefix prune/,__init__ formats stubs phases placing ledger pruning restoring) \
+         $(addprefix prune/,__init__ formats stubs phases replacements ledger pruning restoring) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
          $(addprefix query/,__init__ texts windows lines grep shape select trees edits) \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge few_shot matrix report)

@@ -36,7 +36,7 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.observability.logging import path_hasher_of
+from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
 from mcp_mirror.security.pins import Pins
@@ -297,7 +297,7 @@ async def open_application(
                 limits=config.limits,
                 new_id=uuid4,
                 usage_counter=usage_counter,
-                path_hasher=path_hasher_of(config),
+                path_hasher=create_path_hasher(config),
                 audit=Audit(audit, config.audit.required),
             )
             shared = StageDependencies(
@@ -337,7 +337,7 @@ def _open_audit(config: Config) -> Iterator[AuditFile | None]:
     if config.audit.path is None:
         yield None
         return
-    file = AuditFile(config.audit.path, path_hasher_of(config), time.time)
+    file = AuditFile(config.audit.path, create_path_hasher(config), time.time)
     try:
         yield file
     finally:
@@ -426,7 +426,7 @@ async def _open_store(config: Config, *, awaits_client: bool) -> AsyncIterator[t
 
 
 @asynccontextmanager
-async def open_kept_store(config: Config) -> AsyncIterator[Store]:
+async def open_persistent_store(config: Config) -> AsyncIterator[Store]:
     """Open the configured store for the duration of the context, whether or not a gateway runs.
 
     Raises:

@@ -151,7 +151,7 @@ def is_whole_notice(text: str) -> bool:
     return any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
 
 
-def bases_in_notice(text: str) -> frozenset[str]:
+def find_notice_bases(text: str) -> frozenset[str]:
     """The bases in a whole notice, without those in the input that one style repeats; empty for any other text.
 
     A notice with several bases does not stand for a single value. For a value that is shown, only the line with its

@@ -23,7 +23,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.auth import proofs
 from mcp_mirror.server.auth.principals import Principal
-from mcp_mirror.server.auth.proofs import ProofVerifier, thumbprint_of
+from mcp_mirror.server.auth.proofs import ProofVerifier, compute_thumbprint
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured
@@ -40,7 +40,7 @@ def public(key: SigningKey) -> dict[str, Any]:
 
 
 def bound_token(key: SigningKey = OWN["ES256"], **claims: Any) -> str:
-    return ISSUERS_KEY.sign(ISSUER, cnf={"jkt": thumbprint_of(key.public)}, **claims)
+    return ISSUERS_KEY.sign(ISSUER, cnf={"jkt": compute_thumbprint(key.public)}, **claims)
 
 
 def digest(token: str) -> str:
@@ -216,7 +216,7 @@ async def test_without_a_resource_proofs_name_the_requested_url(configured: Conf
 def test_a_proof_is_remembered_while_its_time_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [float(NOW)]
     monkeypatch.setattr(proofs, "_MAX_REMEMBERED", 3)
-    verifier, thumbprint = ProofVerifier(lambda: now[0]), thumbprint_of(OWN["ES256"].public)
+    verifier, thumbprint = ProofVerifier(lambda: now[0]), compute_thumbprint(OWN["ES256"].public)
 
     def comes(name: str, made: float, who: str = "alice") -> bool:
         given = [(b"dpop", proof(TOKEN, jti=name, iat=made).encode())]
@@ -245,7 +245,7 @@ def test_the_thumbprint_matches_the_example_of_the_rfc() -> None:
         "nqDKgw"
     )
     key = {"kty": "RSA", "n": modulus, "e": "AQAB", "alg": "RS256", "kid": "2011-04-29"}
-    assert thumbprint_of(key) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
+    assert compute_thumbprint(key) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
 
 def test_proofs_with_oversized_keys_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_proofs_with_oversized_keys_are_rejected(monkeypatch: pytest.MonkeyPatch
     token = bound_token(key)
     given = [(b"dpop", proof(token, key).encode())]
     request = Request({"type": "http", "method": "POST", "headers": given, "path": "/mcp", "query_string": b""})
-    principal = Principal(ISSUER, "alice", key=thumbprint_of(key.public))
+    principal = Principal(ISSUER, "alice", key=compute_thumbprint(key.public))
     with monkeypatch.context() as patched:
         patched.setattr(proofs, "_MAX_MODULUS_LENGTH", 300)
         assert not ProofVerifier(time.time).verify(request, token, principal, RESOURCE)

@@ -14,7 +14,7 @@ from mcp_mirror.core.budgets import (
     NOTICE_TOKENS,
     ROOM_DIVISOR,
     TokenAccount,
-    capacity_of,
+    compute_capacity,
     count_media_tokens,
     count_result_tokens,
     lower_budgets,
@@ -80,7 +80,7 @@ def test_calls_made_at_once_share_the_room_and_the_last_gets_a_path_still(wanted
     ],
 )
 def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: int | None) -> None:
-    assert capacity_of(policy) == capacity
+    assert compute_capacity(policy) == capacity
 
 
 @pytest.mark.parametrize(

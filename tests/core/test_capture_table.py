@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.capture import PARTS, Captured, CaptureRules, capture, unwrapped_key
+from mcp_mirror.core.capture import PARTS, Captured, CaptureRules, capture, find_unwrapped_key
 from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.types import Buffer
@@ -417,9 +417,9 @@ def test_an_object_is_not_unwrapped_if_the_content_differs(content: Any, structu
 
 def test_the_key_of_a_wrapper_is_known_from_the_envelope() -> None:
     wrapped = taken(result([text("a:b")], {"k:1": "a:b"}), rules("always"))
-    assert unwrapped_key(wrapped.envelope) == "k:1"
-    assert unwrapped_key(taken(result([], {"a": 1})).envelope) is None
-    assert unwrapped_key(b"{}") is None
+    assert find_unwrapped_key(wrapped.envelope) == "k:1"
+    assert find_unwrapped_key(taken(result([], {"a": 1})).envelope) is None
+    assert find_unwrapped_key(b"{}") is None
 
 
 def test_a_declared_wrapper_is_unwrapped_beside_additional_text() -> None:

@@ -14,9 +14,9 @@ from mcp_mirror.core.merged_lists import (
     MergedList,
     ResourceOrigin,
     assign_name,
+    build_scheme,
     merge_lists,
     prefix_name,
-    scheme_of,
 )
 from mcp_mirror.payload.json_rpc import join
 
@@ -57,9 +57,9 @@ def name_of(kind: Kind, raw: bytes) -> str:
 def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind, listed: dict[str, list[str]]) -> None:
     one = merged(kind, listed)
     names = [name_of(kind, join(raw)) for raw in one.items]
-    assert names == list(one.places)
-    assert len(set(one.places.values())) == len(names)
-    assert set(one.places.values()) == {
+    assert names == list(one.origins)
+    assert len(set(one.origins.values())) == len(names)
+    assert set(one.origins.values()) == {
         ResourceOrigin(upstream, name) for upstream in listed for name in listed[upstream]
     }
 
@@ -67,27 +67,27 @@ def test_every_thing_of_every_upstream_is_found_again_under_one_name(kind: Kind,
 @given(st.sampled_from(ALL_KINDS), LISTED)
 def test_an_item_is_passed_on_to_the_byte_unless_it_is_renamed(kind: Kind, listed: dict[str, list[str]]) -> None:
     one = merged(kind, listed)
-    for raw, (name, place) in zip(one.items, one.places.items(), strict=True):
-        given_raw = item(kind, place.key)
-        if name == place.key:
+    for raw, (name, origin) in zip(one.items, one.origins.items(), strict=True):
+        given_raw = item(kind, origin.key)
+        if name == origin.key:
             assert join(raw) == given_raw
         else:
-            old, new = json.dumps(place.key).encode(), json.dumps(name, ensure_ascii=False).encode()
+            old, new = json.dumps(origin.key).encode(), json.dumps(name, ensure_ascii=False).encode()
             assert join(raw) == given_raw.replace(b":" + old, b":" + new)
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
 def test_the_names_of_the_first_upstream_are_kept(kind: Kind, listed: dict[str, list[str]]) -> None:
-    places = merged(kind, listed).places
+    origins = merged(kind, listed).origins
     for upstream in list(listed)[:1]:
-        assert all(places[name] == ResourceOrigin(upstream, name) for name in listed[upstream])
+        assert all(origins[name] == ResourceOrigin(upstream, name) for name in listed[upstream])
 
 
 @given(st.sampled_from(ALL_KINDS), LISTED)
 def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: dict[str, list[str]]) -> None:
-    places = merged(kind, listed).places
-    assert all(assign_name(kind, place, places) == name for name, place in places.items())
-    assert assign_name(kind, ResourceOrigin("new", "not listed"), places) == "not listed"
+    origins = merged(kind, listed).origins
+    assert all(assign_name(kind, origin, origins) == name for name, origin in origins.items())
+    assert assign_name(kind, ResourceOrigin("new", "not listed"), origins) == "not listed"
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_from_where_it_is_a_thing_is_led_back_to_its_name(kind: Kind, listed: di
     ],
 )
 def test_a_name_that_is_taken_gets_its_upstreams_before_it(kind: Kind, upstream: str, name: str) -> None:
-    places = merged(kind, {"a": ["x"], upstream: ["x"]}).places
-    assert places == {"x": ResourceOrigin("a", "x"), name: ResourceOrigin(upstream, "x")}
+    origins = merged(kind, {"a": ["x"], upstream: ["x"]}).origins
+    assert origins == {"x": ResourceOrigin("a", "x"), name: ResourceOrigin(upstream, "x")}
     assert prefix_name(kind, upstream, "x") == name
 
 
@@ -111,17 +111,17 @@ def test_a_name_of_the_gateways_own_is_given_to_no_upstreams_resource() -> None:
         return name == "x"
 
     one = merge_lists("resources", [("a", [item("resources", "x"), item("resources", "y")])], is_reserved)
-    assert one.places == {"a+x": ResourceOrigin("a", "x"), "y": ResourceOrigin("a", "y")}
-    assert assign_name("resources", ResourceOrigin("a", "x"), one.places, is_reserved) == "a+x"
+    assert one.origins == {"a+x": ResourceOrigin("a", "x"), "y": ResourceOrigin("a", "y")}
+    assert assign_name("resources", ResourceOrigin("a", "x"), one.origins, is_reserved) == "a+x"
 
 
 @given(st.text(min_size=1, max_size=12))
 def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
-    assert re.fullmatch("[A-Za-z][A-Za-z0-9.-]*", scheme_of(upstream))
+    assert re.fullmatch("[A-Za-z][A-Za-z0-9.-]*", build_scheme(upstream))
 
 
 @pytest.mark.parametrize("odd", [b"5", b"[]", b"{", b"{}", b'{"name":null}', b'{"name":7}', b'{"name":"\\ud800"}'])
 def test_what_has_no_name_is_not_listed(odd: bytes) -> None:
     one = merge_lists("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
     assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
-    assert one.places == {"x": ResourceOrigin("a", "x")}
+    assert one.origins == {"x": ResourceOrigin("a", "x")}

@@ -16,8 +16,8 @@ from mcp_mirror.security.flows import (
     Flows,
     build_flows,
     describe_place,
+    format_labels,
     key_of,
-    labels_as_text,
     read_rule,
 )
 from mcp_mirror.settings.labels import (
@@ -187,7 +187,7 @@ def test_upstreams_without_permission_never_lower_labels(
 @given(every_flows, labels, st.sampled_from(NAMES), ifcs)
 def test_an_upstream_lowers_only_what_it_may(policy: Flows, value: Labels, upstream: str, ifc: object) -> None:
     lowers = policy.place(upstream).may_lower
-    result, own = policy.labels_of_result(upstream, value, ifc), policy.labels_from(upstream)
+    result, own = policy.labels_of_result(upstream, value, ifc), policy.labels_of_place(upstream)
     assert result.sources == value.sources | {upstream}
     if ifc is None or lowers == "nothing":
         assert is_higher(result, policy.join(own, value))
@@ -250,7 +250,7 @@ def test_a_chain_of_allowed_flows_is_refused_at_its_end() -> None:
     assert refusal is not None
     assert refusal.rule == "flows.default: deny"
     assert "upstream 'a'" in refusal.why
-    assert policy.refusal(policy.labels_from("b"), "c") is None
+    assert policy.refusal(policy.labels_of_place("b"), "c") is None
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_chain_of_allowed_flows_is_refused_at_its_end() -> None:
     ],
 )
 def test_a_refusal_names_the_configuration_key(policy: Flows, target: str, rule: str, why: str) -> None:
-    refusal = policy.refusal(policy.labels_from("a"), target)
+    refusal = policy.refusal(policy.labels_of_place("a"), target)
     assert refusal is not None
     assert refusal.rule == rule
     assert why in refusal.why
@@ -295,34 +295,34 @@ def test_a_refusal_names_the_configuration_key(policy: Flows, target: str, rule:
 def test_default_flows_with_one_and_several_principals() -> None:
     every = (*NAMES, FILES, MODEL)
     alone, many = flows(), flows(isolated=True)
-    assert all(alone.refusal(alone.labels_from(one), to) is None for one, to in product(every, every))
-    passes = {(one, to) for one, to in product(every, every) if many.refusal(many.labels_from(one), to) is None}
+    assert all(alone.refusal(alone.labels_of_place(one), to) is None for one, to in product(every, every))
+    passes = {(one, to) for one, to in product(every, every) if many.refusal(many.labels_of_place(one), to) is None}
     assert passes == {(one, to) for one, to in product(every, every) if one == to or MODEL in (one, to)}
 
 
 def test_the_model_is_in_every_zone() -> None:
     policy = flows(isolated=True, policy={"deny": (FlowRule("a", "model"), FlowRule("model", "b"))})
     assert policy.zone_of(MODEL) is None
-    assert not policy.may_show(policy.labels_from("a"))
-    assert policy.may_show(policy.labels_from("b"))
-    assert policy.refusal(policy.labels_from(MODEL), "b") is not None
-    assert policy.refusal(policy.labels_from(MODEL), "c") is None
+    assert not policy.may_show(policy.labels_of_place("a"))
+    assert policy.may_show(policy.labels_of_place("b"))
+    assert policy.refusal(policy.labels_of_place(MODEL), "b") is not None
+    assert policy.refusal(policy.labels_of_place(MODEL), "c") is None
 
 
 def test_model_labels_are_at_most_what_the_model_may_see() -> None:
-    free = flows().labels_from(MODEL)
+    free = flows().labels_of_place(MODEL)
     assert (free.integrity, free.confidentiality) == ("untrusted", "private")
     bound = PlacePolicy(accepts=Accepts("trusted", "internal"))
-    found = flows(policy={"model": bound}).labels_from(MODEL)
+    found = flows(policy={"model": bound}).labels_of_place(MODEL)
     assert (found.integrity, found.confidentiality) == ("trusted", "internal")
     chosen = replace(bound, integrity="untrusted", confidentiality="public")
-    found = flows(policy={"model": chosen}).labels_from(MODEL)
+    found = flows(policy={"model": chosen}).labels_of_place(MODEL)
     assert (found.integrity, found.confidentiality) == ("untrusted", "public")
 
 
 def test_a_refusal_mentions_the_labels_of_the_model() -> None:
     place = PlacePolicy(accepts=Accepts("trusted", "public"))
-    for value in (flows().labels_from(MODEL), Labels(frozenset({MODEL}), "trusted", "private")):
+    for value in (flows().labels_of_place(MODEL), Labels(frozenset({MODEL}), "trusted", "private")):
         refusal = flows(b=place).refusal(value, "b")
         assert refusal is not None
         assert "`flows.model.labels`" in refusal.why
@@ -332,14 +332,14 @@ def test_files_and_upstreams_have_their_configured_labels() -> None:
     place = PlacePolicy(accepts=Accepts("trusted", "public"))
     policy = flows(policy={"files": place}, a=place)
     for name in ("a", FILES):
-        found = policy.labels_from(name)
+        found = policy.labels_of_place(name)
         assert (found.integrity, found.confidentiality) == ("untrusted", "private")
 
 
 @settings(max_examples=50)
 @given(labels)
 def test_stored_labels_survive_reading(value: Labels) -> None:
-    assert Flows().labels_of(made(labels=labels_as_text(value))) == value
+    assert Flows().labels_of(made(labels=format_labels(value))) == value
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_unknown_levels_are_the_highest() -> None:
     assert flows().labels_of(known) == Labels(frozenset({"a"}), "untrusted", "private")
     levels = flows(policy={"levels": ("low", "high")})
     assert (
-        levels.labels_of(made(labels=labels_as_text(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality
+        levels.labels_of(made(labels=format_labels(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality
         == "high"
     )
 
@@ -418,12 +418,12 @@ def test_a_removed_upstream_is_its_own_zone() -> None:
     assert flows().zone_of("gone") == DEFAULT_ZONE
     zoned = flows(a=PlacePolicy(zone="east"))
     assert (zoned.zone_of("gone"), zoned.zone_of("b"), zoned.zone_of(FUNCTIONS)) == ("gone", DEFAULT_ZONE, DEFAULT_ZONE)
-    assert zoned.refusal(zoned.labels_from("gone"), "b") is not None
+    assert zoned.refusal(zoned.labels_of_place("gone"), "b") is not None
     assert flows({"files": PlacePolicy(zone="east")}).zone_of(UNKNOWN) == UNKNOWN
 
 
 def test_rules_can_name_the_functions_of_a_program() -> None:
     policy = flows({"deny": (FlowRule("a", "functions"),)})
-    refusal = policy.refusal(policy.labels_from("a"), FUNCTIONS)
+    refusal = policy.refusal(policy.labels_of_place("a"), FUNCTIONS)
     assert refusal is not None
     assert policy.labels_of(made(provenance=Provenance(FUNCTIONS, "t", ""))).sources == {FUNCTIONS}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.media import media_in, read_media
+from mcp_mirror.core.media import find_media, read_media
 from mcp_mirror.core.preview import describe_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
@@ -87,7 +87,7 @@ def test_an_embedded_file_is_media_that_models_do_not_see() -> None:
 
 
 def test_a_picture_is_described_by_type_pixels_and_size() -> None:
-    media = media_in({"type": b'"image"', "data": b'"' + base64.b64encode(PNG) + b'"', "mimeType": b"null"})
+    media = find_media({"type": b'"image"', "data": b'"' + base64.b64encode(PNG) + b'"', "mimeType": b"null"})
     assert media is not None
     assert describe_media(media) == f"file, 1280x720, {len(PNG)} B"
 

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
-from mcp_mirror.core.preview import human_bytes
-from mcp_mirror.paths import bases_in_notice, is_whole_notice, new_base
+from mcp_mirror.core.preview import format_bytes
+from mcp_mirror.paths import find_notice_bases, is_whole_notice, new_base
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
@@ -80,7 +80,7 @@ VALUES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
-    outline = outline.replace("{size}", human_bytes(len(stored(value).blob)))
+    outline = outline.replace("{size}", format_bytes(len(stored(value).blob)))
     kind = stored(value).kind
     summary, *lines = outline.splitlines()
     if lines and kind != "object":
@@ -111,7 +111,7 @@ def test_keys_are_spoken_of_only_where_a_value_has_something_below_it(kind: Kind
     for changes in each:
         notice = told(blob, kind=kind, **changes)
         assert notice.splitlines()[-1] == (use_of_preview(kind) if "\n| " in notice else use_of(kind))
-        assert bases_in_notice(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+        assert find_notice_bases(notice) == ({BASE, COMPANION} if "companion" in changes else {BASE})
         assert (
             json.loads(told(blob, "json", kind=kind, **changes))["use"]
             == f"This path stands for the result. {use_of(kind)}"
@@ -150,7 +150,7 @@ def test_a_json_notice_contains_shown_json_with_its_exact_digits() -> None:
     assert '"content": {"a":[1.0,1e400,-0,1' + "0" * 40 + '],"b c":"x  y\\" : \\u0041"}, ' in notice
     assert "\n" not in notice
     assert is_whole_notice(notice)
-    assert bases_in_notice(notice) == {BASE, COMPANION}
+    assert find_notice_bases(notice) == {BASE, COMPANION}
 
 
 @given(
@@ -271,7 +271,7 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
         assert not set(seen) & set(HIDDEN) - set("\t\r")
         assert is_whole_notice(notice.strip()) or style == "opaque"
         assert (
-            bases_in_notice(notice.strip()) == ({BASE, COMPANION} if "companion" in changes else {BASE})
+            find_notice_bases(notice.strip()) == ({BASE, COMPANION} if "companion" in changes else {BASE})
             or style == "opaque"
         )
         if style == "json":
@@ -331,7 +331,7 @@ def test_a_quoted_text_is_json_of_at_most_so_many_bytes(text: str, limit: int) -
     ],
 )
 def test_sizes_have_three_significant_digits(size: int, said: str) -> None:
-    assert human_bytes(size) == said
+    assert format_bytes(size) == said
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "text", "number", "boolean", "null", "binary"])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mcp_mirror.paths import (
     MemoryPath,
-    bases_in_notice,
     find_bases,
     find_candidate_offsets,
+    find_notice_bases,
     is_whole_notice,
     label_of,
     label_of_near_miss,
@@ -174,7 +174,7 @@ OTHER = f"other-{ID}"
     ],
 )
 def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> None:
-    assert bases_in_notice(text) == bases
+    assert find_notice_bases(text) == bases
     assert is_whole_notice(text) or not bases
 
 

@@ -13,7 +13,7 @@ from preview_samples import CANARY, RESULTS
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
-from mcp_mirror.core.replies import MAX_ERROR_BYTES, error_reply
+from mcp_mirror.core.replies import MAX_ERROR_BYTES, build_error_reply
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import MemoryPath, parse_path, position_token
 from mcp_mirror.payload.floods import finish
@@ -140,7 +140,7 @@ SEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\u00ad\ufe00-\u
 
 @given(TOLD, st.integers(1, 200))
 def test_no_error_is_long_and_nothing_is_hidden_in_it(text: str, times: int) -> None:
-    message = error_reply(f"There is no tool {text * times}")["content"]
+    message = build_error_reply(f"There is no tool {text * times}")["content"]
     assert not isinstance(message, bytes | memoryview)
     told = json.loads(b"".join(map(bytes, message)))[0]["text"]
     assert not SEEN.search(told)

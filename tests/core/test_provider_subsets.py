@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, admit_paths, fit_name, twin_of
+from mcp_mirror.core.schema import Schema, admit_paths, build_twin, fit_name
 from mcp_mirror.memory.tools.table import TOOLS
 
 Rule = Callable[[Schema], bool]
@@ -164,7 +164,7 @@ def a_tool(schema: Any, name: str = "x", description: str = "Does.") -> Schema:
 
 
 def twin(tool: Schema, prefix: str = "") -> Schema:
-    return twin_of(tool, fit_name(tool["name"], "_mirrored", prefix), admit_paths(tool["inputSchema"]), None)
+    return build_twin(tool, fit_name(tool["name"], "_mirrored", prefix), admit_paths(tool["inputSchema"]), None)
 
 
 def of(**arguments: Any) -> Schema:

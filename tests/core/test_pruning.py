@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.paths import bases_in_notice, is_whole_notice, parse_path
+from mcp_mirror.paths import find_notice_bases, is_whole_notice, parse_path
 from mcp_mirror.prune import ChatFormat, Pruned, prune_messages, pruned_paths, restore_messages
 
 Message = dict[str, Any]
@@ -224,10 +224,10 @@ def test_stubs_name_the_pruned_part_and_its_path() -> None:
         "Use it as the argument of the next tool."
     )
     assert is_whole_notice(text)
-    assert bases_in_notice(text) == {path}
+    assert find_notice_bases(text) == {path}
     arguments = json.loads(pruned.messages[2]["tool_calls"][0]["function"]["arguments"])
     assert arguments == {"memory_path": pruned.cuts[1].path, "pruned": "1,013 bytes of tool input"}
-    assert bases_in_notice(json.dumps(arguments)) == {arguments["memory_path"]}
+    assert find_notice_bases(json.dumps(arguments)) == {arguments["memory_path"]}
     assert all(parse_path(path) for path in memory)
     assert prune(CHAT, 0).messages[3]["content"] == "Pruned: 1,002 bytes of tool result."
     assert set(pruned_paths(pruned.messages, "openai")) == set(memory)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.grep import Search, excerpt
-from mcp_mirror.query.lines import Matcher, matching_lines
+from mcp_mirror.query.lines import Matcher, find_matching_lines
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
 
@@ -146,7 +146,7 @@ def test_a_search_equals_a_search_line_by_line(lines: list[str], pattern: str) -
 @given(st.lists(st.text("ab\n", max_size=8), max_size=20), st.integers(0, 3))
 def test_matching_lines_do_not_depend_on_the_pieces(pieces: list[str], context: int) -> None:
     text = "".join(pieces)
-    found = list(matching_lines(Matcher("a"), (piece.encode() for piece in pieces), context))
+    found = list(find_matching_lines(Matcher("a"), (piece.encode() for piece in pieces), context))
     numbers = [number for number, line in enumerate(text.split("\n")) if "a" in line]
     assert [line.number for line in found] == numbers
     lines = text.split("\n")
@@ -161,7 +161,7 @@ def test_matching_lines_do_not_depend_on_the_pieces(pieces: list[str], context: 
 
 def test_a_line_of_megabytes_is_searched_to_its_end() -> None:
     line = "\u20ac" * 1_300_000 + "needle" + "\u20ac" * 1_300_000
-    found = list(matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))
+    found = list(find_matching_lines(Matcher("needle"), _cut(f"first\n{line}\nlast needle"), 1))
     assert [one.number for one in found] == [1, 2]
     assert found[0].data[found[0].start + found[0].at[0] :].startswith(b"needle")
     shown = grep(f"first\n{line}\nlast needle", "needle")

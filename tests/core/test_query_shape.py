@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_text, json_in_text, select
+from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -113,7 +113,7 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, held: bytes | None) -> None:
-    assert json_in_text(blob) == held
+    assert find_embedded_json(blob) == held
 
 
 @pytest.mark.parametrize(

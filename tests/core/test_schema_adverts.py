@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, admit_paths, fit_name, twin_of
+from mcp_mirror.core.schema import Schema, admit_paths, build_twin, fit_name
 
 TEXT = {"type": "string"}
 TOOL = {
@@ -26,7 +26,7 @@ TOOL = {
 
 
 def test_an_advert_keeps_all_but_name_and_schemas() -> None:
-    twin = twin_of(TOOL, "search_mirrored", admit_paths(TOOL["inputSchema"]), None)  # type: ignore[arg-type]
+    twin = build_twin(TOOL, "search_mirrored", admit_paths(TOOL["inputSchema"]), None)  # type: ignore[arg-type]
     assert twin == {
         **{key: TOOL[key] for key in ("title", "annotations", "icons", "_meta", "x-unknown")},
         "name": "search_mirrored",
@@ -53,13 +53,13 @@ def test_an_advert_keeps_all_but_name_and_schemas() -> None:
 def test_a_twin_description_mentions_memory_paths(
     tool: Schema, schema: Schema, description: str | None, said: str
 ) -> None:
-    assert twin_of(tool, "x", admit_paths(schema), description)["description"] == said
+    assert build_twin(tool, "x", admit_paths(schema), description)["description"] == said
 
 
 def test_a_description_is_not_made_longer_than_openai_takes() -> None:
     schema = {"properties": {"a": TEXT}}
     for length, hinted in ((1003, True), (1004, True), (1005, False), (1024, False), (1025, True), (5000, True)):
-        said = twin_of({"description": "x" * (length - 1) + "."}, "x", admit_paths(schema), None)["description"]
+        said = build_twin({"description": "x" * (length - 1) + "."}, "x", admit_paths(schema), None)["description"]
         assert (len(said), said.endswith("Reads memory paths.")) == (length + 20 * hinted, hinted)
 
 
@@ -108,7 +108,7 @@ ExtraTokens = Callable[[Schema, Schema], tuple[int, int]]
 
 
 def advert_of(tool: Schema) -> Schema:
-    return twin_of(tool, fit_name(tool["name"], "_mirrored"), admit_paths(tool["inputSchema"]), None)
+    return build_twin(tool, fit_name(tool["name"], "_mirrored"), admit_paths(tool["inputSchema"]), None)
 
 
 CORPUS: list[Schema] = json.loads((Path(__file__).parent / "corpus_of_tools.json").read_text())

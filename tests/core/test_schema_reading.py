@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, header_locations, types_at
+from mcp_mirror.core.schema import Schema, find_header_locations, types_at
 from mcp_mirror.core.validation import compile_check
 from mcp_mirror.types import Location
 
@@ -155,10 +155,10 @@ def test_header_arguments_are_found_where_they_stand() -> None:
             "broken": {"properties": 5},
         },
     }
-    assert header_locations(schema) == (("region",), ("deep", "er"))
+    assert find_header_locations(schema) == (("region",), ("deep", "er"))
     endless: Schema = {"properties": {}}
     endless["properties"]["x"] = endless
-    assert header_locations(endless) == ()
+    assert find_header_locations(endless) == ()
 
 
 VALID = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n"]}

@@ -110,5 +110,5 @@ def test_a_reserved_word_that_is_an_upstream_is_ambiguous(load: Load, word: str)
     for side, refused, passed in ((ours, ours, word), (theirs, word, ours)):
         loaded = load(f"{upstreams}flows: {{deny: ['a -> {side}']}}")
         flows = build_flows(loaded, is_isolated=False)
-        assert flows.refusal(flows.labels_from("a"), refused)
-        assert not flows.refusal(flows.labels_from("a"), passed)
+        assert flows.refusal(flows.labels_of_place("a"), refused)
+        assert not flows.refusal(flows.labels_of_place("a"), passed)

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.value_lookup import look_up, nearest, nearest_first, unknown_path_error
+from mcp_mirror.memory.value_lookup import look_up, nearest, sort_by_similarity, unknown_path_error
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -91,7 +91,7 @@ def test_only_names_that_share_something_with_the_query_are_near(name: str, like
 
 
 def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
-    assert nearest_first("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
+    assert sort_by_similarity("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
 
 
 async def test_ten_thousand_values_and_a_long_text_are_no_matter_of_seconds() -> None:

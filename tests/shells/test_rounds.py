@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.gateway.input_required import check_round, input_required_reply, read_round
+from mcp_mirror.gateway.input_required import build_input_required_reply, check_round, read_round
 from mcp_mirror.payload.json_rpc import join, object_of
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
@@ -20,7 +20,7 @@ ARGUMENTS = b'{"q": 1.0}'
 
 def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the client gets, parsed."""
-    reply: dict[str, Any] = json.loads(join(object_of(input_required_reply(asked, arguments))))
+    reply: dict[str, Any] = json.loads(join(object_of(build_input_required_reply(asked, arguments))))
     return reply
 
 
@@ -41,7 +41,7 @@ def test_request_state_is_accepted_only_for_the_same_arguments(
 
 def test_questions_go_on_as_the_server_wrote_them() -> None:
     raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
-    reply = input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
+    reply = build_input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
     assert reply["inputRequests"] == raw
     assert "requestState" not in reply
 

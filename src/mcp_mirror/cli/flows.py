@@ -35,7 +35,7 @@ def print_flows(
     """
     loaded = load(config)
     flows = build_flows(loaded, is_isolated=loaded.auth.is_required and not stdio)
-    found = matrix_of(flows, places_of(loaded))
+    found = build_matrix(flows, list_places(loaded))
     if as_:
         print(json.dumps(as_json(flows, found), indent=2))
         return
@@ -45,14 +45,14 @@ def print_flows(
         console.print(f"{number}: {rule}", markup=False, highlight=False)
 
 
-def places_of(config: Config) -> tuple[str, ...]:
+def list_places(config: Config) -> tuple[str, ...]:
     """Return all places, the model last; files only if `memory_tools.roots` names folders."""
     return (*(one.name for one in config.upstreams), *([FILES] if config.memory_tools.roots else []), MODEL)
 
 
-def matrix_of(flows: Flows, places: tuple[str, ...]) -> Matrix:
+def build_matrix(flows: Flows, places: tuple[str, ...]) -> Matrix:
     """Return for each pair of places the rule that refuses a flow, or None."""
-    found = {(one, to): flows.refusal(flows.labels_from(one), to) for one in places for to in places}
+    found = {(one, to): flows.refusal(flows.labels_of_place(one), to) for one in places for to in places}
     return {pair: refusal.rule if refusal else None for pair, refusal in found.items()}
 
 
@@ -65,7 +65,7 @@ def as_table(flows: Flows, found: Matrix) -> Table:
     for name in places:
         table.add_column(f"to {name}", no_wrap=True)
     for source in places:
-        labels = flows.labels_from(source)
+        labels = flows.labels_of_place(source)
         refusals = [found[source, to] for to in places]
         cells = [_YES if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
         table.add_row(source, flows.zone_of(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells)
@@ -75,7 +75,7 @@ def as_table(flows: Flows, found: Matrix) -> Table:
 def as_json(flows: Flows, found: Matrix) -> dict[str, Any]:
     """Return the places with their labels and zones, and all pairs of places."""
     places = dict.fromkeys(source for source, _ in found)
-    labels = {name: flows.labels_from(name) for name in places}
+    labels = {name: flows.labels_of_place(name) for name in places}
     return {
         "places": {
             name: {"zone": flows.zone_of(name), "integrity": one.integrity, "confidentiality": one.confidentiality}

@@ -7,11 +7,11 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.app import open_kept_store
+from mcp_mirror.app import open_persistent_store
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, run_until_signal
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.types import StoreStats
 
 NOTHING: Final = "The store is empty, and the gateway has answered no call yet. Call a twin first."
@@ -27,7 +27,7 @@ def stats(config: ConfigOption = None, as_: JsonOption = False, verbose: Verbose
     loaded = load_quietly(config, verbose)
 
     async def run() -> None:
-        async with open_kept_store(loaded) as store:
+        async with open_persistent_store(loaded) as store:
             found = {namespace: await store.stats(namespace) for namespace in sorted(await store.namespaces())}
         table = as_table(found) if found else NOTHING
         open_console().print(as_json(found) if as_ else table, markup=False, highlight=False)
@@ -44,7 +44,7 @@ def as_table(found: Mapping[str, StoreStats]) -> Table:
     for namespace, one in found.items():
         traffic = one.traffic
         tokens = (f"{traffic.sent:,}", f"{traffic.kept_out:,}", f"1 : {traffic.ratio:,}")
-        table.add_row(namespace, f"{one.values:,}", human_bytes(one.size), *tokens)
+        table.add_row(namespace, f"{one.values:,}", format_bytes(one.size), *tokens)
     return table
 
 

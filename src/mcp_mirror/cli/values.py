@@ -19,14 +19,14 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcp_mirror.app import open_kept_store
+from mcp_mirror.app import open_persistent_store
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.cli.console import open_console
 from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import exit_with_error, load_quietly, print_note, run_until_signal
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.memory.tools.files import bytes_of
+from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.paths import strip_wrapping, tool_label
@@ -138,7 +138,7 @@ def export(
 
     async def run(values: _StoredValues) -> None:
         found = await values.find(path)
-        size = _write(file, bytes_of(found, from_base64=False), force=force)
+        size = _write(file, encode_file(found, from_base64=False), force=force)
         print_note(f"Written: {size:,} bytes to {file}.")
 
     _run(config, namespace, run)
@@ -163,7 +163,7 @@ def clear(
 
     async def run(values: _StoredValues) -> None:
         found = [one for one in await values.store.list(values.namespace) if one.created <= before]
-        size = human_bytes(sum(one.size for one in found))
+        size = format_bytes(sum(one.size for one in found))
         what = f"{_format_count(len(found))}, {size}, of {values.namespace}"
         if found and not yes:
             _confirm(what)
@@ -177,7 +177,7 @@ def _run(config: Path | None, namespace: str, work: Callable[[_StoredValues], Co
     loaded = load_quietly(config)
 
     async def run() -> None:
-        async with open_kept_store(loaded) as store:
+        async with open_persistent_store(loaded) as store:
             await work(_StoredValues(store, namespace))
 
     run_until_signal(run())
@@ -215,7 +215,7 @@ def _build_table(found: Iterable[Descriptor]) -> Table:
     for one in found:
         tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
         times = (_format_duration(now - one.created), _format_duration(one.expires - now))
-        table.add_row(one.base, tool, upstream, one.media_type or one.kind, human_bytes(one.size), *times)
+        table.add_row(one.base, tool, upstream, one.media_type or one.kind, format_bytes(one.size), *times)
     return table
 
 
@@ -252,7 +252,7 @@ def _preview_value(found: FoundValue) -> str:
     if found.kind == "binary":
         return "Media cannot be printed. Write them to a file with `mcp-mirror values export`."
     head = b""
-    for piece in bytes_of(found, from_base64=False):
+    for piece in encode_file(found, from_base64=False):
         head += bytes(piece[: _SHOWN + 1])
         if len(head) > _SHOWN:
             break

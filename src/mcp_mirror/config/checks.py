@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mcp_mirror.config.scalars import read_boolean
-from mcp_mirror.config.shape import keys_of
+from mcp_mirror.config.shape import list_keys
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table
 from mcp_mirror.security.flows import DEFAULT_ZONE
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
@@ -13,7 +13,8 @@ from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint
 
 STDIO_KEYS, HTTP_KEYS = (
-    tuple(one.path[0] for one in keys_of(endpoint) if not one.is_required) for endpoint in (StdioEndpoint, HttpEndpoint)
+    tuple(one.path[0] for one in list_keys(endpoint) if not one.is_required)
+    for endpoint in (StdioEndpoint, HttpEndpoint)
 )
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
@@ -67,7 +68,7 @@ def check_access(config: Config, root: Table, findings: Findings) -> None:
     """Report contradictions in `auth` and in the access keys of upstreams."""
     auth = root.members.get("auth")
     for path, message in _find_auth_problems(config.auth):
-        findings.report(node_at(root, ("auth", *path)).location, message)
+        findings.report(find_node(root, ("auth", *path)).location, message)
     if auth is not None and not config.auth.is_required:
         message = "wanted 'tokens' or 'issuers': without them every request is accepted; if you want that, omit 'auth'"
         findings.report(auth.location, message)
@@ -75,12 +76,12 @@ def check_access(config: Config, root: Table, findings: Findings) -> None:
         missing = [scope for scope in config.auth.scopes if token.scopes is not None and scope not in token.scopes]
         if missing:
             message = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
-            findings.warn(node_at(root, ("auth", "tokens", token.name)).location, message)
+            findings.warn(find_node(root, ("auth", "tokens", token.name)).location, message)
     for upstream in config.upstreams:
         endpoint = upstream.endpoint
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
             for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
-                findings.report(node_at(root, ("upstreams", upstream.name, "auth")).location, message)
+                findings.report(find_node(root, ("upstreams", upstream.name, "auth")).location, message)
     _check_scopes(config, root, findings)
 
 
@@ -93,7 +94,7 @@ def _check_scopes(config: Config, root: Table, findings: Findings) -> None:
     auth = config.auth
     granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
     for keys, scopes in required.items():
-        location = node_at(root, ("upstreams", *keys, "required_scopes")).location
+        location = find_node(root, ("upstreams", *keys, "required_scopes")).location
         if scopes and not auth.is_required:
             findings.report(location, "wanted 'auth' with tokens or issuers: without it no request has scopes")
         elif missing := [scope for scope in scopes or () if scope not in granted and not auth.issuers]:
@@ -155,7 +156,7 @@ def check_flows(config: Config, root: Table, names: set[str], findings: Findings
         *_find_ambiguous_names(sides, names),
     )
     for path, message in problems:
-        findings.report(node_at(root, path).location, message)
+        findings.report(find_node(root, path).location, message)
 
 
 def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -206,7 +207,7 @@ def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) 
             )
 
 
-def node_at(node: Node, path: Path) -> Node:
+def find_node(node: Node, path: Path) -> Node:
     """Return the node that a path leads to, or the deepest one on the way."""
     for key in path:
         if isinstance(node, Table) and key in node.members:

@@ -8,7 +8,7 @@ import yaml
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS
 from mcp_mirror.config.scalars import Kind, kind_of, write_default
-from mcp_mirror.config.shape import Field, Value, alternatives_of, keys_of
+from mcp_mirror.config.shape import Field, Value, list_alternatives, list_keys
 from mcp_mirror.settings.declarations import (
     ANYTHING,
     OPTIONAL_LIST,
@@ -51,8 +51,8 @@ def config_json_schema() -> dict[str, Any]:
 def _section_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
     """Return the schema of a section. The value of a key may be nothing if no inner key is required."""
     properties: dict[str, Any] = {}
-    keys = keys_of(value.kind, value.mark(Without))
-    alternatives = sorted(alternatives_of(value.kind))
+    keys = list_keys(value.kind, value.mark(Without))
+    alternatives = sorted(list_alternatives(value.kind))
     for one in keys:
         if one.group:
             group = properties.setdefault(one.group.name, _group_schema(value, one.group, definitions))
@@ -81,7 +81,7 @@ def _group_schema(value: Value, group: Group, definitions: dict[str, Any]) -> di
             "additionalProperties": False,
         }
         if group.is_required:
-            definitions[name]["required"] = [one.key for one in keys_of(value.kind) if one.group == group]
+            definitions[name]["required"] = [one.key for one in list_keys(value.kind) if one.group == group]
     return {"$ref": f"#/$defs/{name}", "description": group.documentation}
 
 
@@ -127,7 +127,7 @@ def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bo
     reference = {"$ref": f"#/$defs/{name}"}
     if not shorthand:
         return reference
-    [key] = [one.value for one in keys_of(value.kind) if one.key == shorthand.key]
+    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
     is_list = get_origin(key.kind) is tuple
     short = (
         {"type": "array", "items": _value_schema(key.items, definitions)}

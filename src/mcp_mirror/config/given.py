@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS
 from mcp_mirror.config.loading import load_config, read_config
-from mcp_mirror.config.shape import keys_of
+from mcp_mirror.config.shape import list_keys
 from mcp_mirror.settings.policies import Config, StorePolicy
 
 GivenUpstreams = str | os.PathLike[str] | Mapping[str, Any] | Config | None
@@ -36,7 +36,7 @@ def _read_upstreams(given: GivenUpstreams, environ: Mapping[str, str]) -> Config
         case Config():
             return given
         case Mapping():
-            sections = {one.key for one in keys_of(Config)}
+            sections = {one.key for one in list_keys(Config)}
             whole = any(key in sections or key in CLIENT_BLOCKS for key in given)
             return read_config(given if whole else {"upstreams": given}, "Mirror(upstreams)", environ)
     return load_config(Path(given), environ)

@@ -13,7 +13,7 @@ from typing import Any, Final, get_origin
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
 from mcp_mirror.config.scalars import describe_wanted, kind_name, read_scalar
-from mcp_mirror.config.shape import Field, Value, fields_of, keys_of, sections_in
+from mcp_mirror.config.shape import Field, Value, list_fields, list_keys, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, Table, YamlLocation
 from mcp_mirror.settings.access import TOKEN_PREFIX
 from mcp_mirror.settings.declarations import (
@@ -88,7 +88,7 @@ class Reader:
         table = _convert_to_table(value, node if is_entry else _replace_nothing(node))
         if table is None:
             return self._reject(node, "a mapping")
-        keys = keys_of(value.kind, value.mark(Without))
+        keys = list_keys(value.kind, value.mark(Without))
         nodes = dict(self._find_nodes(table, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
         return self._assemble(value.kind, found, name, table)
@@ -125,7 +125,7 @@ class Reader:
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, table: Table) -> Any:
         """Construct an object of the values that were read."""
         values: dict[str, Any] = {}
-        for one in fields_of(section):
+        for one in list_fields(section):
             if one.value.has(NAME):
                 values[one.name] = name
             elif one.value.has(INLINE):
@@ -155,7 +155,7 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
     if len(sections) == 1:
         return sections[0]
     for section in sections:
-        required = [one.path for one in fields_of(section) if one.is_required]
+        required = [one.path for one in list_fields(section) if one.is_required]
         if required and all(path in found for path in required):
             return section
     return None
@@ -172,7 +172,7 @@ def _convert_to_table(value: Value, node: Node) -> Table | None:
     shorthand = value.mark(Shorthand)
     if shorthand is None:
         return None
-    [key] = [one.value for one in keys_of(value.kind) if one.key == shorthand.key]
+    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
     is_fitting = isinstance(node, Items) is (get_origin(key.kind) is tuple)
     return Table(node.location, {shorthand.key: node}) if is_fitting else None
 

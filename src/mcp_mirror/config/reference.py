@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import Final, get_origin
 
 from mcp_mirror.config.scalars import describe_wanted, kind_of, write_default, write_value
-from mcp_mirror.config.shape import Field, Value, alternatives_of, fields_of, keys_of, unwrap
+from mcp_mirror.config.shape import Field, Value, list_alternatives, list_fields, list_keys, unwrap
 from mcp_mirror.settings.declarations import Example, Text, Without
 from mcp_mirror.settings.policies import Config, HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
@@ -51,7 +51,7 @@ _SECOND_UPSTREAM: Final = """
 
 def reference_page() -> str:
     """Return the reference of all keys as Markdown."""
-    sections = (_write_section(one) for one in keys_of(Config))
+    sections = (_write_section(one) for one in list_keys(Config))
     return "\n".join((_PAGE_HEAD, *sections))
 
 
@@ -64,11 +64,11 @@ def _write_section(one: Field) -> str:
 
 
 def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    for one in keys_of(section.kind, section.mark(Without)):
+    for one in list_keys(section.kind, section.mark(Without)):
         path = prefix + ".".join(one.path)
         default = _format_code(write_default(one))
         if one.is_required:
-            default = "*one required*" if one.key in alternatives_of(section.kind) else "*required*"
+            default = "*one required*" if one.key in list_alternatives(section.kind) else "*required*"
         inner = _find_section(one.value)
         meaning = one.documentation
         yield f"`{path}`", _describe(one.value), "" if inner else default, meaning.replace("|", "\\|")
@@ -113,7 +113,7 @@ def _format_code(text: str) -> str:
 def example_file() -> str:
     """Return a YAML file with every key, its documentation, and its default or an example."""
     lines = [_EXAMPLE_HEAD]
-    for one in keys_of(Config):
+    for one in list_keys(Config):
         lines.append("")
         if _find_entry(one.value):
             lines += [*_format_comment(one.documentation, ""), f"{one.key}:", *_write_upstreams()]
@@ -123,9 +123,9 @@ def example_file() -> str:
 
 
 def _write_upstreams() -> Iterator[str]:
-    remote = {one.path for one in keys_of(HttpEndpoint)}
-    local = {one.path for one in keys_of(StdioEndpoint)}
-    keys = keys_of(UpstreamPolicy)
+    remote = {one.path for one in list_keys(HttpEndpoint)}
+    local = {one.path for one in list_keys(StdioEndpoint)}
+    keys = list_keys(UpstreamPolicy)
     yield "  filesystem:"
     for one in keys:
         if one.path not in remote:
@@ -140,7 +140,7 @@ def _write_upstreams() -> Iterator[str]:
 
 def _write_example_section(section: Value, indent: str) -> list[str]:
     lines: list[str] = []
-    for one in keys_of(section.kind, section.mark(Without)):
+    for one in list_keys(section.kind, section.mark(Without)):
         lines += _write_key(one, indent)
     return lines
 
@@ -155,7 +155,7 @@ def _write_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[st
 def _write_group(one: Field, indent: str) -> list[str]:
     """Return the lines of all keys of a group at its first key."""
     group, inner = one.group, f"{indent}  "
-    members = [other for other in fields_of(one.section) if other.group == group]
+    members = [other for other in list_fields(one.section) if other.group == group]
     if group is None or members[0] != one:
         return []
     lines = [

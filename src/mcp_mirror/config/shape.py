@@ -54,7 +54,9 @@ class Value:
         items = self.items
         if get_origin(items.kind) is tuple:
             return unwrap(get_args(items.kind)[1])
-        is_named = is_dataclass(items.kind) and any(one.value.has(NAME) for one in fields_of(cast("type", items.kind)))
+        is_named = is_dataclass(items.kind) and any(
+            one.value.has(NAME) for one in list_fields(cast("type", items.kind))
+        )
         return items if is_named else None
 
 
@@ -103,7 +105,7 @@ def unwrap(hint: Any) -> Value:
 
 
 @cache
-def fields_of(section: type) -> tuple[Field, ...]:
+def list_fields(section: type) -> tuple[Field, ...]:
     """Return the fields of a section's class that a file can set, in their order."""
     hints = get_type_hints(section, include_extras=True)
     found = []
@@ -122,7 +124,7 @@ def sections_in(value: Value) -> tuple[type, ...]:
 
 
 @cache
-def keys_of(section: type, without: Without | None = None) -> tuple[Field, ...]:
+def list_keys(section: type, without: Without | None = None) -> tuple[Field, ...]:
     """Return the fields of a section and of its inline sections, each key once."""
     found: dict[tuple[str, ...], Field] = {}
     for one in _flatten_fields(section):
@@ -132,7 +134,7 @@ def keys_of(section: type, without: Without | None = None) -> tuple[Field, ...]:
 
 
 def _flatten_fields(section: type) -> Iterator[Field]:
-    for one in fields_of(section):
+    for one in list_fields(section):
         if one.value.has(INLINE):
             for inner in sections_in(one.value):
                 yield from _flatten_fields(inner)
@@ -140,11 +142,11 @@ def _flatten_fields(section: type) -> Iterator[Field]:
             yield one
 
 
-def alternatives_of(section: type) -> frozenset[str]:
+def list_alternatives(section: type) -> frozenset[str]:
     """Return the required keys of which a section needs exactly one: those of the classes of an inline union."""
-    unions = (sections_in(one.value) for one in fields_of(section) if one.value.has(INLINE))
+    unions = (sections_in(one.value) for one in list_fields(section) if one.value.has(INLINE))
     members = (member for union in unions if len(union) > 1 for member in union)
-    return frozenset(one.key for member in members for one in fields_of(member) if one.is_required)
+    return frozenset(one.key for member in members for one in list_fields(member) if one.is_required)
 
 
 @cache

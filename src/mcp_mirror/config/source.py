@@ -142,7 +142,7 @@ class Findings:
         return tuple(text for _, text in sorted(self._warnings, key=lambda found: found[0]))
 
     def _format_line(self, location: YamlLocation, message: str) -> str:
-        keys = ".".join(shown_key(key) for key in location.path)
+        keys = ".".join(format_key(key) for key in location.path)
         return f"{self.file}:{location.line}: {keys}: {message}" if keys else f"{self.file}:{location.line}: {message}"
 
     def _format_lines(self) -> list[str]:
@@ -151,7 +151,7 @@ class Findings:
         return lines if more <= 0 else [*lines[:MAX_PROBLEMS], f"{self.file}: and {more} more problems"]
 
 
-def shown_key(key: str) -> str:
+def format_key(key: str) -> str:
     """Return a key for a message, without text that does not look like a name: it may be a misplaced secret."""
     return key if _SHOWN_KEY.fullmatch(key) else "<key>"
 

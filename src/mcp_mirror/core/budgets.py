@@ -69,7 +69,7 @@ class TokenAccount:
         return replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
 
 
-def capacity_of(policy: ContextPolicy) -> int | None:
+def compute_capacity(policy: ContextPolicy) -> int | None:
     """Tokens of a context window that the gateway may fill; None if no window is configured."""
     return None if policy.window is None else policy.window - math.ceil(policy.window * policy.reserve)
 

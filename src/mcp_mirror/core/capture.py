@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.content_comparison import BLOCKS, DIFFERS, ITEMS, SAME, UNKNOWN, compare_value, find_member
-from mcp_mirror.core.media import Media, media_in
+from mcp_mirror.core.media import Media, find_media
 from mcp_mirror.core.notice import ErrorExcerpt
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
@@ -62,7 +62,7 @@ def decode_text(literal: Buffer) -> Buffer:
     return b"".join(text_pieces(literal, trim(literal)))
 
 
-def unwrapped_key(envelope: bytes) -> str | None:
+def find_unwrapped_key(envelope: bytes) -> str | None:
     """The key of the wrapper that `capture` removed from a value; None if it removed none.
 
     Args:
@@ -242,7 +242,7 @@ def _parse_block(raw: Buffer) -> _ParsedBlock:
     kind = bytes(opened.get("type", b"")[:16])
     if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
         return _ParsedBlock(raw, opened["text"], plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
-    return _ParsedBlock(raw, None, plain=False, media=media_in(opened))
+    return _ParsedBlock(raw, None, plain=False, media=find_media(opened))
 
 
 def _passes_unchanged(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.capture import WRAPPER, CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
-from mcp_mirror.core.schema import EXECUTION, Schema, twin_of
+from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Check, Cost
 from mcp_mirror.paths import tool_label
@@ -277,7 +277,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored:
     described = {} if policy.description is None else {"description": policy.description}
     original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
     original.pop(EXECUTION, None)
-    twin = twin_of(examined.valid_members, name, examined.twin_schema, policy.description)
+    twin = build_twin(examined.valid_members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,

@@ -52,10 +52,10 @@ def read_media(block: Buffer) -> Media | None:
     edges = bytes(block[:_EDGE_BYTES]) + bytes(block[-_EDGE_BYTES:])
     if not any(kind in edges for kind in _MEDIA_TYPES):
         return None
-    return media_in(open_object(block) or {})
+    return find_media(open_object(block) or {})
 
 
-def media_in(members: Mapping[str, Buffer]) -> Media | None:
+def find_media(members: Mapping[str, Buffer]) -> Media | None:
     """The media in a parsed content block; None for any other block."""
     kind = bytes(members.get("type", b"")[:16])
     if kind in _SHOWN_TYPES:

@@ -47,7 +47,7 @@ class MergedList:
 
     items: tuple[Segments, ...]
     """The items, unchanged except for renamed keys."""
-    places: Mapping[str, ResourceOrigin]
+    origins: Mapping[str, ResourceOrigin]
 
 
 IsReserved = Callable[[str], bool]
@@ -70,7 +70,7 @@ def merge_lists(
     """
     key = KINDS[kind].key
     items: list[Segments] = []
-    places: dict[str, ResourceOrigin] = {}
+    origins: dict[str, ResourceOrigin] = {}
     for upstream, raws in listed:
         for raw in raws:
             members = open_object(raw) or {}
@@ -78,30 +78,30 @@ def merge_lists(
             if name is None:
                 continue
             origin = ResourceOrigin(upstream, name)
-            own = assign_name(kind, origin, places, is_reserved)
-            if own in places:
+            own = assign_name(kind, origin, origins, is_reserved)
+            if own in origins:
                 continue  # the upstream lists the item twice
-            places[own] = origin
+            origins[own] = origin
             items.append((raw,) if own == name else object_of({**members, key: msgspec.json.encode(own)}))
-    return MergedList(tuple(items), places)
+    return MergedList(tuple(items), origins)
 
 
 def assign_name(
-    kind: Kind, origin: ResourceOrigin, places: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
+    kind: Kind, origin: ResourceOrigin, origins: Mapping[str, ResourceOrigin], is_reserved: IsReserved = _is_free
 ) -> str:
     """The name of an item for clients: its own name, with prefixes if another item has that name."""
     name = origin.key
-    while is_reserved(name) or places.get(name, origin) != origin:
+    while is_reserved(name) or origins.get(name, origin) != origin:
         name = prefix_name(kind, origin.upstream, name)
     return name
 
 
 def prefix_name(kind: Kind, upstream: str, key: str) -> str:
     """An item's name with its upstream's name as a prefix."""
-    return f"{upstream}_{key}" if kind == "prompts" else f"{scheme_of(upstream)}+{key}"
+    return f"{upstream}_{key}" if kind == "prompts" else f"{build_scheme(upstream)}+{key}"
 
 
-def scheme_of(upstream: str) -> str:
+def build_scheme(upstream: str) -> str:
     """An upstream's name as the beginning of a URI scheme (RFC 3986, section 3.1)."""
     safe = _UNSAFE.sub("-", upstream)
     return safe if safe[:1].isalpha() else f"u{safe}"

@@ -16,7 +16,7 @@ from mcp_mirror.core.preview import (
     Estimate,
     Preview,
     count_bytes,
-    human_bytes,
+    format_bytes,
     outline_hidden,
     outline_value,
     preview_rows,
@@ -217,7 +217,7 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 
 def _write_json(stored: NoticeInput) -> str:
-    members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": human_bytes(_count_bytes(stored))}
+    members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
     if stored.shown is None and stored.error is None:
         members |= _build_json_preview(stored)
     if stored.error is not None:
@@ -297,11 +297,11 @@ def _count_bytes(stored: NoticeInput) -> int:
 def _outline(stored: NoticeInput) -> str:
     """Kind and size, without any byte of the value."""
     if stored.kind == "binary":
-        return f"{stored.kind} {human_bytes(len(stored.blob))}"
+        return f"{stored.kind} {format_bytes(len(stored.blob))}"
     return (
         outline_hidden(stored.blob, trim(stored.blob))
         if stored.kind != "text"
-        else f"{human_bytes(_count_bytes(stored))} of text"
+        else f"{format_bytes(_count_bytes(stored))} of text"
     )
 
 

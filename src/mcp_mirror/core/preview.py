@@ -68,7 +68,7 @@ class Preview(NamedTuple):
     """Its beginning and end, or its first item."""
 
 
-def human_bytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A size in a readable unit: `19.8 MB`."""
     for unit, scale in _UNITS:
         if (amount := size / scale) >= _UNIT_FROM:
@@ -87,7 +87,7 @@ def preview_value(blob: Buffer, kind: Kind, estimate: Estimate) -> Preview:
     room = _TokenBudget(estimate)
     if kind == "binary":
         media = read_media(blob)
-        return Preview(describe_media(media) if media else f"content block, {human_bytes(len(blob))}")
+        return Preview(describe_media(media) if media else f"content block, {format_bytes(len(blob))}")
     span = trim(blob)
     if kind == "text":
         return _preview_text(blob, span, room)
@@ -123,7 +123,7 @@ def describe_media(media: Media) -> str:
     """Media type, pixels and size: `image/png, 1280x720, 0.9 MB`."""
     pixels = media.pixels
     sides = (f"{pixels[0]}x{pixels[1]}",) if pixels else ()
-    return ", ".join((strip_invisible(media.media_type or "file", _MAX_FIELD_NAME), *sides, human_bytes(media.size)))
+    return ", ".join((strip_invisible(media.media_type or "file", _MAX_FIELD_NAME), *sides, format_bytes(media.size)))
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ def _preview_text(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
     size, breaks = measure_text(blob, span) if span.length <= _MAX_COUNTED_BYTES else (span.length - 2, 0)
-    parts = ["text", human_bytes(size)]
+    parts = ["text", format_bytes(size)]
     end = head if is_whole else text_end(blob, span, _EDGE_BYTES)
     count = breaks + (not end.endswith("\n")) if breaks else 0
     parts += [f"{count:,} lines"] if count > 1 else []
@@ -200,7 +200,7 @@ def _append_line(line: str, lines: list[str], room: _TokenBudget) -> bool:
 
 
 def _preview_array(blob: Buffer, span: Span, room: _TokenBudget) -> Preview:
-    size = human_bytes(span.length)
+    size = format_bytes(span.length)
     if not _is_table(blob, span):
         return Preview(f"{_describe_shape(blob, span)}, {size}", _show_first_items(blob, span, room))
     count = f"{count_items(blob, span):,} " if span.length <= _MAX_COUNTED_BYTES else ""
@@ -281,7 +281,7 @@ def outline_hidden(blob: Buffer, span: Span) -> str:
     """Kind and size of a value without any byte of it; a nested array has its lengths instead of its size."""
     described = _describe_shape(blob, span)
     is_grid = "x" in described.partition("[")[2]
-    return described if is_grid else f"{described} {human_bytes(count_bytes(blob, span))}"
+    return described if is_grid else f"{described} {format_bytes(count_bytes(blob, span))}"
 
 
 def count_bytes(blob: Buffer, span: Span) -> int:

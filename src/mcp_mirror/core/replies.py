@@ -37,16 +37,16 @@ def build_reply(processed: ProcessedResult, linked: str | None) -> Reply:
         return processed.members
     passed = [(block,) for block in processed.captured.passed]
     links = [(_link_block(linked, processed.captured.value),)] if linked else []
-    notice = ((text_block(processed.notice),),)
+    notice = ((encode_text_block(processed.notice),),)
     blocks = (
         (*passed, *notice) if processed.captured.shown == "" else (*notice, *passed)
     )  # the notice follows a result that is shown whole
-    return _with_error_flag(processed.captured, content_reply((*blocks, *links)))
+    return _with_error_flag(processed.captured, build_content_reply((*blocks, *links)))
 
 
 def build_path_reply(processed: ProcessedResult, base: str) -> Reply:
     """A result that contains only the path of a value."""
-    return _with_error_flag(processed.captured, content_reply(((text_block(f"{base}\n"),),)))
+    return _with_error_flag(processed.captured, build_content_reply(((encode_text_block(f"{base}\n"),),)))
 
 
 def count_hidden_tokens(captured: Captured) -> int:
@@ -62,22 +62,22 @@ def count_reply_bytes(reply: Reply) -> int:
     return sum(sum(map(len, part)) if isinstance(part, tuple) else len(part) for part in reply.values())
 
 
-def text_block(text: str) -> bytes:
+def encode_text_block(text: str) -> bytes:
     """A text content block as JSON text."""
     return msgspec.json.encode({"type": "text", "text": text})
 
 
-def error_reply(message: str) -> Reply:
+def build_error_reply(message: str) -> Reply:
     """A tool error for the model: the message is bounded and sanitized, since it may quote an upstream."""
-    return {"content": array_of([text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}
+    return {"content": array_of([encode_text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}
 
 
-def refusal_result(message: str) -> Mapping[str, Buffer]:
+def build_refusal_result(message: str) -> Mapping[str, Buffer]:
     """A JSON-RPC error of an upstream as a tool error without a size limit."""
-    return {"content": b"[%b]" % text_block(message), "isError": b"true"}
+    return {"content": b"[%b]" % encode_text_block(message), "isError": b"true"}
 
 
-def content_reply(blocks: Iterable[Segments]) -> Reply:
+def build_content_reply(blocks: Iterable[Segments]) -> Reply:
     """A result with these content blocks, JSON text."""
     return {"content": array_of(blocks)}
 

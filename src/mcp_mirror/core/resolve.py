@@ -16,8 +16,8 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
     LITERAL_PREFIX,
     MemoryPath,
-    bases_in_notice,
     find_candidate_offsets,
+    find_notice_bases,
     label_of,
     label_of_near_miss,
     parse_path,
@@ -248,7 +248,7 @@ def _parse_pointer(text: str, span: Span, at: Location, known: Container[str]) -
 
 def _find_pasted_bases(text: str) -> frozenset[str]:
     """The bases in a text that is exactly one pasted notice."""
-    return bases_in_notice(text) if len(text) <= _MAX_NOTICE else frozenset()
+    return find_notice_bases(text) if len(text) <= _MAX_NOTICE else frozenset()
 
 
 Converter = Callable[[Resolved], Segments | None]

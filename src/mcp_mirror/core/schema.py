@@ -67,7 +67,7 @@ def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
     return f"{safe[: room - _HASH_LENGTH - 1]}_{digest}{suffix}"
 
 
-def twin_of(tool: Mapping[str, Any], name: str, widened: Schema, description: str | None) -> Schema:
+def build_twin(tool: Mapping[str, Any], name: str, widened: Schema, description: str | None) -> Schema:
     """The advertised definition of a tool's twin: the tool's own except for name, input schema and output schema.
 
     Args:
@@ -165,7 +165,7 @@ class _InstanceLocation:
         return max(map(len, tuples), default=0)
 
 
-def header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
+def find_header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
     """The locations of the arguments that clients mirror into HTTP headers."""
 
     def walk(part: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

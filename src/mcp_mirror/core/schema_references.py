@@ -45,7 +45,7 @@ def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
     return {key: _map_keyword(key, value, step) for key, value in schema.items()}
 
 
-def applied_by(schema: Schema) -> Iterator[Any]:
+def iterate_subschemas(schema: Schema) -> Iterator[Any]:
     """The direct subschemas that apply to an instance or a part of it, without definitions."""
     for key, value in schema.items():
         if key in _MAP_KEYWORDS - _DEFINITIONS and isinstance(value, dict):

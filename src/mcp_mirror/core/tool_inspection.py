@@ -10,7 +10,7 @@ from typing import Any, Final
 import mcp_types as types
 from pydantic import ValidationError
 
-from mcp_mirror.core.schema import Schema, admit_paths, header_locations
+from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
 from mcp_mirror.core.tool_definitions import find_excess
 from mcp_mirror.core.validation import Check, Cost, compile_check, estimate_cost
 from mcp_mirror.settings.limits import UpstreamBounds
@@ -87,7 +87,7 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
         found,
         schema=schema,
         twin_schema=admit_paths(schema),
-        headers=header_locations(schema),
+        headers=find_header_locations(schema),
         cost=estimate_cost(schema),
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from mcp_mirror.core.schema_references import References, Schema, applied_by, map_below
+from mcp_mirror.core.schema_references import References, Schema, iterate_subschemas, map_below
 
 Check = Callable[[Any], str | None]
 """Returns an error message for arguments; None if they are valid or cannot be judged."""
@@ -101,7 +101,7 @@ class _CostCounter:
         if any(map(_BACKTRACKING_SYNTAX.search, texts)):
             raise _UnboundedError
         lists = sum(len(part[word]) for word in ("enum", "required") if isinstance(part.get(word), list))
-        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *applied_by(part))]
+        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
         cost = Cost(
             1 + lists + sum(one.subschemas for one in below),
             len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
@@ -136,7 +136,7 @@ def compile_check(schema: Schema, *, is_small: bool = False) -> Check:
     Raises:
         ValueError: The schema is not a JSON Schema for an object.
     """
-    if "object" not in (types_of(schema) or ("object",)):
+    if "object" not in (read_types(schema) or ("object",)):
         raise ValueError("its input schema does not describe an object")
     options = jsonschema_rs.FancyRegexOptions(_BACKTRACK_LIMIT, _MAX_PATTERN_BYTES if is_small else None)
     try:
@@ -178,7 +178,7 @@ def _has_default(properties: Schema, name: Any) -> bool:
     return isinstance(member, dict) and "default" in member
 
 
-def types_of(schema: Schema) -> list[str]:
+def read_types(schema: Schema) -> list[str]:
     """The types in a schema's `type`."""
     named = schema.get("type")
     named = named if isinstance(named, list) else [named]

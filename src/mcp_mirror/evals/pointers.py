@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mcp_mirror.evals.conversation import MadeCall
-from mcp_mirror.paths import MemoryPath, bases_in_notice, find_bases, label_of, parse_path, strip_wrapping, tool_label
+from mcp_mirror.paths import MemoryPath, find_bases, find_notice_bases, label_of, parse_path, strip_wrapping, tool_label
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
 
@@ -60,7 +60,7 @@ def _intended_path(value: str) -> MemoryPath | None:
     """The path in a text, in any form that the gateway accepts."""
     if path := parse_path(strip_wrapping(value)):
         return path
-    bases = bases_in_notice(value.strip())
+    bases = find_notice_bases(value.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

@@ -83,7 +83,7 @@ async def _find_fault(entry: CatalogEntry, arguments: Segments, validate: Valida
     return await validate(entry, bytes(join(arguments)))
 
 
-def header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
+def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
     """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
     selected: dict[str, Any] = {}
     text = join(arguments) if entry.headers else b""

@@ -14,7 +14,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
         outcome: Its outcome, unless it was refused.
         reason: The reason of the refusal; None if it was not refused.
     """
-    is_known = call.trace.upstream or refusal_in(call) is not RefusalReason.UNKNOWN_TOOL
+    is_known = call.trace.upstream or find_refusal(call) is not RefusalReason.UNKNOWN_TOOL
     return AuditRecord(
         event="refusal" if reason else "call",
         principal=call.namespace,
@@ -27,7 +27,7 @@ def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRe
     )
 
 
-def outcome_of(reply: Reply, trace: CallTrace) -> str:
+def describe_outcome(reply: Reply, trace: CallTrace) -> str:
     """Return the outcome of an answered call in one word."""
     if "inputRequests" in reply:
         return "asked"
@@ -43,7 +43,7 @@ def _find_upstream(call: Call) -> str:
     return finding.change.upstream if finding else ""
 
 
-def refusal_in(call: Call) -> RefusalReason | None:
+def find_refusal(call: Call) -> RefusalReason | None:
     """Return why the caller's catalog has no tool of this name; None if it has one."""
     catalog = call.catalog
     if call.name in catalog.entries or call.name in call.own_tools:

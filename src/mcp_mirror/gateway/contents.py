@@ -20,7 +20,7 @@ from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
-from mcp_mirror.security.flows import Flows, labels_as_text
+from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.types import Buffer, Provenance, Segments
@@ -168,7 +168,7 @@ class ContentCapture:
             return None
         try:
             provenance = Provenance(origin.upstream, origin.key, "")
-            await self.writer.store_result(namespace, provenance, options, result.captured, labels_as_text(labels))
+            await self.writer.store_result(namespace, provenance, options, result.captured, format_labels(labels))
         except StoreError as error:
             if not preview:
                 raise

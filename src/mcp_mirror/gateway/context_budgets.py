@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, capacity_of
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
 from mcp_mirror.errors import ToolError
 from mcp_mirror.settings.policies import ContextPolicy
 
@@ -149,7 +149,7 @@ class ContextBudgets:
             wanted: Tokens that the call may need.
             definitions: Returns the tokens of the tool definitions, with which every conversation begins.
         """
-        capacity = capacity_of(self.policy)
+        capacity = compute_capacity(self.policy)
         if capacity is None or conversation is None:
             yield UNLIMITED
             return

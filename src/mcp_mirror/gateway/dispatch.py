@@ -7,14 +7,14 @@ from functools import partial
 from typing import Final
 
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import Reply, content_reply
+from mcp_mirror.core.replies import Reply, build_content_reply
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved, explain_strings
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import RefusedError, StoreError, ToolError
-from mcp_mirror.gateway.arguments import fit_arguments, header_arguments
+from mcp_mirror.gateway.arguments import fit_arguments, select_header_arguments
 from mcp_mirror.gateway.call import Call, RuntimeState
-from mcp_mirror.gateway.input_required import check_round, input_required_reply
-from mcp_mirror.gateway.results import ResultProcessor, hide_errors, may_preview, result_of_refusal
+from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
+from mcp_mirror.gateway.results import ResultProcessor, convert_refusal, hide_errors, may_preview
 from mcp_mirror.gateway.routing import Router
 from mcp_mirror.gateway.services import MemoryScope, Services, open_memory
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -78,7 +78,7 @@ class Dispatcher:
     async def _run_own_tool(self, call: Call, tool: MemoryTool) -> Reply:
         scope = MemoryScope(call.id, call.reservation, call.granted_flow, call.trace)
         memory = open_memory(self._services, call.config, self._read_state().flows, scope)
-        return content_reply(await tool.call(memory, call.namespace, call.arguments))
+        return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Reply:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
@@ -90,7 +90,7 @@ class Dispatcher:
             try:
                 response = await self._request(call, entry, arguments, visibility)
             except RefusedError as error:
-                response = result_of_refusal(error, entry, options)
+                response = convert_refusal(error, entry, options)
             if isinstance(response, InputRequired):
                 return _require_input(call, response)
             with discard_after(response):
@@ -143,7 +143,7 @@ class Dispatcher:
         request = UpstreamRequest(
             method="tools/call",
             params={"arguments": arguments},
-            shown={"name": entry.tool, "arguments": header_arguments(entry, arguments)},
+            shown={"name": entry.tool, "arguments": select_header_arguments(entry, arguments)},
             meta=call.meta,
             timeout=entry.timeout,
             is_repeatable=entry.is_repeatable,
@@ -170,4 +170,4 @@ def _require_input(call: Call, required: InputRequired) -> Reply:
     """Return the upstream's input requests, with the state that the client returns."""
     if call.round_state:
         required = replace(required, state={**(required.state or {}), **call.round_state})
-    return input_required_reply(required, call.arguments)
+    return build_input_required_reply(required, call.arguments)

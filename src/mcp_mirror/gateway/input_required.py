@@ -20,7 +20,7 @@ _REQUEST: Final = "of"
 """The member of the state with the digest of the request's arguments and upstream."""
 
 
-def input_required_reply(
+def build_input_required_reply(
     required: InputRequired, arguments: Buffer, upstream: str = ""
 ) -> Mapping[str, Buffer | Segments]:
     """Return the reply that requests input: the input requests, and the state that the client returns.

@@ -16,10 +16,10 @@ from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin, assign_name, merge_lists, scheme_of
+from mcp_mirror.core.merged_lists import KINDS, IsReserved, Kind, ResourceOrigin, assign_name, build_scheme, merge_lists
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
-from mcp_mirror.gateway.input_required import check_round, input_required_reply
+from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
@@ -141,7 +141,7 @@ class Relay:
         merged = merge_lists(
             kind, ((name, page.items) for name, page in listed if page), self._choose_reservation_check(kind)
         )
-        self._origins[kind, self._list_visible_names(channel.caller)] = merged.places
+        self._origins[kind, self._list_visible_names(channel.caller)] = merged.origins
         ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
         return ClientList(merged.items, 0 if failures else ttl_ms, scope)
 
@@ -249,7 +249,7 @@ class Relay:
             return (listed,)
         for name in offering:
             scheme, _, rest = uri.partition("+")
-            if rest and scheme == scheme_of(name):
+            if rest and scheme == build_scheme(name):
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
 
@@ -293,7 +293,7 @@ class Relay:
             )
             raise UpstreamError(message).with_log_message(error.log_message) from None
         if isinstance(response, InputRequired):
-            return input_required_reply(response, arguments, upstream)
+            return build_input_required_reply(response, arguments, upstream)
         with discard_after(response):
             if not isinstance(response, SpooledFrame):
                 return response

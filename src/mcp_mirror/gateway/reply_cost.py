@@ -13,7 +13,7 @@ _INLINE_BYTES: Final = 1 << 17
 """Replies up to this size are counted on the event loop, larger ones in a thread."""
 
 
-async def cost_of_reply(reply: Reply, estimate: Callable[[Buffer], int]) -> int:
+async def count_reply_tokens(reply: Reply, estimate: Callable[[Buffer], int]) -> int:
     """Return the tokens that a model reads of a reply.
 
     Args:

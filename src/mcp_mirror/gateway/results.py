@@ -12,11 +12,11 @@ import anyio.to_thread
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import (
     Reply,
+    build_error_reply,
     build_path_reply,
+    build_refusal_result,
     build_reply,
     count_hidden_tokens,
-    error_reply,
-    refusal_result,
 )
 from mcp_mirror.core.resolve import Pointer, Resolved
 from mcp_mirror.core.result_processing import (
@@ -28,11 +28,11 @@ from mcp_mirror.core.result_processing import (
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
 from mcp_mirror.gateway.call import Call, RuntimeState
-from mcp_mirror.gateway.reply_cost import cost_of_reply
+from mcp_mirror.gateway.reply_cost import count_reply_tokens
 from mcp_mirror.gateway.services import Services, fit_to_reservation
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.spool import SpooledFrame
-from mcp_mirror.security.flows import labels_as_text
+from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.tokens import upper_estimator
@@ -150,7 +150,7 @@ class ResultProcessor:
             StoreError: The store failed.
         """
         captured, trace = processed.result.captured, call.trace
-        trace.labels = labels_as_text(processed.labels)
+        trace.labels = format_labels(processed.labels)
         if captured.value is not None:
             digest = hashlib.sha256(call.arguments).hexdigest()
             paths = tuple(sorted({value.path for value in values.values()}))
@@ -202,7 +202,7 @@ class ResultProcessor:
             hidden = options.visibility is not Visibility.FULL
             upstream = self.services.upstreams[entry.upstream]
             refusal = upstream.refusal(repr(entry.tool), result.code, result.message, hidden=hidden)
-            return await self._read(entry, result_of_refusal(refusal, entry, options), options)
+            return await self._read(entry, convert_refusal(refusal, entry, options), options)
         return result
 
     async def _fits(self, call: Call, reply: Reply) -> bool:
@@ -221,7 +221,7 @@ class ResultProcessor:
         """Return a result that is not stored unchanged, or an error if its conversation has no room for it."""
         if await self._reserve(call, members):
             return members
-        return error_reply(
+        return build_error_reply(
             f"Tool {tool!r} was called. Its result, about {await _count_tokens(call, members):,} tokens, does not fit "
             f"the {call.reservation.left:,} that are left in this conversation's context, and is not stored "
             "(`capture: never`). Compact the conversation, or ask for less."
@@ -233,7 +233,7 @@ def may_preview(values: Mapping[Pointer, Resolved]) -> bool:
     return all(value.preview for value in values.values())
 
 
-def result_of_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
+def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
     """Return an upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
 
     Raises:
@@ -242,7 +242,7 @@ def result_of_refusal(error: RefusedError, entry: CatalogEntry, options: Process
     is_hidden = options.visibility is not Visibility.FULL or not options.rules.preview
     if is_for_client(error) or not entry.mirrored or is_hidden:
         raise error
-    return refusal_result(str(error))
+    return build_refusal_result(str(error))
 
 
 @contextmanager
@@ -283,4 +283,4 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
 
 
 async def _count_tokens(call: Call, reply: Reply) -> int:
-    return await cost_of_reply(reply, upper_estimator(call.config.mirror.provider))
+    return await count_reply_tokens(reply, upper_estimator(call.config.mirror.provider))

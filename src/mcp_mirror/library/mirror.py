@@ -36,7 +36,7 @@ from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
-from mcp_mirror.security.flows import labels_as_text
+from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.types import Buffer, Provenance
@@ -233,7 +233,7 @@ class Mirror:
 
         async def store_texts(application: Application) -> None:
             memory = application.gateway.memory
-            labels = labels_as_text(memory.flows.labels_from(MODEL))
+            labels = format_labels(memory.flows.labels_of_place(MODEL))
             await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
         await self._run(store_texts)

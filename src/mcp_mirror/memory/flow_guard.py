@@ -11,7 +11,7 @@ from mcp_mirror.core.resolve import EscapedPath, Pointer, Resolved
 from mcp_mirror.errors import FlowError, RefusalReason
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
-from mcp_mirror.security.flows import Flows, Refusal, describe_place, labels_as_text
+from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.types import Descriptor
@@ -76,7 +76,7 @@ class FlowGuard:
 
     def _write_audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-        labels = labels_as_text(self.flows.labels_of(descriptor))
+        labels = format_labels(self.flows.labels_of(descriptor))
         event: Event = "refusal" if outcome == "refused" else "flow"
         self.audit.write(
             AuditRecord(event, self.namespace, self.tool, outcome, descriptor.base, labels, descriptor.size, detail)

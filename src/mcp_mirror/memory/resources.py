@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.lookup import CONTENTS, find_value, json_string_of
+from mcp_mirror.memory.tools.lookup import CONTENTS, encode_json_string, find_value
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
@@ -69,7 +69,7 @@ def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
     return {
         "uri": f"{SCHEME}{descriptor.base}",
         "name": descriptor.base,
-        "title": f"{tool} ({human_bytes(descriptor.size)})",
+        "title": f"{tool} ({format_bytes(descriptor.size)})",
         "description": f"{descriptor.kind} from {tool} of {source.upstream}",
         "mimeType": media_type_of(descriptor.kind, media_type),
         "size": descriptor.size,
@@ -92,8 +92,8 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
     found_value = await find_value(memory, namespace, str(parse_uri(uri) or ""), "resources/read")
     if (size := len(found_value.blob)) > MAX_BYTES:
         raise ToolError(
-            f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {human_bytes(size)}; "
-            f"a resource is limited to {human_bytes(MAX_BYTES)}, because clients drop larger messages. "
+            f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {format_bytes(size)}; "
+            f"a resource is limited to {format_bytes(MAX_BYTES)}, because clients drop larger messages. "
             "Read a part of the value: add a key or an index to the path."
         )
     content = {"uri": msgspec.json.encode(uri), **_build_content(found_value)}
@@ -102,7 +102,10 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
 
 def _build_content(found_value: FoundValue) -> dict[str, Buffer]:
     if found_value.kind != "binary":
-        return {"mimeType": msgspec.json.encode(media_type_of(found_value.kind)), "text": json_string_of(found_value)}
+        return {
+            "mimeType": msgspec.json.encode(media_type_of(found_value.kind)),
+            "text": encode_json_string(found_value),
+        }
     for member, tokens in CONTENTS:
         if not isinstance(span := locate(found_value.blob, tokens), Miss):
             media = locate(found_value.blob, (*tokens[:-1], "mimeType"))

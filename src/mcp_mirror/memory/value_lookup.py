@@ -8,10 +8,10 @@ from typing import Final
 
 import anyio.to_thread
 
-from mcp_mirror.core.capture import unwrapped_key
+from mcp_mirror.core.capture import find_unwrapped_key
 from mcp_mirror.core.media import read_media
 from mcp_mirror.errors import ToolError
-from mcp_mirror.paths import MemoryPath, bases_in_notice, label_of, label_of_near_miss, position_token, unescape_token
+from mcp_mirror.paths import MemoryPath, find_notice_bases, label_of, label_of_near_miss, position_token, unescape_token
 from mcp_mirror.payload.json_rpc import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import Miss, kind_at, locate
 from mcp_mirror.security.sanitize import as_json_string
@@ -121,7 +121,7 @@ def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
     is_key = any(member.key == first for member in described.members)
-    if not isinstance(first, str) or is_key or first != unwrapped_key(described.envelope):
+    if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.envelope):
         return path
     return MemoryPath(path.base, path.tokens[1:])
 
@@ -154,7 +154,7 @@ async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, to
 
 async def unknown_path_error(store: Store, namespace: str, text: str) -> ToolError:
     """Return the error for a path without a value, with the caller's nearest or newest paths."""
-    if len(named := bases_in_notice(text)) > 1:
+    if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return ToolError(f"This is a whole notice, which names several paths. Give only one: {paths}.")
     newest = await store.newest(namespace, _NEWEST_BASES)
@@ -189,12 +189,12 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
 def nearest(text: str, names: Iterable[str]) -> list[str]:
     """Return up to three names that are similar to a text, the most similar first."""
     similarity = _make_similarity(text, SequenceMatcher.ratio)
-    compared = {name: similarity(name) for name in nearest_first(text, names)[:_MAX_COMPARED_NAMES]}
+    compared = {name: similarity(name) for name in sort_by_similarity(text, names)[:_MAX_COMPARED_NAMES]}
     near = (name for name in compared if compared[name] >= _MIN_SIMILARITY)
     return sorted(near, key=lambda name: -compared[name])[:_MAX_NEAREST]
 
 
-def nearest_first(text: str, names: Iterable[str]) -> list[str]:
+def sort_by_similarity(text: str, names: Iterable[str]) -> list[str]:
     """Return all names, sorted by the characters that they have in common with a text; case is ignored."""
     similarity = _make_similarity(text, SequenceMatcher.quick_ratio)
     return sorted(names, key=lambda name: -similarity(name))
@@ -247,7 +247,7 @@ def _explain_miss(path: MemoryPath, depth: int, miss: Miss, *, include_keys: boo
 
 
 def _list_keys(miss: Miss, wanted: str) -> str:
-    keys = nearest_first(wanted, miss.keys[:_MAX_RANKED_KEYS])
+    keys = sort_by_similarity(wanted, miss.keys[:_MAX_RANKED_KEYS])
     listed = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys[:_MAX_LISTED_KEYS])
     more = f" and {len(miss.keys) - _MAX_LISTED_KEYS:,} more" if len(miss.keys) > _MAX_LISTED_KEYS else ""
     return f"Its keys are {listed}{more}." if keys else "It is an empty object."

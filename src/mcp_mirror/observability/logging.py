@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.security.path_hash import PathHasher
-from mcp_mirror.security.redaction import HIDDEN, forms_of, secrets_of
+from mcp_mirror.security.redaction import HIDDEN, find_secrets, list_secret_forms
 from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.settings.policies import Config, HttpEndpoint, LogFormat
 
@@ -48,7 +48,7 @@ class SecretFilter:
             secrets: Secrets that are redacted in every form in which programs quote them.
         """
         self._path_hasher = path_hasher
-        found = {form for secret in secrets for form in forms_of(secret) if len(form) >= _SHORTEST}
+        found = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
         words = sorted(found, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
 
@@ -104,7 +104,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
         config: The configuration with the log format and the secrets to redact; None before it is read.
     """
     handler = logging.StreamHandler(sys.stderr)
-    secret_filter = SecretFilter(path_hasher_of(config), _find_secrets(config) if config else ())
+    secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
     handler.setFormatter(_SafeFormatter(secret_filter, config.server.log_format if config else "text"))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(_OURS).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
@@ -117,14 +117,14 @@ def print_status(config: Config, line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the operator
 
 
-def path_hasher_of(config: Config | None) -> PathHasher:
+def create_path_hasher(config: Config | None) -> PathHasher:
     """The path hasher of the log and the audit log, with `audit.key` or else a random key of this process."""
     return PathHasher(config.audit.key.encode() if config and config.audit.key else _PROCESS_KEY)
 
 
 def _find_secrets(config: Config) -> Iterator[str]:
     for upstream in config.upstreams:
-        yield from secrets_of(upstream.endpoint)
+        yield from find_secrets(upstream.endpoint)
         if isinstance(upstream.endpoint, HttpEndpoint):
             yield upstream.endpoint.url if urlsplit(upstream.endpoint.url).query else ""
     yield from config.server.state_keys

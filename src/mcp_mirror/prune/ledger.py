@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from mcp_mirror.prune.formats import Message, Slot
-from mcp_mirror.prune.placing import with_changes
+from mcp_mirror.prune.replacements import replace_values
 from mcp_mirror.types import Location
 
 Estimate = Callable[[Message], int]
@@ -62,9 +62,9 @@ class TokenLedger:
     def cut(self, slot: Slot, stub: Any) -> int:
         """Replace a part by a stub and return the tokens saved; 0 if it saves none, and the part remains."""
         if self._parts[slot.at] == 1:
-            saved = self._costs[slot.at] - self._estimate(with_changes({slot.where: stub}, self._given[slot.at]))
+            saved = self._costs[slot.at] - self._estimate(replace_values({slot.where: stub}, self._given[slot.at]))
         else:
-            shorter = with_changes({_locate_isolated(slot): stub}, self._isolate(slot))
+            shorter = replace_values({_locate_isolated(slot): stub}, self._isolate(slot))
             saved = self.count_part(slot) - self._estimate(shorter)
         if saved <= 0:
             return 0
@@ -92,7 +92,7 @@ class TokenLedger:
         return [self._build_current(at) if self._changes.get(at) else given for at, given in enumerate(self._given)]
 
     def _build_current(self, at: int) -> Message:
-        changed: Message = with_changes(self._changes[at], self._given[at])
+        changed: Message = replace_values(self._changes[at], self._given[at])
         return changed
 
     def _set_cost(self, at: int, cost: int) -> None:

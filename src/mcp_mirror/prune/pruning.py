@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from mcp_mirror.prune.formats import LABELS, ChatFormat, Message, Slot, check_messages, find_slots
 from mcp_mirror.prune.ledger import Estimate, TokenLedger
 from mcp_mirror.prune.phases import Phase, order_slots
-from mcp_mirror.prune.placing import path_of
+from mcp_mirror.prune.replacements import compute_path
 from mcp_mirror.prune.stubs import Stub
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens import estimate_tokens
@@ -120,7 +120,9 @@ def _prune_parts(
         if packed is None:
             continue
         domain, blob = packed
-        stub = Stub(f"{len(blob):,} bytes of {LABELS[slot.kind]}", path_of(slot, domain, blob) if is_kept else None)
+        stub = Stub(
+            f"{len(blob):,} bytes of {LABELS[slot.kind]}", compute_path(slot, domain, blob) if is_kept else None
+        )
         saved = ledger.cut(slot, slot.form.put(slot.value, stub))
         if saved:
             yield _Trial(phase, slot, stub, blob, saved)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mcp_mirror.prune.formats import ChatFormat, Slot, check_messages, find_slots
-from mcp_mirror.prune.placing import path_of, with_changes
+from mcp_mirror.prune.replacements import compute_path, replace_values
 from mcp_mirror.types import Buffer, Location
 
 
@@ -33,7 +33,7 @@ def restore_messages(messages: list[Any], read: Callable[[str], Buffer | None], 
             changes.setdefault(slot.at, {})[slot.where] = value
     if not changes:
         return messages
-    return [with_changes(changes[at], given) if at in changes else given for at, given in enumerate(messages)]
+    return [replace_values(changes[at], given) if at in changes else given for at, given in enumerate(messages)]
 
 
 def pruned_paths(messages: Sequence[Any], provider: ChatFormat) -> tuple[str, ...]:
@@ -54,5 +54,5 @@ def _find_original(slot: Slot, read: Callable[[str], Buffer | None]) -> list[Any
     blob = read(stub.path) if stub and stub.path else None
     if stub is None or blob is None:
         return []
-    domains = [domain for domain in slot.form.domains if path_of(slot, domain, blob) == stub.path]
+    domains = [domain for domain in slot.form.domains if compute_path(slot, domain, blob) == stub.path]
     return [slot.form.unpack(slot.value, domain, blob) for domain in domains]

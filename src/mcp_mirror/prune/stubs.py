@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_mirror.paths import PRUNED_LABEL, bases_in_notice
+from mcp_mirror.paths import PRUNED_LABEL, find_notice_bases
 from mcp_mirror.payload.json_rpc import open_array, open_object
 from mcp_mirror.types import Buffer
 
@@ -199,7 +199,7 @@ class Blocks:
 
 def _is_notice(text: str) -> bool:
     """Whether a text is a notice: its value is in memory already."""
-    return len(text) <= _MAX_NOTICE and bool(bases_in_notice(text))
+    return len(text) <= _MAX_NOTICE and bool(find_notice_bases(text))
 
 
 def _parse_stub(value: Any) -> Stub | None:

@@ -15,7 +15,18 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text
-from mcp_mirror.query.trees import Array, Leaf, Node, NodeRef, Object, copy_of, leaf_of, open_container, render, text_of
+from mcp_mirror.query.trees import (
+    Array,
+    Leaf,
+    Node,
+    NodeRef,
+    Object,
+    copy_of,
+    open_container,
+    parse_leaf,
+    render,
+    text_of,
+)
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 
@@ -51,7 +62,7 @@ class Patch:
             ToolError: The patch is malformed, an operation cannot be applied, or the time limit is reached.
         """
         view = memoryview(blob)
-        root = NodeRef(leaf_of(view))
+        root = NodeRef(parse_leaf(view))
         for number, operation in enumerate(_parse_operations(self.operations)):
             check_time(is_over)
             step = _STEPS.get(operation.op)
@@ -114,7 +125,7 @@ def _add_node(root: NodeRef, path: str, node: Node) -> None:
 def _read_new_value(operation: _Operation) -> Leaf:
     if not bytes(operation.value):
         raise _OperationError("`value` is missing.")
-    return leaf_of(bytes(operation.value))
+    return parse_leaf(bytes(operation.value))
 
 
 def _read_source(operation: _Operation) -> list[str]:
@@ -201,8 +212,8 @@ class Merge:
             ToolError: The time limit is reached.
         """
         view = memoryview(blob)
-        root = NodeRef(leaf_of(view))
-        pending = [(root, leaf_of(self.patch))]
+        root = NodeRef(parse_leaf(view))
+        pending = [(root, parse_leaf(self.patch))]
         while pending:
             check_time(is_over)
             target, patch = pending.pop()
@@ -211,7 +222,7 @@ class Merge:
                 continue
             node = open_container(target)
             if not isinstance(node, Object):
-                target.node = leaf_of(b"{}")
+                target.node = parse_leaf(b"{}")
                 node = open_container(target)
             assert isinstance(node, Object)  # noqa: S101  # replaced above
             pending += _merge_members(node, patch, is_over)
@@ -227,7 +238,7 @@ def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple
             node.remove(key)
             continue
         if node.find(key) is None:
-            node.add(key, leaf_of(b"null"))
+            node.add(key, parse_leaf(b"null"))
         ref = node.find(key)
         assert ref is not None  # noqa: S101  # added above
         yield ref, value

@@ -103,7 +103,7 @@ class _Chunk:
     """Characters of the text before `data`."""
 
 
-def matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
+def find_matching_lines(matcher: Matcher, pieces: Iterable[bytes], context: int) -> Iterator[Line]:
     """Yield the matching lines of a text, each with `context` lines before and after it."""
     for chunk in _split_chunks(pieces, context):
         number, counted = chunk.number, chunk.begin

@@ -53,7 +53,7 @@ _HEAD: Final = 4000
 """Characters from which the format of a text is guessed."""
 
 
-def json_in_text(blob: Buffer) -> bytes | None:
+def find_embedded_json(blob: Buffer) -> bytes | None:
     """The object or array in a JSON string that is itself JSON text; None for any other value."""
     try:
         inner = msgspec.json.decode(blob, type=str).strip().encode()

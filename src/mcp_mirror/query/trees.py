@@ -178,7 +178,7 @@ class Object:
 Node = Leaf | Array | Object
 
 
-def leaf_of(blob: Buffer) -> Leaf:
+def parse_leaf(blob: Buffer) -> Leaf:
     """A leaf for a whole JSON text."""
     return Leaf(blob, trim(blob))
 
@@ -236,7 +236,7 @@ _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _par
 
 def copy_of(node: Node) -> Node:
     """An independent copy of a node."""
-    return node if isinstance(node, Leaf) else leaf_of(text_of(node))
+    return node if isinstance(node, Leaf) else parse_leaf(text_of(node))
 
 
 def text_of(node: Node) -> bytes:

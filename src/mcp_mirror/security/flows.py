@@ -99,7 +99,7 @@ class Flows:
         """Whether zones are configured, so that a removed place may have been in one of them."""
         return any(one.zone for one in (self.policy.files, *self.upstreams.values()))
 
-    def labels_from(self, name: str) -> Labels:
+    def labels_of_place(self, name: str) -> Labels:
         """The labels of a value that comes from a place.
 
         Without configuration, a value is untrusted and most confidential. A value that the model wrote has the highest
@@ -137,9 +137,9 @@ class Flows:
         """
         if ifc is None and not given.sources:
             if upstream not in self._labels:
-                self._labels[upstream] = self.join(self.labels_from(upstream), self.lowest)
+                self._labels[upstream] = self.join(self.labels_of_place(upstream), self.lowest)
             return self._labels[upstream]
-        own, lowers = self.labels_from(upstream), self.place(upstream).may_lower
+        own, lowers = self.labels_of_place(upstream), self.place(upstream).may_lower
         if ifc is None:
             return self.join(own, given)
         if lowers == "nothing":
@@ -251,7 +251,7 @@ def build_flows(config: Config, *, is_isolated: bool) -> Flows:
     return Flows(config.flows, {one.name: one.place for one in config.upstreams}, is_isolated)
 
 
-def labels_as_text(labels: Labels) -> dict[str, str]:
+def format_labels(labels: Labels) -> dict[str, str]:
     """Labels as a descriptor stores them."""
     return {
         "sources": ",".join(sorted(labels.sources)),

@@ -36,7 +36,7 @@ class Redactor:
 
     def __init__(self, endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> None:
         self._learned: deque[str] = deque(maxlen=_LEARNED)
-        self._given = tuple(secrets_of(endpoint))
+        self._given = tuple(find_secrets(endpoint))
         self._compile()
 
     def learn(self, secret: str) -> None:
@@ -47,7 +47,7 @@ class Redactor:
 
     def _compile(self) -> None:
         secrets = (*self._given, *self._learned)
-        forms = {form for secret in secrets for form in forms_of(secret) if len(form) >= _SHORTEST}
+        forms = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
         self.longest = max(map(len, forms), default=0)
@@ -79,14 +79,14 @@ class Redactor:
         return f"{head[: len(head) - self.longest]}{_OMITTED}{tail[self.longest :]}"
 
 
-def forms_of(secret: str) -> Iterator[str]:
+def list_secret_forms(secret: str) -> Iterator[str]:
     """The forms in which programs print a secret."""
     for part in (secret, *secret.splitlines()):
         yield from (part, part.strip(), repr(part)[1:-1], quote(part), quote(part, safe=""), quote_plus(part))
         yield from (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
 
 
-def secrets_of(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
+def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
         yield from endpoint.env.values()

@@ -103,7 +103,7 @@ class RequestChannel:
     def log_level(self) -> str | None:
         """The log level that a 2026-07-28 request names, or that the client has set for its session."""
         if self.caller.is_stateless:
-            level = meta_of(self.context).get(types.LOG_LEVEL_META_KEY)
+            level = read_meta(self.context).get(types.LOG_LEVEL_META_KEY)
             return level if level in LEVELS else None
         return self.session_channel.log_level if self.session_channel else None
 
@@ -127,22 +127,22 @@ class RequestChannel:
 
     @property
     def _progress_token(self) -> Any:
-        return meta_of(self.context).get("progressToken")
+        return read_meta(self.context).get("progressToken")
 
 
-def meta_of(context: Context) -> Mapping[str, Any]:
+def read_meta(context: Context) -> Mapping[str, Any]:
     """Return the `_meta` of a request; empty if it has none."""
     meta = (context.params or {}).get("_meta")
     return meta if isinstance(meta, Mapping) else {}
 
 
-def relayed_meta(context: Context) -> dict[str, Any]:
+def select_relayed_meta(context: Context) -> dict[str, Any]:
     """Return the members of a request's `_meta` for the upstream, without credentials of the client."""
     headers = [] if context.request is None else [context.request.headers.get(name, "") for name in _CREDENTIALS]
     secrets = {word for text in headers for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
     meta = {
         key: value
-        for key, value in meta_of(context).items()
+        for key, value in read_meta(context).items()
         if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
     }
     if not secrets:
@@ -178,7 +178,7 @@ def read_caller(context: Context, namespace: str, session: str | None) -> Caller
     """
     is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     if is_stateless:
-        declared = meta_of(context).get(types.CLIENT_CAPABILITIES_META_KEY)
+        declared = read_meta(context).get(types.CLIENT_CAPABILITIES_META_KEY)
     elif context.method == "initialize":
         declared = (context.params or {}).get("capabilities")
     else:

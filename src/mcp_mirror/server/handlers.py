@@ -20,7 +20,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, Kind
-from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, error_reply
+from mcp_mirror.core.replies import MAX_ERROR_BYTES, Reply, build_error_reply
 from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.context_budgets import read_conversation
@@ -35,7 +35,7 @@ from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, 
 from mcp_mirror.security.rate_limits import PerKeyLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.client_channel import Context, RequestChannel, meta_of, relayed_meta
+from mcp_mirror.server.client_channel import Context, RequestChannel, read_meta, select_relayed_meta
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
@@ -115,14 +115,14 @@ class Handlers:
         return self.pending_payloads.stub(stub, {"tools": await take_sliced(_encode_tools([*twins, *own_tools]))})
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        meta, channel = meta_of(context), self._build_channel(context)
+        meta, channel = read_meta(context), self._build_channel(context)
         # Over HTTP, only a session identifies the connection of one client.
         connection = STDIO if context.request is None else channel.caller.session
         try:
             members = self.pending_payloads.params(meta, context.params)
             conversation = read_conversation(meta, connection)
         except ToolError as error:
-            return self.pending_payloads.stub({"content": []}, error_reply(str(error)), meta)
+            return self.pending_payloads.stub({"content": []}, build_error_reply(str(error)), meta)
         input_round = read_round(members.get("inputResponses"), params.request_state)
         if input_round and conversation:
             conversation = conversation.without_report
@@ -130,7 +130,7 @@ class Handlers:
             channel,
             params.name,
             members.get("arguments", b"{}"),
-            meta=relayed_meta(context),
+            meta=select_relayed_meta(context),
             again=input_round,
             conversation=conversation,
             is_limited=True,
@@ -210,7 +210,7 @@ class Handlers:
             reply = await self.gateway.state.contents.capture_resource(
                 relayed.members, caller.namespace, relayed.origin
             )
-        return self._stub({"contents": []}, reply, meta_of(context))
+        return self._stub({"contents": []}, reply, read_meta(context))
 
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
@@ -232,7 +232,7 @@ class Handlers:
         self._write_audit(request, "prompts/get", relayed.origin.upstream)
         namespace = request.channel.caller.namespace
         reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
-        return self._stub({"messages": []}, reply, meta_of(context))
+        return self._stub({"messages": []}, reply, read_meta(context))
 
     def _write_audit(self, request: RelayRequest, method: str, upstream: str) -> None:
         namespace = request.channel.caller.namespace
@@ -242,7 +242,7 @@ class Handlers:
         request = self._relay_request(context, None)
         reference = msgspec.json.decode(request.params["ref"])
         reply = await self.relay.complete(reference, request)
-        return self._stub({"completion": {"values": []}}, reply, meta_of(context))
+        return self._stub({"completion": {"values": []}}, reply, read_meta(context))
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
@@ -308,9 +308,9 @@ class Handlers:
         return handle
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
-        params = self.pending_payloads.params(meta_of(context), context.params)
+        params = self.pending_payloads.params(read_meta(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
-        return RelayRequest(self._build_channel(context), params, relayed_meta(context), input_round)
+        return RelayRequest(self._build_channel(context), params, select_relayed_meta(context), input_round)
 
     def _stub(self, stub: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes.

@@ -19,11 +19,11 @@ from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message, recover_id
 from mcp_mirror.payload.spool import Spool, SpooledFrame
-from mcp_mirror.server.auth.principals import namespace_in, owner_scope_entries
+from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
 from mcp_mirror.server.connections import admit_connection
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sessions import Sessions, session_key
+from mcp_mirror.server.sessions import Sessions, build_session_key
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
@@ -91,13 +91,13 @@ class PayloadMiddleware:
         if refusal := self._addresses.refuse(Request(scope)):
             await self._reject(refusal, scope, receive, send)
             return
-        namespace, limit = namespace_in(scope), self._traffic.requests_per_principal
+        namespace, limit = read_namespace(scope), self._traffic.requests_per_principal
         if self._open_requests[namespace] >= limit:
             await self._reject(
                 _build_limit_response("requests_per_principal", limit, "requests are open"), scope, receive, send
             )
             return
-        session = session_key(namespace, Request(scope).headers.get("mcp-session-id", ""))
+        session = build_session_key(namespace, Request(scope).headers.get("mcp-session-id", ""))
         if self._sessions.is_closing(session):
             await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
@@ -140,14 +140,14 @@ class PayloadMiddleware:
             return
         body, token = opened
         try:
-            writer = _ResponseWriter(self._pending_payloads, self._watch_session_start(namespace_in(scope), send))
+            writer = _ResponseWriter(self._pending_payloads, self._watch_session_start(read_namespace(scope), send))
             await self._app(_with_length(scope, len(body)), _replay(body, receive), writer.send)
         finally:
             self._pending_payloads.discard(token)
 
     async def _reject(self, refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
         outcome = _OUTCOMES.get(refusal.status_code, "not taken")
-        self._audit.write(AuditRecord("refusal", namespace_in(scope), "", outcome))
+        self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
         await refusal(scope, receive, send)
 
     async def _open_body(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
@@ -160,7 +160,7 @@ class PayloadMiddleware:
         body = await self._receive(scope, receive)
         if body is None or isinstance(body, JSONResponse):
             return body
-        if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(namespace_in(scope), body):
+        if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(read_namespace(scope), body):
             return _build_limit_response(
                 "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
             )
@@ -237,7 +237,7 @@ class PayloadMiddleware:
         return frame
 
 
-def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
+def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
     """Return a function that ends a session of the SDK by its key, with a DELETE request like that of a client.
 
     Args:
@@ -264,7 +264,7 @@ def session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[None]]:
             "query_string": b"",
             "root_path": "",
             "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
-            **(owner_scope_entries(namespace) if namespace else {}),
+            **(build_owner_scope_entries(namespace) if namespace else {}),
         }
         await app(scope, receive, send)
 

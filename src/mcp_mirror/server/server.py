@@ -22,11 +22,11 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.auth.gate import Gate
-from mcp_mirror.server.client_channel import Context, meta_of, read_caller
+from mcp_mirror.server.client_channel import Context, read_caller, read_meta
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http import PayloadMiddleware, session_closer
-from mcp_mirror.server.stdio import stdio_streams
+from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
+from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
@@ -103,7 +103,7 @@ class MirrorServer:
             MirrorError: Standard output is closed.
         """
         self._waits_for_client = True
-        async with stdio_streams(self.handlers.pending_payloads, self._spool, shutdown) as (read, write):
+        async with open_stdio_streams(self.handlers.pending_payloads, self._spool, shutdown) as (read, write):
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
             await self._server.run(read, write, self._server.create_initialization_options(notifications))
 
@@ -121,7 +121,7 @@ class MirrorServer:
             max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
             session_idle_timeout=policy.session_idle,
         )
-        self.handlers.sessions.close = session_closer(app, policy.path)
+        self.handlers.sessions.close = make_session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
         payload_app = PayloadMiddleware(
             app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), self.handlers.sessions, audit
@@ -147,7 +147,7 @@ class MirrorServer:
         try:
             result = await call_next(ctx)
         except BaseException:
-            self.handlers.pending_payloads.discard(str(meta_of(ctx).get(MARK)))
+            self.handlers.pending_payloads.discard(str(read_meta(ctx).get(MARK)))
             raise
         # If results depend on scopes, a shared cache could give a principal the result of another.
         if isinstance(result, dict) and "cacheScope" in result and self.handlers.gateway.upstreams.are_scoped:

@@ -10,7 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.server.auth.principals import namespace_in, scopes_in
+from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.client_channel import Context, Session, read_caller
 
 STDIO: Final = "stdio"
@@ -72,7 +72,7 @@ class Sessions:
         Raises:
             MirrorError: The gateway requires authentication, and the request has no verified principal.
         """
-        namespace = LOCAL if context.request is None else namespace_in(context.request.scope)
+        namespace = LOCAL if context.request is None else read_namespace(context.request.scope)
         if self._requires_auth and context.request is not None and namespace == LOCAL:
             raise MirrorError("The request has no verified principal.")
         return namespace
@@ -128,7 +128,7 @@ class Sessions:
 
     def add_http_session(self, namespace: str, session_id: str) -> None:
         """Record a session that the SDK has created for a principal."""
-        self._http_sessions[session_key(namespace, session_id)] = (namespace, self._clock())
+        self._http_sessions[build_session_key(namespace, session_id)] = (namespace, self._clock())
 
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal."""
@@ -179,14 +179,14 @@ class Sessions:
     def _build_key(self, context: Context) -> str:
         if context.request is None:
             return STDIO
-        return session_key(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
+        return build_session_key(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
 
 
 def _read_scopes(context: Context) -> frozenset[str] | None:
-    return None if context.request is None else scopes_in(context.request.scope)
+    return None if context.request is None else read_scopes(context.request.scope)
 
 
-def session_key(namespace: str, session_id: str) -> str:
+def build_session_key(namespace: str, session_id: str) -> str:
     """Return the key of a session, which contains the principal, so that others cannot use the session by its id.
 
     Args:

@@ -34,7 +34,7 @@ _STARTUP_METHODS: Final = frozenset({"initialize", "server/discover", "tools/lis
 
 
 @asynccontextmanager
-async def stdio_streams(
+async def open_stdio_streams(
     pending_payloads: PendingPayloads, spool: Spool, shutdown: anyio.Event
 ) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
     """Open the transport on the standard streams of the process for the duration of the context.

@@ -21,7 +21,7 @@ from mcp_mirror.stores.quotas import (
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,
     Eviction,
-    Holding,
+    SpaceUsage,
     make_tombstone,
     refuse_oversized,
 )
@@ -54,8 +54,8 @@ class _Share:
     """Creation time and base, sorted, by tool label; those of all labels under the empty label."""
 
     @property
-    def holding(self) -> Holding:
-        return Holding(len(self.keys), self.size)
+    def usage(self) -> SpaceUsage:
+        return SpaceUsage(len(self.keys), self.size)
 
     def add(self, key: Key, descriptor: Descriptor, size: int) -> None:
         self.keys[key] = None
@@ -181,12 +181,12 @@ class MemoryStore:
         """The number and bytes of the stored values, and the counted tokens."""
         self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
-        kept = share.holding
+        kept = share.usage
         for key in share.keys:  # expired values come first
             entry = self._entries[key]
             if entry.descriptor.expires > now:
                 break
-            kept = kept.less(len(entry.blob))
+            kept = kept.without_value(len(entry.blob))
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
@@ -227,22 +227,22 @@ class MemoryStore:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         self._expire_values()
-        while (plan := self._plan_eviction(key, size)).holder() and self._expire_values():
+        while (plan := self._plan_eviction(key, size)).choose_namespace() and self._expire_values():
             pass
         plan.check()
-        while (holder := plan.holder()) is not None:
-            oldest = next(one for one in self._shares[holder].keys if one != key)
-            plan.remove(holder, len(self._entries[oldest].blob))
+        while (crowded := plan.choose_namespace()) is not None:
+            oldest = next(one for one in self._shares[crowded].keys if one != key)
+            plan.remove(crowded, len(self._entries[oldest].blob))
             self._replace_by_tombstone(oldest, "evicted")
 
     def _plan_eviction(self, key: Key, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
-        holdings = {name: share.holding for name, share in self._shares.items()} if self._is_full(size) else {}
-        total, namespace = Holding(len(self._entries), self._bytes), key[0]
-        own = self._shares[namespace].holding if namespace in self._shares else Holding()
+        usage = {name: share.usage for name, share in self._shares.items()} if self._is_full(size) else {}
+        total, namespace = SpaceUsage(len(self._entries), self._bytes), key[0]
+        own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
         if replaced := self._entries.get(key):
-            own, total = own.less(len(replaced.blob)), total.less(len(replaced.blob))
-        return Eviction(self._policy, namespace, size, {**holdings, namespace: own}, total)
+            own, total = own.without_value(len(replaced.blob)), total.without_value(len(replaced.blob))
+        return Eviction(self._policy, namespace, size, {**usage, namespace: own}, total)
 
     def _is_full(self, size: int) -> bool:
         return len(self._entries) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes

@@ -26,36 +26,36 @@ EXPIRED_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class SpaceUsage:
     """The number and bytes of values of one namespace or of the whole store."""
 
     values: int = 0
     bytes: int = 0
 
-    def less(self, size: int) -> "Holding":
+    def without_value(self, size: int) -> "SpaceUsage":
         """The same without one value of `size` bytes."""
-        return Holding(self.values - 1, self.bytes - size)
+        return SpaceUsage(self.values - 1, self.bytes - size)
 
 
 class Eviction:
     """Decides, value by value, which namespace makes room for a new value."""
 
     def __init__(
-        self, policy: StorePolicy, namespace: str, size: int, holdings: Mapping[str, Holding], total: Holding
+        self, policy: StorePolicy, namespace: str, size: int, usage: Mapping[str, SpaceUsage], total: SpaceUsage
     ) -> None:
-        """Start with the present holdings.
+        """Start with the present usage.
 
         Args:
             policy: The quotas.
             namespace: The owner of the new value.
             size: Bytes of the new value.
-            holdings: The holdings by namespace; at least of the owner, and of all if the store is full.
-            total: The holding of the whole store.
+            usage: The usage by namespace; at least of the owner, and of all if the store is full.
+            total: The usage of the whole store.
         """
         self._policy = policy
         self._namespace = namespace
         self._size = size
-        self._holdings = dict(holdings)
+        self._usage = dict(usage)
         self._total = total
         self._heaps: dict[str, list[tuple[int, bool, str]]] = {}
 
@@ -65,7 +65,7 @@ class Eviction:
         Raises:
             StoreError: The value does not fit beside the fair shares of the others.
         """
-        others = [one.bytes for name, one in self._holdings.items() if name != self._namespace]
+        others = [one.bytes for name, one in self._usage.items() if name != self._namespace]
         fair = self._policy.max_bytes // (len(others) + 1)
         free = self._policy.max_bytes - sum(min(held, fair) for held in others)
         if self._size > free:
@@ -75,9 +75,9 @@ class Eviction:
                 "stored values."
             )
 
-    def holder(self) -> str | None:
+    def choose_namespace(self) -> str | None:
         """The namespace whose least recently used value must be evicted next; None if the new value fits."""
-        policy, own = self._policy, self._holdings.get(self._namespace, Holding())
+        policy, own = self._policy, self._usage.get(self._namespace, SpaceUsage())
         if own.values and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes):
             return self._namespace
         if not self._total.values:
@@ -90,31 +90,31 @@ class Eviction:
 
     def remove(self, namespace: str, size: int) -> None:
         """Count one value of `namespace` as removed."""
-        self._total = self._total.less(size)
-        if left := self._holdings.get(namespace):
-            self._holdings[namespace] = left.less(size)
+        self._total = self._total.without_value(size)
+        if left := self._usage.get(namespace):
+            self._usage[namespace] = left.without_value(size)
 
     def _find_largest(self, what: str, more: int) -> str | None:
         """The namespace with the most, including the new value; among equals the owner of the new value."""
         heap = self._heaps.get(what)
         if heap is None:
-            heap = [self._rank(name, what, more) for name in self._holdings]
+            heap = [self._rank(name, what, more) for name in self._usage]
             heapq.heapify(heap)
             self._heaps[what] = heap
         while heap:
             name = heap[0][2]
-            if not self._holdings[name].values:
+            if not self._usage[name].values:
                 heapq.heappop(heap)
                 continue
             rank = self._rank(name, what, more)
             if rank == heap[0]:
                 return name
-            heapq.heapreplace(heap, rank)  # its holding has shrunk
+            heapq.heapreplace(heap, rank)  # its usage has shrunk
         return None
 
     def _rank(self, name: str, what: str, more: int) -> tuple[int, bool, str]:
         is_own = name == self._namespace
-        return -getattr(self._holdings[name], what) - is_own * more, not is_own, name
+        return -getattr(self._usage[name], what) - is_own * more, not is_own, name
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:

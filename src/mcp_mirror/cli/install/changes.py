@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, servers_in
+from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, read_servers
 from mcp_mirror.cli.install.files import as_json, exists, full, parse_json, read_bytes, write_file
 from mcp_mirror.config import parse_config
 from mcp_mirror.errors import ConfigError
@@ -63,7 +63,7 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
             f"{backup} is the backup of an earlier installation. Restore those servers first (`mcp-mirror uninstall`), "
             "then install again."
         )
-    servers = servers_in(written, client)
+    servers = read_servers(written, client)
     _check(servers, client)
     path = full(config or client.config)
     try:
@@ -86,8 +86,8 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
 def _check(servers: Mapping[str, Any], client: Client) -> None:
     if found := next(filter(is_gateway, servers.values()), None):
         raise ConfigError(
-            f"{capital(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add servers "
-            "to that configuration, or uninstall the gateway first."
+            f"{capitalize_first(client.title)} starts mcp-mirror already ({shlex.join(map(str, found['args']))}). Add "
+            "servers to that configuration, or uninstall the gateway first."
         )
     if not servers:
         raise ConfigError(f"{client.file} contains no servers. Write a configuration of your own, as the README shows.")
@@ -112,7 +112,7 @@ def plan_uninstall(client: Client) -> InstallPlan:
         raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
     was, now = read_bytes(backup), read_bytes(client.file)
     before, written = parse_json(was, backup), parse_json(now, client.file)
-    back, servers = servers_in(before, client), dict(servers_in(written, client))
+    back, servers = read_servers(before, client), dict(read_servers(written, client))
     gateway = servers.pop(ENTRY) if is_gateway(servers.get(ENTRY)) else {}
     args = gateway.get("args", [])
     config = Path(args[args.index("--config") + 1]) if "--config" in args[:-1] else client.config
@@ -194,6 +194,6 @@ def _build_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
     return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)], **env}
 
 
-def capital(words: str) -> str:
+def capitalize_first(words: str) -> str:
     """Return the words with the first letter in upper case."""
     return words[0].upper() + words[1:]

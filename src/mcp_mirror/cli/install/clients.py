@@ -84,7 +84,7 @@ def find_client(named: str) -> Client:
     return Client(f"the client of {path.name}", path, config, blocks[0])
 
 
-def servers_in(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
+def read_servers(written: Mapping[str, Any], client: Client) -> Mapping[str, Any]:
     """Return the servers in a client's file.
 
     Raises:

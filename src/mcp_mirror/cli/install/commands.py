@@ -12,7 +12,7 @@ from mcp_mirror.cli.install.changes import (
     InstallPlan,
     apply_install,
     apply_uninstall,
-    capital,
+    capitalize_first,
     plan_install,
     plan_uninstall,
 )
@@ -92,7 +92,9 @@ def _connect_once(config: Path) -> bool:
 
 def _print_result(plan: InstallPlan, named: str) -> None:
     title, names = plan.client.title, ", ".join(plan.servers)
-    print_note(f"{capital(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}.")
+    print_note(
+        f"{capitalize_first(title)} now starts mcp-mirror, which starts these servers from {plan.config}: {names}."
+    )
     print_note(f"A backup of {plan.client.file} is beside it: {backup_path(plan.client).name}.")
     if named not in known_clients():
         print_note("Both files contain the servers' secrets: keep them out of version control.")
@@ -114,9 +116,11 @@ def uninstall(client: _ClientArgument, dry_run: _DryRunOption = False) -> None:
             return
         stays = apply_uninstall(plan)
         title, names = plan.client.title, ", ".join(plan.servers)
-        print_note(f"{capital(title)} starts its own servers again: {names}. Restart it.")
+        print_note(f"{capitalize_first(title)} starts its own servers again: {names}. Restart it.")
         if stays:
-            print_note(f"{plan.config} was edited and stays. {capital(title)} does not know the additions in it.")
+            print_note(
+                f"{plan.config} was edited and stays. {capitalize_first(title)} does not know the additions in it."
+            )
     except MirrorError as error:
         exit_with_error(error)
 

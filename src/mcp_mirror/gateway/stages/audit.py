@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mcp_mirror.core.replies import Reply, count_reply_bytes, error_reply
+from mcp_mirror.core.replies import Reply, build_error_reply, count_reply_bytes
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.call_record import outcome_of, record_of, refusal_in
+from mcp_mirror.gateway.call_record import describe_outcome, find_refusal, record_of
 from mcp_mirror.observability.audit import Audit
 
 UNWRITTEN: Final = (
@@ -26,12 +26,12 @@ class AuditStage:
     async def __call__(self, call: Call, call_next: Next) -> Reply:
         """Answer a call, between the records of its start and its end."""
         began, outcome = self.clock(), "cancelled"
-        if not await self.audit.admit(record_of(call, "begun", refusal_in(call))):
-            return error_reply(UNWRITTEN)
+        if not await self.audit.admit(record_of(call, "begun", find_refusal(call))):
+            return build_error_reply(UNWRITTEN)
         reply: Reply = {}
         try:
             reply = await call_next(call)
-            outcome = outcome_of(reply, call.trace)
+            outcome = describe_outcome(reply, call.trace)
         except Exception:
             outcome = "error"
             raise

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mcp_mirror.core.replies import Reply, error_reply
+from mcp_mirror.core.replies import Reply, build_error_reply
 from mcp_mirror.errors import BusyError, RefusalReason
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.security.rate_limits import PerKeyLimiter
@@ -28,4 +28,4 @@ class ConcurrencyStage:
             if is_admitted:
                 raise
             call.trace.reason = RefusalReason.BUSY
-            return error_reply(str(error))
+            return build_error_reply(str(error))

@@ -15,7 +15,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import Reply
 from mcp_mirror.errors import FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.input_required import check_round, input_required_reply
+from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _METHOD: Final = "elicitation/create"
@@ -90,7 +90,7 @@ class ConsentStage:
                 raise
             answer = await ask_consent(refused, call.channel)
         if isinstance(answer, InputRequired):
-            return input_required_reply(answer, call.arguments)
+            return build_input_required_reply(answer, call.arguments)
         return await call_next(_add_consent(call, answer))
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from mcp_mirror.core.budgets import tokens_wanted
-from mcp_mirror.core.replies import EMPTY_ERROR, Reply, error_reply
+from mcp_mirror.core.replies import EMPTY_ERROR, Reply, build_error_reply
 from mcp_mirror.errors import RefusalReason, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation
-from mcp_mirror.gateway.reply_cost import cost_of_reply
+from mcp_mirror.gateway.reply_cost import count_reply_tokens
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -38,14 +38,14 @@ class ContextBudgetStage:
         ) as held:
             if held.is_exhausted:
                 call.trace.reason = RefusalReason.CONTEXT_FULL
-                reply = error_reply(_explain_full_context(held))
+                reply = build_error_reply(_explain_full_context(held))
             else:
                 try:
                     reply = await call_next(replace(call, reservation=held))
                 except RefusedError as error:
                     if is_for_client(error) or _settle(call, held, self.estimate(str(error).encode())):
                         raise
-                    reply = error_reply(str(error))
+                    reply = build_error_reply(str(error))
             return await self._bound(call, held, reply)
 
     def _count_definition_tokens(self, call: Call) -> int:
@@ -55,11 +55,11 @@ class ContextBudgetStage:
 
     async def _bound(self, call: Call, held: Reservation, reply: Reply) -> Reply:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
-        cost = await cost_of_reply(reply, self.estimate)
+        cost = await count_reply_tokens(reply, self.estimate)
         if _settle(call, held, cost):
             return reply
-        error = error_reply(_explain_too_large(call.name, cost, held.left))
-        if _settle(call, held, await cost_of_reply(error, self.estimate)):
+        error = build_error_reply(_explain_too_large(call.name, cost, held.left))
+        if _settle(call, held, await count_reply_tokens(error, self.estimate)):
             return error
         _settle(call, held, 0)
         return EMPTY_ERROR

@@ -1,6 +1,6 @@
 """Turns errors into tool errors that the model reads and can act on."""
 
-from mcp_mirror.core.replies import Reply, error_reply
+from mcp_mirror.core.replies import Reply, build_error_reply
 from mcp_mirror.errors import MirrorError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 
@@ -17,4 +17,4 @@ async def answer_errors(call: Call, call_next: Next) -> Reply:
         raise
     except MirrorError as error:
         call.trace.reason = error.reason or call.trace.reason
-        return error_reply(str(error))
+        return build_error_reply(str(error))

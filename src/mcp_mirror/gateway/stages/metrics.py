@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from mcp_mirror.core.replies import Reply, count_reply_bytes
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.call_record import outcome_of, record_of
-from mcp_mirror.gateway.reply_cost import cost_of_reply
+from mcp_mirror.gateway.call_record import describe_outcome, record_of
+from mcp_mirror.gateway.reply_cost import count_reply_tokens
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import AuditRecord, CallTrace
 from mcp_mirror.security.path_hash import PathHasher
@@ -38,7 +38,7 @@ class MetricsStage:
         reply: Reply = {}
         try:
             reply = await self._count(call, call_next)
-            outcome = outcome_of(reply, call.trace)
+            outcome = describe_outcome(reply, call.trace)
         except Exception:
             outcome = "error"
             raise
@@ -59,7 +59,9 @@ class MetricsStage:
             raise
         if self.usage_counter is not None:
             sent = call.trace.sent  # the context budget may have counted it
-            self._add(self.usage_counter, call, await cost_of_reply(reply, self.estimate) if sent is None else sent)
+            self._add(
+                self.usage_counter, call, await count_reply_tokens(reply, self.estimate) if sent is None else sent
+            )
         return reply
 
     def _add(self, usage_counter: UsageCounter, call: Call, sent: int) -> None:

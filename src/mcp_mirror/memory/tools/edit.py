@@ -6,14 +6,14 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, text_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
-from mcp_mirror.query.select import explain_text, json_in_text, select
+from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
 from mcp_mirror.workers.queries import Query
@@ -40,20 +40,20 @@ class Select:
             found = select(blob, self.expression)
         except ToolError as error:
             raise self._explain(blob, error) from None
-        if found == b"null" and (inner := json_in_text(blob)) is not None:
+        if found == b"null" and (inner := find_embedded_json(blob)) is not None:
             found = select(inner, self.expression)
         elif found == b"null" and (reason := explain_text(blob)):
             raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.max_bytes:
             raise ToolError(
-                f"The result has {human_bytes(len(found))}, more than the limit of {human_bytes(self.max_bytes)} "
+                f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
                 "(`memory_tools.query_bytes`). Select less."
             )
         return found
 
     def _explain(self, blob: Buffer, error: ToolError) -> ToolError:
         """Add to the error that the value is a text without JSON, if it is one."""
-        reason = explain_text(blob) if json_in_text(blob) is None else None
+        reason = explain_text(blob) if find_embedded_json(blob) is None else None
         return ToolError(f"{error} {reason}") if reason else error
 
 
@@ -63,7 +63,7 @@ async def query(call: ToolInput) -> Content:
     found_value = await find_argument(call)
     max_bytes = memory.tools.query_bytes
     if len(found_value.blob) > max_bytes:
-        size, limit = human_bytes(len(found_value.blob)), human_bytes(max_bytes)
+        size, limit = format_bytes(len(found_value.blob)), format_bytes(max_bytes)
         raise ToolError(
             f"{as_json_string(str(found_value.path), 300)} has {size}; only values up to {limit} can be queried "
             "(`memory_tools.query_bytes`). Query a part of it (path/key), or use memory_grep or memory_read."
@@ -73,9 +73,9 @@ async def query(call: ToolInput) -> Content:
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     )
     if found == b"null":
-        return text_content("null: the expression finds nothing.")
+        return build_text_content("null: the expression finds nothing.")
     if found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES and memory.estimate(found) <= memory.mirror.inline_budget:
-        return text_content(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
+        return build_text_content(msgspec.json.decode(found, type=str) if found[:1] == b'"' else found.decode())
     return await save_and_reply(call, NewValue((found,), (found_value,), preview=found_value.preview, size=len(found)))
 
 

@@ -15,7 +15,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import CONTENTS, find_argument
 from mcp_mirror.memory.tools.roots import Roots
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
 from mcp_mirror.query.texts import is_text, pieces_of
@@ -79,16 +79,16 @@ def _read_pieces(file: int) -> Iterator[bytes]:
 
 
 async def export_file(call: ToolInput) -> Content:
-    """Write a value to a file (see `bytes_of`) and report its size."""
+    """Write a value to a file (see `encode_file`) and report its size."""
     found_value = await find_argument(call, FILES)
     name, overwrite = call.arguments.text("file"), call.arguments.flag("overwrite")
-    pieces = bytes_of(found_value, from_base64=call.arguments.flag("base64"))
+    pieces = encode_file(found_value, from_base64=call.arguments.flag("base64"))
     roots = Roots(call.memory.tools.roots)
     size = await anyio.to_thread.run_sync(lambda: roots.write(name, pieces, overwrite=overwrite))
-    return text_content(f"Written: {size:,} bytes to {name!r}.")
+    return build_text_content(f"Written: {size:,} bytes to {name!r}.")
 
 
-def bytes_of(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
+def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
     """Return a value as the bytes of a file: a text as UTF-8, a binary value decoded, other values as JSON text.
 
     Args:

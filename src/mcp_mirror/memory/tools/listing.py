@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
-from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import unknown_path_error
 from mcp_mirror.paths import strip_wrapping, tool_label
 from mcp_mirror.query.windows import Budget
@@ -28,7 +28,9 @@ async def list_values(call: ToolInput) -> Content:
     page = await _read_page(call, tool_label(tool) if tool else "")
     stats = await call.memory.usage_counter.stats(call.namespace)
     if not page:
-        return text_content("Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats))
+        return build_text_content(
+            "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
+        )
     lines = _cut_to_budget([_format_line(one) for one in page[:_PAGE]], call.memory.budget)
     more = []
     if len(page) > len(lines):
@@ -36,7 +38,7 @@ async def list_values(call: ToolInput) -> Content:
         left = f"{stats.values - len(lines):,} more" if is_all else "more"
         more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
     traffic = f"Sent {stats.traffic.sent:,} tokens; kept out {stats.traffic.kept_out:,} (1 : {stats.traffic.ratio:,})."
-    return text_content("\n".join((*lines, *more, traffic)))
+    return build_text_content("\n".join((*lines, *more, traffic)))
 
 
 async def _read_page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
@@ -72,7 +74,7 @@ async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
 
 def _format_line(one: Descriptor) -> str:
     stored = datetime.fromtimestamp(one.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f'"{one.base}" {one.kind}, {human_bytes(one.size)}, {stored}'
+    return f'"{one.base}" {one.kind}, {format_bytes(one.size)}, {stored}'
 
 
 async def forget(call: ToolInput) -> Content:
@@ -88,4 +90,4 @@ async def forget(call: ToolInput) -> Content:
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
         raise await unknown_path_error(call.memory.store, call.namespace, strip_wrapping(text))
     call.memory.writer.on_change(call.namespace)
-    return text_content(f'Forgotten: "{path.base}".')
+    return build_text_content(f'Forgotten: "{path.base}".')

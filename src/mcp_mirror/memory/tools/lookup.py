@@ -4,14 +4,14 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up, unknown_path_error
 from mcp_mirror.observability.audit import AuditRecord, Event
-from mcp_mirror.paths import MemoryPath, bases_in_notice, parse_path, strip_wrapping
+from mcp_mirror.paths import MemoryPath, find_notice_bases, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
-from mcp_mirror.security.flows import labels_as_text
+from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.types import Buffer, Descriptor, JsonToken
@@ -48,12 +48,12 @@ async def retrieve(call: ToolInput) -> Content:
         tokens, budget = call.memory.estimate(found_value.blob), call.memory.mirror.answer_budget
         if tokens > budget:
             raise ToolError(
-                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {human_bytes(size)}, "
+                f"{as_json_string(str(found_value.path), _PATH_BYTES)} is {found_value.kind} of {format_bytes(size)}, "
                 f"about {tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_advise(found_value)}"
             )
     if found_value.kind == "binary" and size <= _MAX_MEDIA_BYTES:
         return ((found_value.blob,),)
-    return ((b'{"type":"text","text":', json_string_of(found_value), b"}"),)
+    return ((b'{"type":"text","text":', encode_json_string(found_value), b"}"),)
 
 
 def _is_media(found_value: FoundValue) -> bool:
@@ -61,7 +61,7 @@ def _is_media(found_value: FoundValue) -> bool:
     return found_value.kind == "binary" and isinstance(locate(found_value.blob, ("resource", "text")), Miss)
 
 
-def json_string_of(found_value: FoundValue) -> Buffer:
+def encode_json_string(found_value: FoundValue) -> Buffer:
     """Return a value as a JSON string: a text unchanged, other values as a string of their JSON text."""
     return found_value.blob if found_value.kind == "text" else msgspec.json.encode(str(found_value.blob, "utf-8"))
 
@@ -99,7 +99,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     size = len(found_value.blob) if found_value else 0
     event: Event = "read" if found_value else "refusal"
     outcome = "ok" if found_value else "unknown path"
-    named_labels = {} if labels is None else labels_as_text(labels)
+    named_labels = {} if labels is None else format_labels(labels)
     named_path = str(path) if path else None
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
@@ -111,7 +111,7 @@ def read_path(text: str) -> MemoryPath | None:
     """Return the path in a text as models write it, such as in quotes or as a whole notice; None without one."""
     if path := parse_path(strip_wrapping(text)):
         return path
-    bases = bases_in_notice(text.strip())
+    bases = find_notice_bases(text.strip())
     return MemoryPath(next(iter(bases))) if len(bases) == 1 else None
 
 

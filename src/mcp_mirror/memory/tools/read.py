@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
-from mcp_mirror.core.preview import human_bytes
+from mcp_mirror.core.preview import format_bytes
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
-from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.shape import Shape
@@ -35,9 +35,9 @@ async def describe(call: ToolInput) -> Content:
     tokens = memory.estimate(found_value.blob)
     described = await memory.store.describe(call.namespace, found_value.path.base)
     origin = _describe_origin(described, memory.flows) if isinstance(described, Descriptor) else ""
-    size = human_bytes(len(found_value.blob))
+    size = format_bytes(len(found_value.blob))
     kind = "binary " if found_value.kind == "binary" else ""
-    return text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
+    return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
 
 
 def _describe_origin(described: Descriptor, flows: Flows) -> str:
@@ -69,7 +69,7 @@ async def read(call: ToolInput) -> Content:
         )
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
     window = Window(by, arguments.number("offset"), limit, call.memory.budget)
-    return text_content(await run_query(call, await find_argument(call), window))
+    return build_text_content(await run_query(call, await find_argument(call), window))
 
 
 async def grep(call: ToolInput) -> Content:
@@ -88,7 +88,7 @@ async def grep(call: ToolInput) -> Content:
         budget=call.memory.budget,
         path=str(found_value.path),
     )
-    return text_content(await run_query(call, found_value, search))
+    return build_text_content(await run_query(call, found_value, search))
 
 
 async def run_query(call: ToolInput, found_value: FoundValue, query: Query[Answer]) -> Answer:

@@ -11,12 +11,12 @@ import anyio.to_thread
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.memory.tools.tool import Content, ToolInput, text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
-from mcp_mirror.security.flows import labels_as_text
+from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.types import Buffer, Provenance
 
@@ -64,7 +64,7 @@ class SavedValue(NamedTuple):
 
 async def save_and_reply(call: ToolInput, value: NewValue) -> Content:
     """Store a value and return its notice as a text block; see `save_value`."""
-    return text_content((await save_value(call, value)).notice)
+    return build_text_content((await save_value(call, value)).notice)
 
 
 async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
@@ -98,7 +98,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         arguments_digest = hashlib.sha256(call.arguments.raw).hexdigest()
         inputs = tuple(str(one.path) for one in value.inputs)
         provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs)
-        await memory.writer.store_result(call.namespace, provenance, options, result.captured, labels_as_text(labels))
+        await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.base
     return SavedValue(options.base, result.notice)
 
@@ -107,7 +107,7 @@ def _join_labels(call: ToolInput, value: NewValue) -> Labels:
     """The joined flow labels of everything that the value was made of."""
     flows = call.memory.flows
     of_inputs = [flows.labels_of(one.descriptor) for one in value.inputs if one.descriptor]
-    return flows.join(flows.labels_from(value.source), *of_inputs)
+    return flows.join(flows.labels_of_place(value.source), *of_inputs)
 
 
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:

@@ -251,6 +251,6 @@ ADDS: Final[Mapping[str, bool]] = {"destructiveHint": False, "openWorldHint": Fa
 DESTROYS: Final[Mapping[str, bool]] = {"openWorldHint": False}
 
 
-def text_content(text: str) -> Content:
+def build_text_content(text: str) -> Content:
     """Return one text block."""
     return ((msgspec.json.encode({"type": "text", "text": text}),),)

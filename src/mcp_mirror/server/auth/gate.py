@@ -25,7 +25,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord
 from mcp_mirror.server.auth.jwts import Issuers
 from mcp_mirror.server.auth.keys import KeysUnavailableError
-from mcp_mirror.server.auth.principals import Principal, scope_entries
+from mcp_mirror.server.auth.principals import Principal, build_scope_entries
 from mcp_mirror.server.auth.proofs import ALGORITHMS, ProofVerifier
 from mcp_mirror.server.auth.tokens import find_principal
 from mcp_mirror.server.graceful_shutdown import ListenStream, is_listen_request
@@ -114,7 +114,7 @@ class Gate:
             if isinstance(result, JSONResponse):
                 await result(scope, receive, send)
             else:
-                await self._serve(result, {**scope, **scope_entries(result)}, receive, send)
+                await self._serve(result, {**scope, **build_scope_entries(result)}, receive, send)
 
     async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request. A listen stream ends when the token expires; calls continue to their end."""

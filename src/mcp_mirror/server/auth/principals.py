@@ -41,25 +41,25 @@ class Principal:
         return json.dumps([self.issuer, self.name])
 
 
-def scope_entries(principal: Principal) -> Mapping[str, Any]:
+def build_scope_entries(principal: Principal) -> Mapping[str, Any]:
     """Return the ASGI scope entries of a principal; the SDK binds a session to them. They do not contain the token."""
     token = AccessToken(token="", client_id=principal.namespace, scopes=sorted(principal.scopes))
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials(token.scopes)}
 
 
-def owner_scope_entries(namespace: str) -> Mapping[str, Any]:
+def build_owner_scope_entries(namespace: str) -> Mapping[str, Any]:
     """Return ASGI scope entries with which the SDK accepts a request of the gateway as one of the session's owner."""
     token = AccessToken(token="", client_id=namespace, scopes=[])
     return {"user": AuthenticatedUser(token), "auth": AuthCredentials()}
 
 
-def scopes_in(scope: Mapping[str, Any]) -> frozenset[str] | None:
+def read_scopes(scope: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the OAuth scopes of a request's token; None if the gateway requires no token."""
     user = scope.get("user")
     return frozenset(user.access_token.scopes) if isinstance(user, AuthenticatedUser) else None
 
 
-def namespace_in(scope: Mapping[str, Any]) -> str:
+def read_namespace(scope: Mapping[str, Any]) -> str:
     """Return the namespace of a request; the local user's if the gateway requires no token."""
     user = scope.get("user")
     return user.access_token.client_id if isinstance(user, AuthenticatedUser) else LOCAL

@@ -126,13 +126,13 @@ def _verify_signature(proof: str, thumbprint: str) -> Mapping[str, Any]:
         raise jwt.InvalidAlgorithmError
     if len(str(jwk.get("n"))) > _MAX_MODULUS_LENGTH or len(str(jwk.get("e"))) > _MAX_EXPONENT_LENGTH:
         raise jwt.InvalidKeyError  # signatures of such keys take long to verify
-    if not hmac.compare_digest(thumbprint_of(jwk).encode(), thumbprint.encode()):
+    if not hmac.compare_digest(compute_thumbprint(jwk).encode(), thumbprint.encode()):
         raise jwt.InvalidKeyError
     options: Any = {"verify_iat": False, "verify_aud": False, "enforce_minimum_key_length": True}
     return jwt.decode(proof, jwt.PyJWK(jwk, algorithm), algorithms=[algorithm], options=options)
 
 
-def thumbprint_of(jwk: Mapping[str, Any]) -> str:
+def compute_thumbprint(jwk: Mapping[str, Any]) -> str:
     """Return the thumbprint of a public key (RFC 7638) in base64url.
 
     Raises:

@@ -56,7 +56,7 @@ class Draft:
     """
     start: int
     """The offset of the blob in the file."""
-    held: int
+    file_size: int
     """The size of the file in bytes."""
 
 
@@ -152,8 +152,8 @@ class Blobs:
 
     def _link(self, path: Path, owner: str, blob: Segments, file: FileSpan) -> Draft | None:
         """Link the message's file; None if links are not supported or the file is too large for the blob."""
-        held = Path(file.path).stat().st_size
-        if file.span.length < held * _WORTH_A_LINK:
+        file_size = Path(file.path).stat().st_size
+        if file.span.length < file_size * _WORTH_A_LINK:
             return None
         try:
             self._calls.link(file.path, path)
@@ -163,7 +163,7 @@ class Blobs:
         digest = _hash_for(owner)
         for segment in blob:
             digest.update(segment)
-        return Draft(path, digest.hexdigest(), file.span.start, held)
+        return Draft(path, digest.hexdigest(), file.span.start, file_size)
 
     def _write_draft(self, path: Path, owner: str, blob: Segments) -> Draft:
         digest = _hash_for(owner)
@@ -173,22 +173,22 @@ class Blobs:
                 digest.update(piece)
                 yield piece
 
-        held = self._write_file(path, digested())
-        return Draft(path, digest.hexdigest(), 0, held)
+        file_size = self._write_file(path, digested())
+        return Draft(path, digest.hexdigest(), 0, file_size)
 
     def _write_file(self, path: Path, pieces: Iterable[memoryview]) -> int:
         """Write a new file and return its size."""
-        held = 0
+        file_size = 0
         file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         try:
             for piece in pieces:
-                held += len(piece)
+                file_size += len(piece)
                 self._write(file, piece)
             if self._fsync:
                 self._calls.fsync(file)
         finally:
             self._calls.close(file)
-        return held
+        return file_size
 
     def _write(self, file: int, piece: memoryview) -> None:
         while piece:

@@ -25,7 +25,7 @@ from mcp_mirror.stores.quotas import (
     NAMESPACE_TOMBSTONES,
     TOMBSTONE_LIFETIME,
     Eviction,
-    Holding,
+    SpaceUsage,
     make_tombstone,
 )
 from mcp_mirror.stores.records import RecordCodec
@@ -79,7 +79,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ValueLocation:
     """The location of a value's bytes: in the index or in a blob."""
 
     size: int
@@ -164,8 +164,8 @@ class Index:
                 if draft:
                     self._adopt_draft(change, draft)
                 times = (descriptor.created, self._clock(), descriptor.expires)
-                held = (record, content, draft.digest if draft else None)
-                row = (*key, descriptor.size, *times, *held, label_of(descriptor.base))
+                stored = (record, content, draft.digest if draft else None)
+                row = (*key, descriptor.size, *times, *stored, label_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except BaseException:
             if draft:
@@ -182,7 +182,7 @@ class Index:
             known = self._records.decode(namespace, base, row[0])
             return replace(known, expires=self._clock() + self._policy.lifetime)
 
-    def find(self, namespace: str, base: str, span: Span | None = None) -> Held | None:
+    def find(self, namespace: str, base: str, span: Span | None = None) -> ValueLocation | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
         with self._lock:
@@ -190,7 +190,7 @@ class Index:
         if row is None:
             return None
         size, part, digest, start, record = row
-        return Held(size, part or b"" if digest is None else b"", digest, start or 0, record)
+        return ValueLocation(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
     def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
@@ -271,8 +271,8 @@ class Index:
         """
         with self._change() as change:
             there = self._blobs.sizes()
-            known = {name_of(digest, start): (digest, held) for digest, start, held in change.execute(_BLOBS)}
-            lost = [(digest,) for name, (digest, held) in known.items() if there.get(name) != held]
+            known = {name_of(digest, start): (digest, size) for digest, start, size in change.execute(_BLOBS)}
+            lost = [(digest,) for name, (digest, size) in known.items() if there.get(name) != size]
             gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
@@ -346,7 +346,7 @@ class Index:
         return sum(left.values())
 
     def _write_uses(self, change: sqlite3.Connection) -> None:
-        """Write pending uses, before values are buried by their last use."""
+        """Write pending uses, before values expire by their last use."""
         lifetime = self._policy.lifetime
         ahead = lifetime + min(_AHEAD, lifetime * _AHEAD_PART)
         change.executemany(
@@ -364,29 +364,29 @@ class Index:
         return self._replace_by_tombstones(change, "expired", f"expires <= ? LIMIT {EXPIRED_AT_ONCE}", (self._clock(),))
 
     def _make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> None:
-        """Bury expired values, then the least recently used values of the namespace that must make room.
+        """Replace expired values by tombstones, then the least recently used values of crowded namespaces.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         self._expire_values(change)
-        while (plan := self._plan_eviction(change, namespace, size)).holder() and self._expire_values(change):
+        while (plan := self._plan_eviction(change, namespace, size)).choose_namespace() and self._expire_values(change):
             pass
         plan.check()
-        while (holder := plan.holder()) is not None:
+        while (crowded := plan.choose_namespace()) is not None:
             oldest = "SELECT rowid, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
-            row, held = change.execute(oldest, (holder,)).fetchone()
+            row, freed = change.execute(oldest, (crowded,)).fetchone()
             self._replace_by_tombstones(change, "evicted", "rowid = ?", (row,))
-            plan.remove(holder, held)
+            plan.remove(crowded, freed)
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
-        total = Holding(
+        total = SpaceUsage(
             *change.execute('SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage').fetchone()
         )
         is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
-        return Eviction(self._policy, namespace, size, {name: Holding(*held) for name, *held in rows}, total)
+        return Eviction(self._policy, namespace, size, {name: SpaceUsage(*used) for name, *used in rows}, total)
 
     def _replace_by_tombstones(
         self, change: sqlite3.Connection, reason: Reason, where: str, parameters: tuple[Any, ...]
@@ -411,7 +411,7 @@ class Index:
         if known and self._blobs.path_of(draft.digest, *known).exists():
             return
         self._blobs.adopt(draft)
-        place = (draft.digest, draft.start, draft.held)
+        place = (draft.digest, draft.start, draft.file_size)
         change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 

@@ -24,7 +24,7 @@ from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
-from mcp_mirror.stores.disk.index import Held, Index
+from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.encryption import CHANGED, Encryptor, sealed_span, within
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
@@ -105,11 +105,11 @@ class DiskStore:
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """The file span of a large value in clear."""
-        held = await self._run(self._index.find, namespace, base, Span(0, 0))
+        location = await self._run(self._index.find, namespace, base, Span(0, 0))
         return (
             None
-            if held is None or self._encryptor.envelope_of(namespace, base, held.record)
-            else self._locate_blob(held)
+            if location is None or self._encryptor.envelope_of(namespace, base, location.record)
+            else self._locate_blob(location)
         )
 
     async def delete(self, namespace: str, base: str) -> bool:
@@ -176,40 +176,40 @@ class DiskStore:
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
         cut = None if self._encryptor.key_ids else span  # encrypted values are decrypted by complete chunks
-        held = self._index.find(namespace, base, cut)
-        if held is None:
+        location = self._index.find(namespace, base, cut)
+        if location is None:
             return None
-        envelope = self._encryptor.envelope_of(namespace, base, held.record)
-        if envelope and not held.size and self._records.decode(namespace, base, held.record).size:
+        envelope = self._encryptor.envelope_of(namespace, base, location.record)
+        if envelope and not location.size and self._records.decode(namespace, base, location.record).size:
             raise StoreError(CHANGED)  # an empty value has no chunk to check, so its authenticated record must be empty
-        kept = held.content if held.digest is None else self._map_file(held)
+        kept = location.content if location.digest is None else self._map_file(location)
         if kept is None:
             return None
-        wanted = within(held.size, span)
+        wanted = within(location.size, span)
         if envelope:
-            where, reader = sealed_span(held.size, wanted), envelope.range_reader(held.size, wanted)
+            where, reader = sealed_span(location.size, wanted), envelope.range_reader(location.size, wanted)
             reader.add(memoryview(kept)[where.start : where.stop])
             return reader.take()
-        if held.digest is None:
+        if location.digest is None:
             return kept if span is None or cut else kept[wanted.start : wanted.stop]
-        return kept[held.start + wanted.start : held.start + wanted.stop]
+        return kept[location.start + wanted.start : location.start + wanted.stop]
 
-    def _map_file(self, held: Held) -> Buffer | None:
+    def _map_file(self, location: ValueLocation) -> Buffer | None:
         """A map of a large value's file; None if the file was removed since the value was found."""
         try:
-            return map_file(self._find_path(held))
+            return map_file(self._find_path(location))
         except FileNotFoundError:
             return None
         except ValueError:  # an empty file cannot be mapped
             return b""
 
-    def _locate_blob(self, held: Held) -> FileSpan | None:
-        if held.digest is None:
+    def _locate_blob(self, location: ValueLocation) -> FileSpan | None:
+        if location.digest is None:
             return None
-        return FileSpan(str(self._find_path(held)), Span(held.start, held.size))
+        return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
-    def _find_path(self, held: Held) -> Path:
-        return self._blobs.path_of(str(held.digest), held.start)
+    def _find_path(self, location: ValueLocation) -> Path:
+        return self._blobs.path_of(str(location.digest), location.start)
 
     def _refuse_foreign(self) -> None:
         """Refuse a store with values of unknown keys, which would look lost.

@@ -36,19 +36,19 @@ class RedisCommands:
         """The expiry of all other keys: they describe a value after its bytes have expired."""
         return self._blob_milliseconds + _TOMBSTONE_SECONDS * 1000
 
-    def enter(self, entry: Entry, card: bytes, blob: Buffer | None, created: float, now: float) -> Iterator[Command]:
+    def enter(self, entry: Entry, record: bytes, blob: Buffer | None, created: float, now: float) -> Iterator[Command]:
         """Make a value visible.
 
         Args:
             entry: The location of the value.
-            card: The record of the value.
+            record: The encoded record of the value.
             blob: The bytes as stored; None if the chunks were already written.
             created: When the value was created, in seconds since the epoch.
             now: The time, in seconds since the epoch.
         """
         if blob is not None and entry.size:
             yield "SET", self.keys.blob(entry, 0), blob
-        yield "SET", self.keys.of("card", entry.name), card
+        yield "SET", self.keys.of("card", entry.name), record
         yield from self._forget_tombstone(entry.namespace, entry.base)
         yield "ZADD", self.keys.of("order"), now, entry.name
         yield "ZADD", self.keys.of("order", entry.namespace), now, entry.base

@@ -9,11 +9,11 @@ from typing import Final
 
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Reason
-from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, Holding, make_tombstone
+from mcp_mirror.stores.quotas import MAX_TOMBSTONES, NAMESPACE_TOMBSTONES, Eviction, SpaceUsage, make_tombstone
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields
 from mcp_mirror.stores.redis.connection import Read
-from mcp_mirror.stores.redis.records import Card, Entry, read_entry, split_name
+from mcp_mirror.stores.redis.records import Entry, ValueRecord, read_entry, split_name
 
 _AT_ONCE: Final = 32
 """Expired values, and evicted values, that one transaction removes at most, so that it stays short."""
@@ -38,7 +38,7 @@ class RedisEviction:
     """Plans removals."""
 
     commands: RedisCommands
-    cards: RecordCodec[Card]
+    codec: RecordCodec[ValueRecord]
     policy: StorePolicy
     clock: Callable[[], float]
 
@@ -50,17 +50,17 @@ class RedisEviction:
         """
         ledger = self.commands.keys.of("ledger")
         record, *sums = await read("HMGET", ledger, f"v:{entry.name}", *sum_fields("", entry.namespace))
-        before, (total, own) = read_entry(entry.name, record), read_holdings(sums)
+        before, (total, own) = read_entry(entry.name, record), read_usage(sums)
         if before is not None and before.mark == entry.mark:
             return EvictionPlan(is_stored=True)
         leaving = await self._find_least_recently_used(read, None, _AT_ONCE, self.clock() - self.policy.lifetime)
-        holdings = {entry.namespace: own}
+        usage = {entry.namespace: own}
         if total.values >= self.policy.max_values or total.bytes + entry.size > self.policy.max_bytes:
-            holdings |= await self._read_all_usage(read)
-        eviction = Eviction(self.policy, entry.namespace, entry.size, holdings, total)
+            usage |= await self._read_all_usage(read)
+        eviction = Eviction(self.policy, entry.namespace, entry.size, usage, total)
         for one in {*leaving, *([before] if before else ())}:
             eviction.remove(one.namespace, one.size)
-        fits = eviction.holder() is None
+        fits = eviction.choose_namespace() is None
         if not fits and len(leaving) < _AT_ONCE:
             eviction.check()
             fits = await self._evict(read, eviction, leaving, before)
@@ -72,22 +72,22 @@ class RedisEviction:
         """Add values to evict to `leaving`. Returns whether the new value fits then."""
         candidates: dict[str, Iterator[tuple[Entry, float]]] = {}
         for _ in range(_AT_ONCE):
-            if (holder := eviction.holder()) is None:
+            if (crowded := eviction.choose_namespace()) is None:
                 return True
-            if holder not in candidates:
-                oldest = await self._find_least_recently_used(read, holder, _AT_ONCE + len(leaving) + 1)
-                candidates[holder] = iter([item for item in oldest.items() if item[0] not in {*leaving, before}])
-            if (candidate := next(candidates[holder], None)) is None:
+            if crowded not in candidates:
+                oldest = await self._find_least_recently_used(read, crowded, _AT_ONCE + len(leaving) + 1)
+                candidates[crowded] = iter([item for item in oldest.items() if item[0] not in {*leaving, before}])
+            if (candidate := next(candidates[crowded], None)) is None:
                 return False
             entry, leaving[entry] = candidate
-            eviction.remove(holder, entry.size)
-        return eviction.holder() is None
+            eviction.remove(crowded, entry.size)
+        return eviction.choose_namespace() is None
 
-    async def _read_all_usage(self, read: Read) -> dict[str, Holding]:
+    async def _read_all_usage(self, read: Read) -> dict[str, SpaceUsage]:
         names = [name.decode() for name in await read("SMEMBERS", self.commands.keys.of("namespaces"))]
         sums = await read("HMGET", self.commands.keys.of("ledger"), *sum_fields("", *names))
-        _, *holdings = read_holdings(sums)
-        return {name: one for name, one in zip(names, holdings, strict=True) if one.values}
+        _, *usage = read_usage(sums)
+        return {name: one for name, one in zip(names, usage, strict=True) if one.values}
 
     async def _find_least_recently_used(
         self, read: Read, namespace: str | None, most: int, until: float | None = None
@@ -120,16 +120,16 @@ class RedisEviction:
         commands = await self._trim_tombstones(read, [one.namespace for one in leaving])
         for (entry, used), record in zip(leaving.items(), records, strict=True):
             names = split_name(entry.name)
-            card = self.cards.decode_or_report(*names, record) if record else None
-            if card is None or card.tombstone:
+            value_record = self.codec.decode_or_report(*names, record) if record else None
+            if value_record is None or value_record.tombstone:
                 commands += self.commands.remove(entry)
                 continue
             expired = used + self.policy.lifetime
             reason: Reason = "expired" if expired <= now else "evicted"
-            grave = make_tombstone(card.descriptor, reason, min(expired, now))
-            envelope = self.cards.encryptor.new_envelope(*names)
-            encoded = self.cards.encode(Card(grave.descriptor, grave.reason, grave.at), envelope)
-            commands += self.commands.remove(entry, encoded, grave.at)
+            tombstone = make_tombstone(value_record.descriptor, reason, min(expired, now))
+            envelope = self.codec.encryptor.new_envelope(*names)
+            encoded = self.codec.encode(ValueRecord(tombstone.descriptor, tombstone.reason, tombstone.at), envelope)
+            commands += self.commands.remove(entry, encoded, tombstone.at)
         return commands
 
     async def _trim_tombstones(self, read: Read, new: Sequence[str]) -> list[Command]:
@@ -151,6 +151,6 @@ async def _find_oldest_beyond(read: Read, key: str, limit: int) -> list[str]:
     return [name.decode() for name in await read("ZRANGE", key, 0, excess - 1)] if excess > 0 else []
 
 
-def read_holdings(sums: Sequence[bytes | None]) -> list[Holding]:
+def read_usage(sums: Sequence[bytes | None]) -> list[SpaceUsage]:
     """Parse pairs of values and bytes."""
-    return [Holding(*(int(number or 0) for number in pair)) for pair in zip(sums[::2], sums[1::2], strict=True)]
+    return [SpaceUsage(*(int(number or 0) for number in pair)) for pair in zip(sums[::2], sums[1::2], strict=True)]

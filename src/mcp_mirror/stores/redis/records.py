@@ -16,7 +16,7 @@
     <prefix>1:turn                  the number of changes of the ledger; transactions watch this key
 
 `<value>` is `<namespace>:<base>`, each percent-encoded, so a name cannot end a part of a key. Keys contain nothing from
-arguments or results. Every key has an expiry. With `store.encryption`, cards and blobs are encrypted (see
+arguments or results. Every key has an expiry. With `store.encryption`, records and blobs are encrypted (see
 `encryption`); names, sizes, times and labels stay in clear.
 """
 
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
     length: int
 
 
-def pieces_of(entry: Entry, span: Span, *, is_sealed: bool) -> list[Piece]:
+def find_pieces(entry: Entry, span: Span, *, is_sealed: bool) -> list[Piece]:
     """The pieces of a value that contain a range of it.
 
     Args:
@@ -108,7 +108,7 @@ def pieces_of(entry: Entry, span: Span, *, is_sealed: bool) -> list[Piece]:
     return pieces
 
 
-class Card(msgspec.Struct, array_like=True):
+class ValueRecord(msgspec.Struct, array_like=True):
     """The record of a value or, with a reason, of its tombstone."""
 
     descriptor: Descriptor
@@ -140,19 +140,19 @@ class Keys(NamedTuple):
 
     def listings(self, namespace: str, base: str) -> list[str]:
         """The keys that list a value: in alphabetical order, then by creation time for all tools and for its tool."""
-        label = encoded(label_of(unquote(base)))
+        label = encode_name(label_of(unquote(base)))
         by_tool = [self.of("made", namespace, label)] if label else []
         return [self.of("names", namespace), self.of("made", namespace), *by_tool]
 
 
-def encoded(name: str) -> str:
+def encode_name(name: str) -> str:
     """A name as a part of a key, without `:`."""
     return quote(name, safe="")
 
 
-def name_of(namespace: str, base: str) -> str:
+def build_name(namespace: str, base: str) -> str:
     """The encoded name of a value."""
-    return f"{encoded(namespace)}:{encoded(base)}"
+    return f"{encode_name(namespace)}:{encode_name(base)}"
 
 
 def split_name(name: str) -> tuple[str, str]:

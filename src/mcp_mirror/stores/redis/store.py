@@ -28,16 +28,16 @@ from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.stores.redis.commands import Command, RedisCommands, sum_fields, traffic_fields
 from mcp_mirror.stores.redis.connection import Read, RedisConnection, WriteRefusedError
-from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_holdings
+from mcp_mirror.stores.redis.eviction import EvictionPlan, RedisEviction, read_usage
 from mcp_mirror.stores.redis.records import (
     CHUNK,
-    Card,
     Entry,
     Keys,
     Piece,
-    encoded,
-    name_of,
-    pieces_of,
+    ValueRecord,
+    build_name,
+    encode_name,
+    find_pieces,
     read_entry,
 )
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, Traffic
@@ -75,9 +75,9 @@ class RedisStore:
         self._redis = RedisConnection(policy.url)
         self._keys = Keys(policy.prefix)
         self._encryptor = Encryptor(policy.encryption)
-        self._cards = RecordCodec(Card, self._encryptor)
+        self._codec = RecordCodec(ValueRecord, self._encryptor)
         self._commands = RedisCommands(self._keys, policy.lifetime)
-        self._eviction = RedisEviction(self._commands, self._cards, policy, clock)
+        self._eviction = RedisEviction(self._commands, self._codec, policy, clock)
 
     async def __aenter__(self) -> Self:
         """Log whether the server is available. The store works without it until its first use."""
@@ -91,24 +91,24 @@ class RedisStore:
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
         """Store a value. It becomes visible at once with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy)
-        entry = Entry(name_of(namespace, descriptor.base), secrets.token_hex(8), size)
+        entry = Entry(build_name(namespace, descriptor.base), secrets.token_hex(8), size)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
-        card = self._cards.encode(Card(descriptor), envelope)
+        record = self._codec.encode(ValueRecord(descriptor), envelope)
         if size <= CHUNK:
-            await self._enter(entry, descriptor.created, card, await _seal_chunk(envelope, b"".join(blob), entry, 0))
+            await self._enter(entry, descriptor.created, record, await _seal_chunk(envelope, b"".join(blob), entry, 0))
             return
         try:
             for number, chunk in enumerate(cut(blob, CHUNK)):
                 stored = await _seal_chunk(envelope, chunk, entry, number)
                 await self._redis.run([("SET", self._keys.blob(entry, number), stored, "EX", _STAGED)])
-            await self._enter(entry, descriptor.created, card, None)
+            await self._enter(entry, descriptor.created, record, None)
         except BaseException:
             with suppress(StoreError):  # the chunks expire otherwise
                 if self._redis.is_up:
                     await self._redis.run([("UNLINK", *self._keys.blobs(entry))])
             raise
 
-    async def _enter(self, entry: Entry, created: float, card: bytes, blob: Buffer | None) -> None:
+    async def _enter(self, entry: Entry, created: float, record: bytes, blob: Buffer | None) -> None:
         """Make room and the value visible in one transaction, after other transactions if many values must go."""
         room = EvictionPlan()
 
@@ -119,7 +119,7 @@ class RedisStore:
                 return None
             if blob is None and await read("EXISTS", *self._keys.blobs(entry)) != entry.chunks:
                 raise StoreError("The value took too long to reach the store. Call the tool again.")
-            entering = self._commands.enter(entry, card, blob, created, self._clock()) if room.fits else ()
+            entering = self._commands.enter(entry, record, blob, created, self._clock()) if room.fits else ()
             return self._next_turn, *room.commands, *entering
 
         while True:
@@ -136,14 +136,14 @@ class RedisStore:
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""
-        name = name_of(namespace, base)
+        name = build_name(namespace, base)
         entry, used, [record] = await self._look_up(name, ("GET", self._keys.of("card", name)))
         if not record:
             return None
-        card = self._cards.decode(namespace, base, record)
-        if card.tombstone:
-            return card.tombstone
-        known, now = card.descriptor, self._clock()
+        value_record = self._codec.decode(namespace, base, record)
+        if value_record.tombstone:
+            return value_record.tombstone
+        known, now = value_record.descriptor, self._clock()
         if entry is None or used is None:
             return make_tombstone(known, "expired", known.expires)
         if self._is_expired(used):
@@ -153,13 +153,13 @@ class RedisStore:
 
     async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
-        name = name_of(namespace, base)
+        name = build_name(namespace, base)
         entry, used, [head] = await self._look_up(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
         if entry is None or used is None or self._is_expired(used) or not head:
             return None
         envelope = self._encryptor.envelope_of(namespace, base, head)
         wanted = within(entry.size, span)
-        pieces = pieces_of(entry, wanted, is_sealed=envelope is not None)
+        pieces = find_pieces(entry, wanted, is_sealed=envelope is not None)
         is_complete, parts = await self._use(entry, self._clock(), *pieces[:1])
         if not is_complete:
             return None
@@ -178,9 +178,9 @@ class RedisStore:
 
     async def _check_empty(self, namespace: str, base: str) -> None:
         """Check that the authenticated record of an empty value has size 0, because it has no chunk to check."""
-        [record] = await self._redis.run([("GET", self._keys.of("card", name_of(namespace, base)))])
-        card = self._cards.decode(namespace, base, record) if record else None
-        if card is None or card.tombstone or card.descriptor.size:
+        [record] = await self._redis.run([("GET", self._keys.of("card", build_name(namespace, base)))])
+        value_record = self._codec.decode(namespace, base, record) if record else None
+        if value_record is None or value_record.tombstone or value_record.descriptor.size:
             raise StoreError(CHANGED)
 
     async def _copy(
@@ -235,7 +235,7 @@ class RedisStore:
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
-        name = name_of(namespace, base)
+        name = build_name(namespace, base)
 
         async def plan(read: Read) -> Iterable[Command] | None:
             entry = read_entry(name, await read("HGET", self._keys.of("ledger"), f"v:{name}"))
@@ -257,11 +257,11 @@ class RedisStore:
         self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        owner, listed, at = encoded(namespace), list[Descriptor](), 0
-        made = self._keys.of("made", owner, *([encoded(label)] if label else []))
+        owner, listed, at = encode_name(namespace), list[Descriptor](), 0
+        made = self._keys.of("made", owner, *([encode_name(label)] if label else []))
         await self._update_lists(owner)
         if after is not None:
-            base = encoded(after)
+            base = encode_name(after)
             used, rank = await self._redis.run(
                 [("ZSCORE", self._keys.of("order", owner), base), ("ZREVRANK", made, base)]
             )
@@ -281,20 +281,20 @@ class RedisStore:
         """The descriptors of those values that have not expired, given their encoded bases."""
         if not bases:
             return ()
-        cards = [self._keys.of("card", owner, base) for base in bases]
-        scores, records = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases), ("MGET", *cards)])
+        keys = [self._keys.of("card", owner, base) for base in bases]
+        scores, records = await self._redis.run([("ZMSCORE", self._keys.of("order", owner), *bases), ("MGET", *keys)])
         found: list[Descriptor] = []
         for base, used, record in zip(bases, scores, records, strict=True):
             if used is None or self._is_expired(float(used)) or not record:
                 continue
-            card = self._cards.decode_or_report(unquote(owner), unquote(base), record)
-            if card and not card.tombstone:
-                found.append(self._with_expiry(card.descriptor, float(used)))
+            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record)
+            if value_record and not value_record.tombstone:
+                found.append(self._with_expiry(value_record.descriptor, float(used)))
         return found
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        owner, place = encoded(namespace), encoded(text)
+        owner, place = encode_name(namespace), encode_name(text)
         names = self._keys.of("names", owner)
         await self._update_lists(owner)
         below, above = await self._redis.run(
@@ -307,7 +307,7 @@ class RedisStore:
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        owner = encoded(namespace)
+        owner = encode_name(namespace)
         await self._update_lists(owner)
         [bases] = await self._redis.run([("ZRANGE", self._keys.of("made", owner), 0, limit - 1, "REV")])
         return await self._select_unexpired(owner, bases)
@@ -324,7 +324,7 @@ class RedisStore:
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        owner = encoded(namespace)
+        owner = encode_name(namespace)
         last = self._clock() - self._policy.lifetime
         sums, expired, counted = await self._redis.run(
             [
@@ -333,12 +333,12 @@ class RedisStore:
                 ("HMGET", self._keys.of("traffic"), *traffic_fields(owner)),
             ]
         )
-        [kept] = read_holdings(sums)
+        [kept] = read_usage(sums)
         if expired:
             names = [f"{owner}:{base.decode()}" for base in expired]
             [records] = await self._redis.run([("HMGET", self._keys.of("ledger"), *(f"v:{name}" for name in names))])
             for entry in filter(None, map(read_entry, names, records)):
-                kept = kept.less(entry.size)
+                kept = kept.without_value(entry.size)
         return StoreStats(kept.values, kept.bytes, Traffic(*(int(number or 0) for number in counted)))
 
     async def _update_lists(self, owner: str) -> None:
@@ -361,8 +361,8 @@ class RedisStore:
         records = await read("MGET", *(self._keys.of("card", owner, base) for base in missing)) if missing else ()
         commands: list[Command] = [self._next_turn]
         for base, record in zip(missing, records, strict=True):
-            card = self._cards.decode_or_report(unquote(owner), unquote(base), record) if record else None
-            created = card.descriptor.created if card and not card.tombstone else 0.0
+            value_record = self._codec.decode_or_report(unquote(owner), unquote(base), record) if record else None
+            created = value_record.descriptor.created if value_record and not value_record.tombstone else 0.0
             commands += self._commands.add_to_lists(owner, base, created)
         for base in removed:
             commands += self._commands.remove_from_lists(owner, base)
@@ -370,7 +370,7 @@ class RedisStore:
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens."""
-        await self._redis.run(self._commands.count(encoded(namespace), traffic))
+        await self._redis.run(self._commands.count(encode_name(namespace), traffic))
 
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
@@ -383,10 +383,12 @@ class RedisStore:
             with suppress(StoreError):
                 return await self._read_all_labels()
             return frozenset()
-        owner = encoded(namespace)
+        owner = encode_name(namespace)
         await self._update_lists(owner)
         labels = sorted(await self._read_all_labels() - {""})
-        exist = await self._redis.run([("EXISTS", self._keys.of("made", owner, encoded(label))) for label in labels])
+        exist = await self._redis.run(
+            [("EXISTS", self._keys.of("made", owner, encode_name(label))) for label in labels]
+        )
         return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
 
     async def _read_all_labels(self) -> frozenset[str]:

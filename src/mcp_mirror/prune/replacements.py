@@ -11,14 +11,14 @@ from mcp_mirror.prune.stubs import Domain
 from mcp_mirror.types import Buffer, Location
 
 
-def path_of(slot: Slot, domain: Domain, blob: Buffer) -> str:
+def compute_path(slot: Slot, domain: Domain, blob: Buffer) -> str:
     """The path of a pruned part, derived from its content and owner: the same part always has the same path."""
     digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
     digest.update(blob)
     return new_base(PRUNED_LABEL, UUID(bytes=digest.digest()[:16], version=4))
 
 
-def with_changes(changes: Mapping[Location, Any], node: Any) -> Any:
+def replace_values(changes: Mapping[Location, Any], node: Any) -> Any:
     """A JSON value with other values at some locations; the copy shares everything else with it."""
     if () in changes:
         return changes[()]
@@ -27,5 +27,5 @@ def with_changes(changes: Mapping[Location, Any], node: Any) -> Any:
         below.setdefault(step, {})[tuple(rest)] = value
     copy = node.copy()
     for step, inner in below.items():
-        copy[step] = with_changes(inner, node[step])
+        copy[step] = replace_values(inner, node[step])
     return copy
