@@ -69,7 +69,7 @@ async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bo
     asked = await asked_in_2026()
     answers = {} if answer is None else dict.fromkeys(asked["inputRequests"], answer)
     again = read_round(json.dumps(answers).encode(), asked["requestState"])
-    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
+    call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     if allowed:
         assert await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once) == {"content": b"[]"}
         return
@@ -87,7 +87,7 @@ def test_answers_that_cannot_be_read_are_no_yes(answers: bytes) -> None:
 async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
     asked = await asked_in_2026()
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
-    other = Call(modern(FORMS), "t", b'{"x": 2}', again=again)
+    other = Call(modern(FORMS), "t", b'{"x": 2}', input_round=again)
     with pytest.raises(RefusedError):
         await ConsentStage(UsedConsents(), may_ask=True)(other, refuse_once)
 
@@ -95,7 +95,7 @@ async def test_a_yes_is_for_the_call_that_was_asked_about() -> None:
         assert call.granted_flow == "f10w"
         raise FlowError("Not this.", "0ther", "And this?")
 
-    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
+    call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     reply = json.loads(join(object_of(await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_another))))
     assert "And this?" in json.dumps(reply["inputRequests"])
     with pytest.raises(FlowError):
@@ -107,17 +107,17 @@ def test_consent_lasts_through_input_requests_and_is_not_forwarded() -> None:
     carried = {"state": "s", **Consent(flow="f10w").round_state}
     assert {**carried, "flow_once": ""} == {"state": "s", "flow_allowed": "f10w", "flow_once": ""}
     assert read_consent(InputRound(b"{}", carried), UsedConsents()) == Consent(
-        flow="f10w", again=InputRound(b"{}", {"state": "s"})
+        flow="f10w", input_round=InputRound(b"{}", {"state": "s"})
     )
     plain = InputRound(b"{}", {"state": "s"})
-    assert read_consent(plain, UsedConsents()) == Consent(again=plain)
+    assert read_consent(plain, UsedConsents()) == Consent(input_round=plain)
     assert read_consent(None, UsedConsents()) == Consent()
 
 
 async def test_one_answer_lets_one_call_pass() -> None:
     asked, spent = await asked_in_2026(), UsedConsents()
     again = read_round(json.dumps(dict.fromkeys(asked["inputRequests"], YES)).encode(), asked["requestState"])
-    call = Call(modern(FORMS), "t", ARGUMENTS, again=again)
+    call = Call(modern(FORMS), "t", ARGUMENTS, input_round=again)
     assert await ConsentStage(spent, may_ask=True)(call, refuse_once) == {"content": b"[]"}
     asked_anew = await ConsentStage(spent, may_ask=True)(call, refuse_once)
     assert "inputRequests" in asked_anew

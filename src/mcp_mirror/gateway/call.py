@@ -35,7 +35,7 @@ class Call:
     """A JSON object."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Members of `_meta` for the upstream."""
-    again: InputRound | None = None
+    input_round: InputRound | None = None
     """The client's answers, if this call repeats one that required input."""
     conversation: Conversation | None = None
     """The conversation that the reply goes into, if it is known."""

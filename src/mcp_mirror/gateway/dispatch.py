@@ -63,8 +63,8 @@ class Dispatcher:
         Raises:
             MirrorError: The call cannot be answered.
         """
-        if call.again is not None:
-            check_round(call.again, call.arguments)
+        if call.input_round is not None:
+            check_round(call.input_round, call.arguments)
         if own := call.own_tools.get(call.name):
             return await self._run_own_tool(call, own)
         entry, catalog = await self._router.route(call)
@@ -149,7 +149,7 @@ class Dispatcher:
             is_repeatable=entry.is_repeatable,
         )
         channel = filter_content(call.channel, may_show=visibility is Visibility.FULL) or call.channel
-        return await upstream.request(request, channel, call.again)
+        return await upstream.request(request, channel, call.input_round)
 
     def _log_strings(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""

@@ -28,7 +28,7 @@ class CallOptions(TypedDict, total=False):
     """Optional members of a call; see `Call`."""
 
     meta: Mapping[str, Any]
-    again: InputRound | None
+    input_round: InputRound | None
     conversation: Conversation | None
     is_limited: bool
 

@@ -57,15 +57,15 @@ def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
     return InputRound(b"{}" if answers is None else answers, members)
 
 
-def check_round(again: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
+def check_round(input_round: InputRound | None, arguments: Buffer, upstream: str = "") -> InputRound | None:
     """Return the round if it belongs to a request with these arguments to this upstream.
 
     Raises:
         RefusedError: It belongs to another request.
     """
-    if again is not None and again.state and again.state.get(_REQUEST) != _hash_call(arguments, upstream):
+    if input_round is not None and input_round.state and input_round.state.get(_REQUEST) != _hash_call(arguments, upstream):
         raise _invalid_state_error()
-    return again
+    return input_round
 
 
 def _hash_call(arguments: Buffer, upstream: str) -> str:

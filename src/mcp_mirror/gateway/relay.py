@@ -56,7 +56,7 @@ class RelayRequest:
     """The parameters as the client sent them, each JSON text."""
     meta: Mapping[str, Any]
     """Members of `_meta` for the upstream."""
-    again: InputRound | None = None
+    input_round: InputRound | None = None
     """The client's answers, if this request repeats one that required input."""
 
 
@@ -267,21 +267,21 @@ class Relay:
     async def _request(self, method: str, key: str, origin: ResourceOrigin, request: RelayRequest) -> RelayedResult:
         outbound = _build_upstream_request(method, {key: origin.key}, request)
         arguments = request.params.get("arguments", b"{}")
-        again = check_round(request.again, arguments, origin.upstream)
-        return RelayedResult(await self._send(origin.upstream, outbound, request.channel, again, arguments), origin)
+        input_round = check_round(request.input_round, arguments, origin.upstream)
+        return RelayedResult(await self._send(origin.upstream, outbound, request.channel, input_round, arguments), origin)
 
     async def _send(
         self,
         upstream: str,
         request: UpstreamRequest,
         channel: ClientChannel,
-        again: InputRound | None,
+        input_round: InputRound | None,
         arguments: Buffer = b"{}",
     ) -> Members:
         is_shown = self.may_show(upstream)
         try:
             filtered = filter_content(channel, may_show=is_shown) or channel
-            response = await self.upstreams[upstream].request(request, filtered, again)
+            response = await self.upstreams[upstream].request(request, filtered, input_round)
         except RefusedError:
             raise
         except UpstreamError as error:

@@ -131,7 +131,7 @@ class Handlers:
             params.name,
             members.get("arguments", b"{}"),
             meta=select_relayed_meta(context),
-            again=input_round,
+            input_round=input_round,
             conversation=conversation,
             is_limited=True,
         )

@@ -41,7 +41,7 @@ class Consent:
     """The flow that the user allowed."""
     declined: str | None = None
     """The flow that the user declined."""
-    again: InputRound | None = None
+    input_round: InputRound | None = None
     """The input round without the members of this module."""
 
     @property
@@ -80,7 +80,7 @@ class ConsentStage:
             FlowError: The flow is refused, and the user did not allow it.
             RefusedError: The call has the state of another call.
         """
-        consent = read_consent(check_round(call.again, call.arguments), self.used)
+        consent = read_consent(check_round(call.input_round, call.arguments), self.used)
         try:
             return await call_next(_add_consent(call, consent))
         except FlowError as refused:
@@ -95,24 +95,24 @@ class ConsentStage:
 
 
 def _add_consent(call: Call, consent: Consent) -> Call:
-    if consent.flow is None and consent.again is call.again:
+    if consent.flow is None and consent.input_round is call.input_round:
         return call
-    return replace(call, granted_flow=consent.flow, again=consent.again, round_state=consent.round_state)
+    return replace(call, granted_flow=consent.flow, input_round=consent.input_round, round_state=consent.round_state)
 
 
-def read_consent(again: InputRound | None, used: UsedConsents) -> Consent:
+def read_consent(input_round: InputRound | None, used: UsedConsents) -> Consent:
     """Return the user's consent in a call that may repeat an earlier one."""
-    if again is None:
+    if input_round is None:
         return Consent()
-    state = dict(again.state)
+    state = dict(input_round.state)
     pending, granted, once = (state.pop(key, None) for key in (_PENDING, _GRANTED, _ONCE))
     if pending is None and granted is None:
-        return Consent(again=again)
+        return Consent(input_round=input_round)
     if once is None or not used.take(once):
         return Consent()
     if pending is not None:
-        return Consent(flow=pending) if _is_allowed(again) else Consent(declined=pending)
-    return Consent(flow=granted, again=InputRound(again.answers, state))
+        return Consent(flow=pending) if _is_allowed(input_round) else Consent(declined=pending)
+    return Consent(flow=granted, input_round=InputRound(input_round.answers, state))
 
 
 async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequired | Consent:
@@ -151,9 +151,9 @@ def _shows_forms(caller: Caller) -> bool:
     return isinstance(modes, Mapping) and ("form" in modes or not modes)
 
 
-def _is_allowed(again: InputRound) -> bool:
+def _is_allowed(input_round: InputRound) -> bool:
     try:
-        answers = msgspec.json.decode(again.answers, type=dict[str, Any])
+        answers = msgspec.json.decode(input_round.answers, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return _is_yes(answers.get(_KEY))
