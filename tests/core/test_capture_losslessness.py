@@ -194,13 +194,13 @@ def test_nothing_is_lost(
 @given(results())
 def test_a_value_that_is_not_stored_leaves_the_result_as_it_came(result: dict[str, Any]) -> None:
     given_members = {key: raw(value) for key, value in result.items()}
-    captured = capture(given_members, CaptureRules("never", 0, 0, wrapped=False), words)
+    captured = capture(given_members, CaptureRules("never", 0, 0, is_wrapped=False), words)
     assert captured == Captured(is_error=result.get("isError") is True)
 
 
 @pytest.mark.parametrize("number", [b"1.0", b"1e400", b"-0", b"9" * 5000, b"0.10"])
 def test_digits_are_stored_as_they_were_sent(number: bytes) -> None:
-    rules = CaptureRules("always", 0, 0, wrapped=True)
+    rules = CaptureRules("always", 0, 0, is_wrapped=True)
     for structured, blob in ((b'{"a": %s}', b'{"a": %s}'), (b'{"result": [%s ]}', b"[%s ]")):
         captured = capture({"structuredContent": structured % number, "_meta": b'{"n": %s}' % number}, rules, words)
         assert captured.value is not None

@@ -300,14 +300,14 @@ def test_repeated_text_is_dropped_and_additional_text_is_named(
     is_named: bool,  # noqa: FBT001
 ) -> None:
     captured = taken(result(content, structured), rules("always", inline=0))
-    assert (captured.companion is not None, captured.named) == (is_kept, is_named)
+    assert (captured.companion is not None, captured.is_named) == (is_kept, is_named)
 
 
 def test_beyond_the_bound_of_comparison_a_text_is_kept_and_not_named() -> None:
     value = {"a": "x" * (1 << 20), "b": 1}
     captured = taken(result([text(json.dumps(value).replace("1", "1.0"))], value))
     assert captured.companion is not None
-    assert not captured.named
+    assert not captured.is_named
     assert taken(result([text(json.dumps(value, indent=1))], value)).companion is None
     assert taken(result([text(json.dumps(value))], value)).companion is None
 
@@ -363,7 +363,7 @@ REPEATED: list[tuple[Any, Any, bytes]] = [
 def test_content_that_repeats_a_member_is_not_stored_again(block: Any, structured: Any, place: bytes) -> None:
     captured = taken(result([block], structured), rules("always"))
     assert captured.companion is None
-    assert captured.named is False
+    assert captured.is_named is False
     assert place in captured.envelope
     otherwise = json.dumps(structured, ensure_ascii=False, indent=1).encode()
     written = taken(result([block], structured) | {"structuredContent": otherwise}, rules("always"))
@@ -372,7 +372,7 @@ def test_content_that_repeats_a_member_is_not_stored_again(block: Any, structure
 
 def test_a_text_that_is_similar_to_a_member_is_stored() -> None:
     captured = taken(result([text("a long text.")], {"content": "a long text"}), rules("always", inline=0))
-    assert captured.named is True
+    assert captured.is_named is True
 
 
 # Wrappers.
@@ -477,9 +477,9 @@ def test_what_agrees_is_shown_in_its_shortest_form() -> None:
 
 def test_a_value_and_its_additional_text_are_shown_if_both_fit() -> None:
     captured = taken(result([text("One row.")], {"rows": [1]}))
-    assert (captured.shown, captured.named) == ('One row.\n{"rows": [1]}', False)
+    assert (captured.shown, captured.is_named) == ('One row.\n{"rows": [1]}', False)
     long = taken(result([text("word " * 400)], {"rows": [1]}), rules(inline=600))
-    assert (long.shown, long.named) == ("word " * 400 + '\n{"rows": [1]}', True)
+    assert (long.shown, long.is_named) == ("word " * 400 + '\n{"rows": [1]}', True)
 
 
 def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:

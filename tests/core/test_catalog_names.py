@@ -66,15 +66,15 @@ def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, wo
     assert len({name.casefold() for name in names}) == len(names)
     assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in entries)
     assert all(entry.advert["name"] == entry.name == name for name, entry in entries.items())
-    for kind in {entry.mirrored for entry in entries.values()}:
-        served = [(one.upstream, one.tool) for one in entries.values() if one.mirrored is kind]
+    for kind in {entry.is_twin for entry in entries.values()}:
+        served = [(one.upstream, one.tool) for one in entries.values() if one.is_twin is kind]
         assert (len(served), set(served)) == (len(set(served)), origins(world))
 
 
 @given(world=WORLD)
 def test_a_transparent_catalog_gives_no_name_twice_either(world: World) -> None:
     listings = [(UpstreamPolicy(one, StdioEndpoint("x")), [tool(name) for name in world[one]]) for one in world]
-    rules = CatalogRules(MirrorPolicy(suffix="", capture="never"), transparent=True)
+    rules = CatalogRules(MirrorPolicy(suffix="", capture="never"), is_transparent=True)
     catalog = finish(build_catalog(listings, rules))
     served = [(one.upstream, one.tool) for one in catalog.entries.values()]
     assert (len(served), set(served)) == (len(set(served)), origins(world))
@@ -98,9 +98,9 @@ def test_what_is_not_pinned_changes_no_name_of_what_is(
     mirror = MirrorPolicy(suffix="" if transparent else "_mirrored")
     pins = Pins(locked(pinned), mode)
     everybody = dict.fromkeys(UPSTREAMS, ()) | dict(pinned)
-    alone = build(everybody, mirror, pins=pins, transparent=transparent)
+    alone = build(everybody, mirror, pins=pins, is_transparent=transparent)
     more = {one: [*world.get(one, ()), *pinned.get(one, ())] for one in UPSTREAMS}
-    beside = build(more, mirror, pins=pins, transparent=transparent)
+    beside = build(more, mirror, pins=pins, is_transparent=transparent)
     assert {name: beside.origins[name] for name in alone.origins} == alone.origins
     assert {name: entry.tool for name, entry in alone.entries.items()}.items() <= {
         name: entry.tool for name, entry in beside.entries.items()
@@ -109,7 +109,7 @@ def test_what_is_not_pinned_changes_no_name_of_what_is(
     assert {(one.change.upstream, one.change.tool) for one in beside.findings} == new
     served = {(entry.upstream, entry.tool) for entry in beside.entries.values()}
     assert served & new == (new if mode == "warn" else set())
-    gone = build(dict.fromkeys(UPSTREAMS, ()) | dict(world), mirror, pins=pins, transparent=transparent)
+    gone = build(dict.fromkeys(UPSTREAMS, ()) | dict(world), mirror, pins=pins, is_transparent=transparent)
     assert all(alone.origins.get(name, one) == one for name, one in gone.origins.items())
 
 
@@ -119,7 +119,7 @@ def test_what_is_not_pinned_changes_no_name_of_what_is(
 def test_a_name_that_was_one_tools_is_never_anothers(mirror: MirrorPolicy, worlds: list[World]) -> None:
     held: dict[str, Origin] = {}
     for world in worlds:
-        given = build(world, mirror, held=held).origins
+        given = build(world, mirror, owned_names=held).origins
         assert all(held.get(name, origin) == origin for name, origin in given.items())
         assert set(given.values()) == origins(world)
         held |= given

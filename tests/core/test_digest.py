@@ -26,7 +26,7 @@ BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-
 
 def order(**changes: Any) -> ProcessingOptions:
     given: dict[str, Any] = {
-        "rules": CaptureRules("auto", inline_budget=20, error_budget=20, wrapped=False), "style": "compact",
+        "rules": CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False), "style": "compact",
         "tool": "grid", "arguments": b"{}", "base": BASE, "companion_base": BESIDE, "max_key_bytes": 10,
     }  # fmt: skip
     return ProcessingOptions(**(given | changes))
@@ -150,7 +150,7 @@ def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
 @pytest.mark.parametrize("mode", ["auto", "never"])
 @pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
 def test_what_the_model_may_not_see_is_stored_whatever_the_rules_are(result: dict[str, Any], mode: CaptureMode) -> None:
-    rules = CaptureRules(mode, inline_budget=20, error_budget=20, wrapped=False)
+    rules = CaptureRules(mode, inline_budget=20, error_budget=20, is_wrapped=False)
     digest = process_result(members(**result), order(rules=rules).path_only(), estimate_tokens)
     assert digest.captured.value is not None
     assert (digest.notice, digest.captured.passed) == (f"{BASE}\n", ())

@@ -29,7 +29,7 @@ OTHER = "say-11111111-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
 def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
-    told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "wrapped": False, **rules})
+    told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules})
     order = ProcessingOptions(told, style, "say", b"{}", BASE, OTHER, 1 << 16).without_preview()
     members = {key: json.dumps(value).encode() for key, value in result.items()}
     return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.edits import Merge, Patch, Replace, joined
+from mcp_mirror.query.edits import Merge, Patch, Replace, join_pieces
 from mcp_mirror.types import Span
 
 
@@ -18,15 +18,15 @@ def never() -> bool:
 
 
 def patched(blob: bytes, *operations: Any) -> bytes:
-    return b"".join(joined(blob, Patch(json.dumps(operations).encode())(blob, never)))
+    return b"".join(join_pieces(blob, Patch(json.dumps(operations).encode())(blob, never)))
 
 
 def merged(blob: bytes, patch: bytes) -> bytes:
-    return b"".join(joined(blob, Merge(patch)(blob, never)))
+    return b"".join(join_pieces(blob, Merge(patch)(blob, never)))
 
 
 def replaced(blob: bytes, old: str, new: str, *, everywhere: bool = False) -> bytes:
-    return b"".join(joined(blob, Replace(old, new, everywhere)(blob, never)))
+    return b"".join(join_pieces(blob, Replace(old, new, everywhere)(blob, never)))
 
 
 def op(name: str, path: str, *value: Any, **more: Any) -> dict[str, Any]:
@@ -251,9 +251,9 @@ def test_a_number_beyond_decimal_is_compared_as_text() -> None:
         json.dumps([op("test", "/n", None)]).replace("null", text).encode()
         for text in ("1e99999999999999999999", "1e99999999999999999998")
     )
-    assert b"".join(joined(vast, Patch(same)(vast, never))) == vast
+    assert b"".join(join_pieces(vast, Patch(same)(vast, never))) == vast
     with pytest.raises(ToolError, match="the value is different"):
-        b"".join(joined(vast, Patch(other)(vast, never)))
+        b"".join(join_pieces(vast, Patch(other)(vast, never)))
 
 
 def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
@@ -261,4 +261,4 @@ def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
     assert len(json.loads(merged(b"{}", patch))) == 40_000
     asked = iter(range(1_000))
     with pytest.raises(ToolError, match="takes longer"):
-        b"".join(joined(b"{}", Merge(patch)(b"{}", lambda: next(asked) > 10)))
+        b"".join(join_pieces(b"{}", Merge(patch)(b"{}", lambda: next(asked) > 10)))

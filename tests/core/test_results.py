@@ -27,7 +27,7 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.results import failure_of, is_small, media_of, media_type_of, result_of, write_json
 
-RULES = CaptureRules("always", 100, 100, wrapped=True)
+RULES = CaptureRules("always", 100, 100, is_wrapped=True)
 
 
 class Order(BaseModel):

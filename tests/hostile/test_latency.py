@@ -63,7 +63,7 @@ async def test_small_calls_on_one_connection_do_not_wait_for_acknowledgements(
 async def test_connections_to_upstreams_send_without_delay(listening: Listening) -> None:
     async with (
         listening("raw_http.py") as port,
-        httpx2.AsyncClient(transport=SSRFGuardTransport(AddressPolicy.of(f"http://127.0.0.1:{port}"))) as client,
+        httpx2.AsyncClient(transport=SSRFGuardTransport(AddressPolicy.from_urls(f"http://127.0.0.1:{port}"))) as client,
         client.stream("GET", f"http://localhost:{port}/mcp") as response,
     ):
         connection: socket.socket = response.extensions["network_stream"].get_extra_info("socket")

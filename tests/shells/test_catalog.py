@@ -48,7 +48,7 @@ def test_originals_are_listed_beside_their_twins_where_that_is_wished() -> None:
     listing = [tool("x", outputSchema={"type": "object"}, description="X"), tool("x_mirrored")]
     catalog = build((policy("up"), listing), expose_originals=True)
     assert list(catalog.entries) == ["x_mirrored", "x_mirrored_mirrored", "x", "up_x_mirrored"]
-    assert catalog.entries["x"].mirrored is False
+    assert catalog.entries["x"].is_twin is False
     assert catalog.entries["x"].advert == listing[0]
     assert "outputSchema" not in catalog.entries["x_mirrored"].advert
     assert catalog.entries["up_x_mirrored"].tool == "x_mirrored"
@@ -57,7 +57,7 @@ def test_originals_are_listed_beside_their_twins_where_that_is_wished() -> None:
 def test_without_a_suffix_twins_take_the_tools_names() -> None:
     catalog = build((policy("up"), [tool("x"), tool(OWN[0])]), suffix="", expose_originals=True)
     assert list(catalog.entries) == ["x", f"up_{OWN[0]}"]
-    assert all(entry.mirrored for entry in catalog.entries.values())
+    assert all(entry.is_twin for entry in catalog.entries.values())
 
 
 FULL = tool(
@@ -81,14 +81,14 @@ FULL = tool(
 
 
 def transparent(*listings: tuple[UpstreamPolicy, list[dict[str, Any]]]) -> Catalog:
-    return finish(build_catalog(listings, CatalogRules(MirrorPolicy(suffix="", capture="never"), transparent=True)))
+    return finish(build_catalog(listings, CatalogRules(MirrorPolicy(suffix="", capture="never"), is_transparent=True)))
 
 
 def test_a_transparent_catalog_is_what_the_upstreams_list() -> None:
     catalog = transparent((policy("up"), [FULL, tool("n" * 100)]), (policy("two"), [tool(OWN[0])]))
     assert [entry.advert for entry in catalog.entries.values()] == [FULL, tool("n" * 100), tool(OWN[0])]
     assert list(catalog.entries) == ["files.read all", "n" * 100, OWN[0]]
-    assert not any(entry.mirrored for entry in catalog.entries.values())
+    assert not any(entry.is_twin for entry in catalog.entries.values())
     assert all(entry.rules.mode == "never" for entry in catalog.entries.values())
 
 
@@ -142,7 +142,7 @@ def test_a_tool_with_a_view_is_not_captured_unless_it_is_named(meta: dict[str, A
         entries = build((policy("up", overrides=overrides), listing), capture=capture).entries
         modes = [entry.rules.mode for entry in entries.values()]
         assert modes == ["never", "never", "auto", capture, capture]
-        assert all(entry.mirrored for entry in entries.values())
+        assert all(entry.is_twin for entry in entries.values())
         assert entries["view_mirrored"].advert["_meta"] == meta
 
 

@@ -19,7 +19,7 @@ from mcp_mirror.payload.spool import SpooledFrame, map_file
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers.frames import FrameScanner, OpenedList
 
-RULES = CaptureRules("auto", inline_budget=20, error_budget=50, wrapped=False)
+RULES = CaptureRules("auto", inline_budget=20, error_budget=50, is_wrapped=False)
 
 
 def order(**changes: Any) -> ProcessingOptions:

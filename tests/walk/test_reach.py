@@ -76,7 +76,7 @@ async def test_a_redirect_to_another_origin_is_not_followed(
 
 async def test_urls_that_a_server_names_must_be_public() -> None:
     async with trap() as (port, came):
-        named = AddressPolicy.of("https://mcp.example.com/mcp")
+        named = AddressPolicy.from_urls("https://mcp.example.com/mcp")
         async with httpx2.AsyncClient(transport=SSRFGuardTransport(named)) as client:
             for host in ("127.0.0.1", "localhost", LOOKS_PUBLIC, "[::ffff:127.0.0.1]", "2130706433"):
                 with pytest.raises(httpx2.ConnectError, match="private address"):
@@ -93,7 +93,7 @@ async def test_urls_that_a_server_names_must_be_public() -> None:
 
 async def test_a_silent_address_of_a_host_falls_back_to_another_address(listening: Listening) -> None:
     async with listening("raw_http.py") as port:
-        transport = SSRFGuardTransport(AddressPolicy.of("http://localhost/"))  # also ::1, where no server listens
+        transport = SSRFGuardTransport(AddressPolicy.from_urls("http://localhost/"))  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
 

@@ -144,7 +144,7 @@ async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Respons
     If the server accepts every request, the response is made up and names none.
     """
     headers = {**endpoint.headers, **_HEADERS}
-    guarded = SSRFGuardTransport(AddressPolicy.of(endpoint.url, everywhere=endpoint.allow_private))
+    guarded = SSRFGuardTransport(AddressPolicy.from_urls(endpoint.url, admits_private=endpoint.allow_private))
     async with httpx2.AsyncClient(transport=guarded, timeout=_CONNECT_TIMEOUT, follow_redirects=False) as client:
         for message in _PROBES:
             request = client.build_request("POST", endpoint.url, content=json.dumps(message), headers=headers)

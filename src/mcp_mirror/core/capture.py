@@ -81,9 +81,9 @@ class CaptureRules:
     mode: CaptureMode
     inline_budget: int
     error_budget: int
-    wrapped: bool
+    is_wrapped: bool
     """The output schema marks structured content as a wrapper with one member."""
-    passes: bool = True
+    passes_unchanged: bool = True
     """Images, recordings and small other blocks may pass unchanged; otherwise everything except text is stored."""
     preview: bool = True
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
@@ -97,7 +97,7 @@ class Captured:
     """The value to store; None if the result passes unchanged."""
     companion: Draft | None = None
     """The rest of the content, to store beside the value."""
-    named: bool = False
+    is_named: bool = False
     """The companion contains more than the value, so the notice names it."""
     envelope: bytes = b"{}"
     """The result's other members."""
@@ -121,7 +121,7 @@ class _ParsedBlock:
     raw: Buffer
     text: Buffer | None
     """The JSON string of a text block."""
-    plain: bool
+    is_plain: bool
     """A text block without members beside `type` and `text`."""
     media: Media | None
     """The image, recording or file in the block."""
@@ -176,7 +176,11 @@ def capture(
         estimate: Returns the tokens of a text (UTF-8) or of JSON text.
         decode: Decodes a string that is JSON text itself; decides where the decoded text is kept.
     """
-    rules = rules if rules.preview else replace(rules, mode="always", inline_budget=0, error_budget=0, passes=False)
+    rules = (
+        rules
+        if rules.preview
+        else replace(rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
+    )
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = _parse_result(result, rules)
     if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
@@ -193,20 +197,22 @@ def capture(
     if not is_error:
         whole = _choose_text(parsed, value, rules, estimate, beside=tuple(parsed.texts) if differs else ())
         shown = whole if whole is not None else _choose_text(parsed, value, rules, estimate)
-    passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes else ()
-    unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
+    passed = (
+        tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes_unchanged else ()
+    )
+    is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
     is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
-        named=companion is not None and parsed.value is not None and (unseen or (differs and not is_short)),
+        is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
         envelope=_build_envelope(result, place, parsed, value),
         shown=shown,
         passed=passed,
         in_order=_order_blocks(parsed, passed) if shown is not None else (),
-        media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes else (),
+        media=tuple(_describe_media_paths(parsed.blocks, place)) if rules.passes_unchanged else (),
         is_error=is_error,
         error=_excerpt_error(value) if is_error and rules.preview else None,
     )
@@ -227,7 +233,7 @@ def _parse_result(result: Mapping[str, Buffer], rules: CaptureRules) -> _ParsedR
         if relation == BLOCKS:
             return _ParsedResult(blocks, structured, None, key, relation)
         is_wrapper = relation in (SAME, ITEMS)
-        if is_wrapper or (rules.wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
+        if is_wrapper or (rules.is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
             return _ParsedResult(blocks, structured, member, key, relation)
     if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
         key, relation = found
@@ -241,15 +247,15 @@ def _parse_block(raw: Buffer) -> _ParsedBlock:
     opened = open_object(raw) or {}
     kind = bytes(opened.get("type", b"")[:16])
     if kind == b'"text"' and bytes(opened.get("text", b"")[:1]) == b'"':
-        return _ParsedBlock(raw, opened["text"], plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
-    return _ParsedBlock(raw, None, plain=False, media=find_media(opened))
+        return _ParsedBlock(raw, opened["text"], is_plain=len(opened) == 2, media=None)  # noqa: PLR2004  # type and text
+    return _ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
 
 
 def _passes_unchanged(
     parsed: _ParsedResult, rules: CaptureRules, estimate: Estimate, decode: Decode, *, is_error: bool
 ) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
-    if not rules.preview or not (rules.passes or len(parsed.texts) == len(parsed.blocks)):
+    if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
     has_media = any(block.media for block in parsed.blocks)  # a model cannot write media itself, so it needs a path
     if not is_error and (rules.mode == "always" or (rules.mode == "auto" and has_media)):
@@ -270,10 +276,10 @@ def _fits_budget(parsed: _ParsedResult, budget: int, estimate: Estimate) -> bool
         block.raw if block.text is None else block.text for block in parsed.blocks if not block.is_shown_as_media
     ]
     both = (readable, [] if parsed.structured is None else [parsed.structured])
-    return all(_fit_budget(parts, budget, estimate) for parts in both)
+    return all(_are_within_budget(parts, budget, estimate) for parts in both)
 
 
-def _fit_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
+def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate) -> bool:
     size = sum(map(len, parts))
     if size <= budget:  # a token has at least one byte
         return True
@@ -352,14 +358,14 @@ def _locate_content(parsed: _ParsedResult) -> str | None:
     """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it."""
     if not parsed.blocks:
         return None
-    plain = all(block.plain for block in parsed.blocks)
+    plain = all(block.is_plain for block in parsed.blocks)
     if parsed.value is not None:
         if parsed.is_repeated and (plain or parsed.relation.startswith("repeats.content:")):
             return parsed.relation
         return "companion.text" if plain and len(parsed.blocks) == 1 else "companion.content"
     if len(parsed.blocks) == 1 and (plain or parsed.blocks[0].text is None):
         return "value.text" if plain else "value.block"
-    faithful = all(block.plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
+    faithful = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
     return "value.blocks" if faithful and len(parsed.blocks) > 1 else "companion.content"
 
 
@@ -399,11 +405,11 @@ def _choose_text(
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
-    if not rules.preview or is_unseen or not (rules.passes or len(parsed.texts) == len(parsed.blocks)):
+    if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if block.text is None and block.media is None)
     texts = (*beside, *_choose_texts(parsed, value))
-    if not _fit_budget((*texts, *others), rules.inline_budget, estimate):
+    if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(_decode_string(part) if bytes(part[:1]) == b'"' else str(part, "utf-8") for part in texts)
 

@@ -49,7 +49,7 @@ class CatalogEntry:
     """Whether the gateway validates arguments before it sends them."""
     is_repeatable: bool = False
     """The tool is annotated as read-only, and the configuration allows repeating such calls after a lost connection."""
-    mirrored: bool = True
+    is_twin: bool = True
     """False: the original tool, for which the gateway resolves and captures nothing."""
 
 
@@ -103,7 +103,7 @@ class Catalog:
         Twins have none: clients would put memory paths into headers.
         """
         entry = self.entries.get(name)
-        return entry.advert["inputSchema"] if entry and entry.headers and not entry.mirrored else None
+        return entry.advert["inputSchema"] if entry and entry.headers and not entry.is_twin else None
 
     @property
     def origins(self) -> Mapping[str, Origin]:
@@ -144,18 +144,18 @@ class CatalogRules:
     """How twins are advertised."""
     reserved: Collection[str] = ()
     """Names of the gateway's own tools, which no upstream tool gets."""
-    transparent: bool = False
+    is_transparent: bool = False
     """Serve only the originals, under their own names where these are unique."""
     pins: Pins = NO_PINS
     """The pinned definitions and the policy for tools that differ."""
-    held: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
+    owned_names: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
     """Names that belong to a tool and are not given to another one."""
 
     @property
     def kinds(self) -> tuple[bool, ...]:
         """Whether to list twins (True), originals (False), or both."""
         both = (True, False) if self.mirror.expose_originals and self.mirror.suffix else (True,)
-        return (False,) if self.transparent else both
+        return (False,) if self.is_transparent else both
 
 
 def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
@@ -173,20 +173,20 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     quarantined: dict[str, Finding] = {}
-    names = NameAllocator(rules.reserved, rules.held)
-    for mirrored in rules.kinds:
+    names = NameAllocator(rules.reserved, rules.owned_names)
+    for is_twin in rules.kinds:
         named = yield from _name_tools(
-            found, pinned, names, rules.mirror.suffix if mirrored else "", keep=rules.transparent
+            found, pinned, names, rules.mirror.suffix if is_twin else "", keeps_names=rules.is_transparent
         )
         for one in found:
             yield
-            if not mirrored and not rules.transparent and not one.policy.preview:
+            if not is_twin and not rules.is_transparent and not one.policy.preview:
                 continue  # an original would show its results
             name = named[one.origin]
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
             else:
-                entries[name] = _build_entry(one, name, rules.mirror, mirrored=mirrored)
+                entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
     findings = tuple(one.finding for one in found if one.finding)
     labels: set[str] = set()
     for one in found:
@@ -209,14 +209,14 @@ def _add_required_scopes(catalog: Catalog, found: Iterable[_ListedTool]) -> Step
 
 
 def _name_tools(
-    found: Iterable[_ListedTool], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keep: bool
+    found: Iterable[_ListedTool], pinned: Collection[Origin], names: NameAllocator, suffix: str, *, keeps_names: bool
 ) -> Steps[Mapping[Origin, str]]:
     """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
     new = [one.origin for one in found if one.origin not in known]
     named: dict[Origin, str] = {}
     for group in (pinned, new):
-        named |= names.keep_original_names(group) if keep else {}
+        named |= names.keep_original_names(group) if keeps_names else {}
         for one, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
             yield
             named[one] = name
@@ -272,7 +272,7 @@ def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[
 _ANY: Final[Schema] = {"type": "object"}
 
 
-def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored: bool) -> CatalogEntry:
+def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.name)
     described = {} if policy.description is None else {"description": policy.description}
     original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
@@ -282,7 +282,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored:
         name=name,
         upstream=one.policy.name,
         tool=one.name,
-        advert=twin if mirrored else original,
+        advert=twin if is_twin else original,
         schema=examined.schema,
         rules=_capture_rules(one, mirror, policy),
         timeout=policy.timeout,
@@ -291,7 +291,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, mirrored:
         cost=examined.cost,
         is_validated=examined.is_validated,
         is_repeatable=one.policy.repeat_read_only and _is_read_only(examined.raw),
-        mirrored=mirrored,
+        is_twin=is_twin,
     )
 
 
@@ -312,7 +312,7 @@ def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -
         mode=policy.capture or ("never" if _is_app(one.examined.raw.get("_meta")) else mirror.capture),
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.name),
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.name),
         preview=one.policy.preview,
     )
 

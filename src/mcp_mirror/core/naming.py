@@ -23,7 +23,7 @@ class NameAllocator:
 
     reserved: Collection[str] = ()
     """Names of the gateway's own tools."""
-    held: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
+    owned_names: Mapping[str, Origin] = field(default_factory=lambda: NO_NAMES)
     """Names that belong or recently belonged to a tool. No other tool gets them, or clients would call another tool."""
     _assigned: set[str] = field(default_factory=set)
     _taken: set[str] = field(default_factory=set)
@@ -70,4 +70,4 @@ class NameAllocator:
         self._taken.add(name.casefold())
 
     def _may_have(self, name: str, one: Origin) -> bool:
-        return self.held.get(name, one) == one
+        return self.owned_names.get(name, one) == one

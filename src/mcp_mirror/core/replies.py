@@ -53,7 +53,7 @@ def count_hidden_tokens(captured: Captured) -> int:
     """Estimated tokens that a stored result would have cost a model; 0 for a result that is shown."""
     if captured.value is None or captured.shown is not None:
         return 0
-    drafts = (captured.value, captured.companion if captured.named else None)
+    drafts = (captured.value, captured.companion if captured.is_named else None)
     return sum(count_media_tokens(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
 
 

@@ -67,7 +67,7 @@ class ProcessingOptions:
 
     def path_only(self) -> "ProcessingOptions":
         """The options for a result that is stored in every mode, and of which the model sees only the path."""
-        rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes=False)
+        rules = replace(self.rules, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
         return replace(self, rules=rules, style="opaque", visibility=Visibility.PATH_ONLY)
 
 
@@ -220,7 +220,7 @@ def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, 
         estimate=estimate,
         members=value.members,
         shown=captured.shown,
-        companion=options.companion_base if captured.named else None,
+        companion=options.companion_base if captured.is_named else None,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
         error=captured.error,
         preview=value.preview,

@@ -151,7 +151,7 @@ class ContentCapture:
         label, namespace, origin, labels = source
         preview = self.may_show(origin.upstream)
         rules = CaptureRules(
-            "large", self.mirror.inline_budget, self.mirror.error_budget, wrapped=False, preview=preview
+            "large", self.mirror.inline_budget, self.mirror.error_budget, is_wrapped=False, preview=preview
         )
         options = ProcessingOptions(
             rules=rules,

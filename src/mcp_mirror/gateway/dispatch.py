@@ -71,7 +71,7 @@ class Dispatcher:
         try:
             return await self._call_tool(call, entry, catalog)
         except RefusedError as error:
-            if is_for_client(error) or not entry.mirrored:
+            if is_for_client(error) or not entry.is_twin:
                 raise
             raise ToolError(str(error)) from None
 
@@ -104,7 +104,7 @@ class Dispatcher:
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> _Inputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._read_state().flows
-        if not entry.mirrored:
+        if not entry.is_twin:
             return _Inputs((), _NO_VALUES, flows.lowest)
         services = self._services
         found = await services.scanner.find(call.arguments, catalog.labels, services.limits.traffic.max_pointers)
@@ -121,7 +121,7 @@ class Dispatcher:
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: _Inputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
-        if not entry.mirrored:
+        if not entry.is_twin:
             return (call.arguments,)
         validate = partial(self._services.schema_workers.validate, principal=call.namespace)
         may_quote = not inputs.values or (

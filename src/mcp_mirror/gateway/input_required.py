@@ -63,7 +63,11 @@ def check_round(input_round: InputRound | None, arguments: Buffer, upstream: str
     Raises:
         RefusedError: It belongs to another request.
     """
-    if input_round is not None and input_round.state and input_round.state.get(_REQUEST) != _hash_call(arguments, upstream):
+    if (
+        input_round is not None
+        and input_round.state
+        and input_round.state.get(_REQUEST) != _hash_call(arguments, upstream)
+    ):
         raise _invalid_state_error()
     return input_round
 

@@ -268,7 +268,9 @@ class Relay:
         outbound = _build_upstream_request(method, {key: origin.key}, request)
         arguments = request.params.get("arguments", b"{}")
         input_round = check_round(request.input_round, arguments, origin.upstream)
-        return RelayedResult(await self._send(origin.upstream, outbound, request.channel, input_round, arguments), origin)
+        return RelayedResult(
+            await self._send(origin.upstream, outbound, request.channel, input_round, arguments), origin
+        )
 
     async def _send(
         self,

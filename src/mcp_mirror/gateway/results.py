@@ -94,7 +94,7 @@ class ResultProcessor:
         self, call: Call, entry: CatalogEntry, visibility: Visibility, values: Mapping[Pointer, Resolved]
     ) -> ProcessingOptions:
         """Return how the result of a call is processed."""
-        rules = entry.rules if entry.mirrored else replace(entry.rules, mode="never")
+        rules = entry.rules if entry.is_twin else replace(entry.rules, mode="never")
         tokens = call.reservation.tokens
         if tokens is not None:
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
@@ -240,7 +240,7 @@ def convert_refusal(error: RefusedError, entry: CatalogEntry, options: Processin
         RefusedError: The error is for the client, or the model may not read it.
     """
     is_hidden = options.visibility is not Visibility.FULL or not options.rules.preview
-    if is_for_client(error) or not entry.mirrored or is_hidden:
+    if is_for_client(error) or not entry.is_twin or is_hidden:
         raise error
     return build_refusal_result(str(error))
 

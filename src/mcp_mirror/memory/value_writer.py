@@ -16,7 +16,7 @@ from mcp_mirror.types import Descriptor, Draft, Provenance
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
-_STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, wrapped=False)
+_STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
 
 
 @dataclass(frozen=True, slots=True)

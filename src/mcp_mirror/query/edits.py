@@ -289,14 +289,14 @@ class Replace:
 
 def _check_json(blob: Buffer, pieces: Iterable[Span | bytes]) -> None:
     try:
-        msgspec.json.decode(b"".join(joined(blob, pieces)), type=msgspec.Raw)
+        msgspec.json.decode(b"".join(join_pieces(blob, pieces)), type=msgspec.Raw)
     except msgspec.DecodeError as error:
         raise ToolError(
             f"The result is not valid JSON: {error}. Correct `old_text` and `new_text`, or use `patch`."
         ) from None
 
 
-def joined(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer]:
+def join_pieces(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer]:
     """The bytes of the new value, piece by piece."""
     view = memoryview(blob)
     for piece in pieces:

@@ -30,19 +30,19 @@ class AddressPolicy:
 
     named: frozenset[str] = frozenset()
     """Hosts that the configuration names."""
-    everywhere: bool = False
+    admits_private: bool = False
     """All hosts may have private addresses."""
 
     @classmethod
-    def of(cls, *urls: str | None, everywhere: bool = False) -> "AddressPolicy":
+    def from_urls(cls, *urls: str | None, admits_private: bool = False) -> "AddressPolicy":
         """The policy for the hosts of these configured URLs."""
         hosts = [httpx2.URL(url).host.lower() for url in urls if url]
         named = frozenset(host for host in hosts if is_local_host(host))
-        return cls(named | (_LOOPBACK if any(map(is_loopback, named)) else frozenset()), everywhere)
+        return cls(named | (_LOOPBACK if any(map(is_loopback, named)) else frozenset()), admits_private)
 
     def admits(self, host: str, address: str) -> bool:
         """Whether a connection to a host may use an address."""
-        return self.everywhere or host.lower() in self.named or is_public(address)
+        return self.admits_private or host.lower() in self.named or is_public(address)
 
 
 class SSRFGuardBackend(httpcore2.AsyncNetworkBackend):

@@ -201,9 +201,9 @@ class ChangeNotifier:
         rules = CatalogRules(
             config.mirror,
             () if config.is_transparent else TOOLS,
-            transparent=config.is_transparent,
+            is_transparent=config.is_transparent,
             pins=pins,
-            held=self._reserved,
+            owned_names=self._reserved,
         )
         catalog = yield from build_catalog(listed, rules)
         return replace(catalog, findings=(*catalog.findings, *self._check_instructions()))

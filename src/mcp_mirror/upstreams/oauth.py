@@ -87,7 +87,7 @@ class Authorizer:
         self._policy = endpoint.oauth
         self._url = str(httpx2.URL(endpoint.url).copy_with(query=None, fragment=None, userinfo=b""))
         named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
-        self._addresses = AddressPolicy.of(*named, everywhere=endpoint.allow_private)
+        self._addresses = AddressPolicy.from_urls(*named, admits_private=endpoint.allow_private)
         self._redactor = redactor
         self._person = person
         self._provider: OAuthClientProvider | None = None

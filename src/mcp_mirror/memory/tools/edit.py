@@ -12,7 +12,7 @@ from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.read import run_query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
-from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, joined
+from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.query.select import explain_text, find_embedded_json, select
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
@@ -87,7 +87,7 @@ async def edit(call: ToolInput) -> Content:
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
     pieces = await run_query(call, found_value, change)
     copy = NewValue(
-        joined(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_count_bytes(pieces)
+        join_pieces(found_value.blob, pieces), (found_value,), preview=found_value.preview, size=_count_bytes(pieces)
     )
     return await save_and_reply(call, copy)
 

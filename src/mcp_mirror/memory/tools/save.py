@@ -113,7 +113,7 @@ def _join_labels(call: ToolInput, value: NewValue) -> Labels:
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
     inline_budget = mirror.inline_budget if value.may_inline else 0
-    rules = CaptureRules("always", inline_budget, mirror.error_budget, wrapped=False, preview=value.preview)
+    rules = CaptureRules("always", inline_budget, mirror.error_budget, is_wrapped=False, preview=value.preview)
     return ProcessingOptions(
         rules=rules,
         style=mirror.notice,

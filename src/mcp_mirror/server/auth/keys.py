@@ -96,7 +96,9 @@ class Keys:
     async def _fetch(self) -> bytes:
         if self._source.startswith(("https://", "http://")):
             with anyio.fail_after(_TIMEOUT):
-                return await _download(self._source, AddressPolicy.of(self._source, everywhere=self._allow_private))
+                return await _download(
+                    self._source, AddressPolicy.from_urls(self._source, admits_private=self._allow_private)
+                )
         return await anyio.to_thread.run_sync(_read_file, self._source)
 
 

@@ -420,7 +420,7 @@ class HttpTransport:
             yield streams
 
     def _lifting(self, bypass: PayloadBypass) -> LiftingTransport:
-        addresses = AddressPolicy.of(self.endpoint.url, everywhere=self.endpoint.allow_private)
+        addresses = AddressPolicy.from_urls(self.endpoint.url, admits_private=self.endpoint.allow_private)
         inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
