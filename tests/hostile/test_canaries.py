@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW = "2025-11-25", "2026-07-28"
-ALLOWED = (FieldRule.LISTED, FieldRule.PERSON)
+ALLOWED = (FieldRule.LISTED, FieldRule.TO_USER)
 """What passes even where values are hidden: names and titles of a listing, and questions to a person."""
 HIDING: dict[str, dict[str, Any]] = {
     "no preview": {"mirror": {"preview": False}},
@@ -124,7 +124,7 @@ async def test_no_canary_arrives_where_values_are_hidden(
         client = Client(lines, version)
         asked = await run_through(client, "_mirrored")
     received = "\n".join(client.received)
-    arrived = [one for one in FIELDS if one.hidden not in ALLOWED and mark(one.message, one.name) in received]
+    arrived = [one for one in FIELDS if one.rule_if_hidden not in ALLOWED and mark(one.message, one.name) in received]
     allowed = {"initialize, server/discover": "instructions"} if hiding == "flows.model" else {}
     assert [(one.message, one.name) for one in arrived if allowed.get(one.message) != one.name] == []
     assert mark("notifications/resources/updated", "uri") not in received
@@ -153,7 +153,7 @@ async def test_canaries_that_pass_arrive_otherwise(configured: Configured, speak
     ):
         assert mark(message, name) in received, (message, name)
     for one in FIELDS:
-        if one.usual in (FieldRule.NUMBER, FieldRule.NOTHING):
+        if one.rule in (FieldRule.NUMBER, FieldRule.DROPPED):
             assert mark(one.message, one.name) not in received, one
 
 

@@ -26,7 +26,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, Person
+from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, BrowserSignIn
 
 _PATH: Final = "/callback"
 _SIGN_IN_TIMEOUT: Final = 600.0
@@ -116,7 +116,7 @@ async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show)
         )
     requested = replace(endpoint, oauth=replace(oauth, scopes=tuple(dict.fromkeys((*oauth.scopes, *scopes)))))
     async with _open_redirect(oauth.redirect_port) as (url, redirect):
-        authorizer = Authorizer(upstream.name, requested, Redactor(endpoint), Person(url, show, redirect.wait))
+        authorizer = Authorizer(upstream.name, requested, Redactor(endpoint), BrowserSignIn(url, show, redirect.wait))
         failure = await _sign_in(authorizer, endpoint)
     if failure:
         raise MirrorError(f"Signing in to upstream {upstream.name!r} failed: {failure}.")

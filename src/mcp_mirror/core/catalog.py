@@ -68,7 +68,7 @@ class Catalog:
     """All differences from the pins, of served and blocked tools."""
     required: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The required scopes by name, of served and blocked tools that require any."""
-    hidden: frozenset[str] = frozenset()
+    hidden_names: frozenset[str] = frozenset()
     """Names that this view hides from the caller."""
     _views: dict[frozenset[str], "Catalog"] = field(init=False, default_factory=dict, compare=False, repr=False)
 
@@ -94,7 +94,7 @@ class Catalog:
             entries=entries,
             labels=self.labels - (hidden_labels - {tool_label(entry.tool) for entry in entries.values()}),
             quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
-            hidden=hidden,
+            hidden_names=hidden,
         )
 
     def header_schema(self, name: str) -> Schema | None:

@@ -82,11 +82,11 @@ def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
     if form == "polars query":
         value, form = value.collect(), "polars table"
     if (table := _read_table(value, form)) is not None:
-        return _write_table(table, _class_name(value), encode)
+        return _write_table(table, _describe_class(value), encode)
     shape = tuple(value.shape) if form == "array" else (len(value),)
     raw = _encode_items(value, shape, _READERS[form], encode)
     dtype = str(value.type if form == "arrow array" else value.dtype)
-    return EncodedData(raw, {"type": _class_name(value), "shape": list(shape), "dtype": dtype})
+    return EncodedData(raw, {"type": _describe_class(value), "shape": list(shape), "dtype": dtype})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ class _Table:
 
 def _read_table(value: Any, form: Form) -> _Table | None:
     if form == "pandas table":
-        return _pandas_table(value)
+        return _read_pandas_table(value)
     if form == "polars table":
         names, dtypes = tuple(value.schema), tuple(map(str, value.schema.values()))
         return _Table(names, dtypes, len(value), lambda rows: [one[rows].to_list() for one in value.get_columns()])
     if form == "arrow table":
-        return _arrow_table(value)
-    if form == "array" and hasattr(value, "to_frame") and _index_columns(value.index):
-        return _pandas_table(value.to_frame(value.name if value.name is not None else "value"))
+        return _read_arrow_table(value)
+    if form == "array" and hasattr(value, "to_frame") and _list_index_columns(value.index):
+        return _read_pandas_table(value.to_frame(value.name if value.name is not None else "value"))
     if form == "array" and getattr(value.dtype, "names", None) and len(value.shape) == 1:
         return _record_table(value)
     return None
@@ -127,29 +127,29 @@ def _write_table(table: _Table, kind: str, encode: Encode) -> EncodedData:
     return EncodedData(b"[%b]" % b",".join(parts), schema)
 
 
-def _pandas_table(frame: Any) -> _Table:
-    labels = _index_columns(frame.index)
+def _read_pandas_table(frame: Any) -> _Table:
+    labels = _list_index_columns(frame.index)
     columns = [values for _, values in labels] + [frame.iloc[:, at] for at in range(len(frame.columns))]
-    names = [name for name, _ in labels] + [_column_name(name) for name in frame.columns]
+    names = [name for name, _ in labels] + [_format_column_name(name) for name in frame.columns]
     dtypes = tuple(str(column.dtype) for column in columns)
     return _Table(
         tuple(names), dtypes, len(frame), lambda rows: [_read_pandas_column(column[rows]) for column in columns]
     )
 
 
-def _index_columns(index: Any) -> list[tuple[str, Any]]:
+def _list_index_columns(index: Any) -> list[tuple[str, Any]]:
     """The levels of a pandas index that contain more than row numbers, with their names."""
     if index.nlevels == 1 and index.name is None and index.dtype.kind in "iu":
         return []
     levels = [index.get_level_values(at) for at in range(index.nlevels)]
     unnamed = [f"level_{at}" for at in range(index.nlevels)] if index.nlevels > 1 else ["index"]
     return [
-        (_column_name(level.name) if level.name is not None else name, level)
+        (_format_column_name(level.name) if level.name is not None else name, level)
         for level, name in zip(levels, unnamed, strict=True)
     ]
 
 
-def _column_name(label: object) -> str:
+def _format_column_name(label: object) -> str:
     return ".".join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
@@ -160,7 +160,7 @@ def _read_pandas_column(column: Any) -> list[Any]:
     return list(_read_array(column.to_numpy()) if is_time else column.tolist())
 
 
-def _arrow_table(table: Any) -> _Table:
+def _read_arrow_table(table: Any) -> _Table:
     names, dtypes = tuple(table.column_names), tuple(str(field.type) for field in table.schema)
 
     def columns(rows: slice) -> list[list[Any]]:
@@ -191,15 +191,15 @@ def _read_array(array: Any) -> Any:
     if kind in ("M", "m") and unit in _FINE_UNITS:
         coarse = array.astype(f"{kind}8[us]")
         if kind == "M" and (coarse.astype(array.dtype).view("i8") != array.view("i8")).any():
-            return _null_missing(array.astype(str).tolist())
+            return _replace_missing(array.astype(str).tolist())
         return coarse.tolist()
     return array.astype("f8").tolist() if kind == "f" and array.dtype.itemsize > _FLOAT_BYTES else array.tolist()
 
 
-def _null_missing(texts: Any) -> Any:
+def _replace_missing(texts: Any) -> Any:
     """Texts of times at any depth, with None for missing ones."""
     if isinstance(texts, list):
-        return [_null_missing(text) for text in texts]
+        return [_replace_missing(text) for text in texts]
     return None if texts == "NaT" else texts
 
 
@@ -221,6 +221,6 @@ def _encode_items(array: Any, shape: tuple[int, ...], items: Callable[[Any], Any
     return b"[%b]" % b",".join(encode(items(array[start : start + step]))[1:-1] for start in range(0, shape[0], step))
 
 
-def _class_name(value: object) -> str:
+def _describe_class(value: object) -> str:
     kind = type(value)
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"

@@ -42,7 +42,7 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
         envelope: The envelope of the stored result, a JSON object.
     """
     content = _parse_member(members.get("content", b"[]"))
-    texts = [_TEXTS.get(block.get("type"), _as_json)(block) for block in content]
+    texts = [_TEXTS.get(block.get("type"), _encode_block)(block) for block in content]
     if not texts and "structuredContent" in members:
         structured = _join_member(members["structuredContent"])
         opened = open_object(structured) or {}
@@ -65,7 +65,7 @@ def _only_names_path(line: str, path: str) -> bool:
     return bool(found) and not after.startswith("/") and len(before) + len(after) <= _MAX_AROUND_PATH
 
 
-def _as_json(block: Mapping[str, Any]) -> str:
+def _encode_block(block: Mapping[str, Any]) -> str:
     return json.dumps(block, ensure_ascii=False)
 
 

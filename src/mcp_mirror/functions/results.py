@@ -58,7 +58,7 @@ def result_of(value: object) -> Result:
         members = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {key: _encode(member) for key, member in members.items()}
     value = _consume(value)
-    if (blocks := _content_blocks(value)) is not None:
+    if (blocks := _build_content_blocks(value)) is not None:
         return {"content": _encode(blocks)}
     written = _encode_data(value)
     raw = written.raw if written else _encode(value)
@@ -114,7 +114,7 @@ def _consume(value: object) -> object:
 
 def media_of(value: object) -> bytes | None:
     """The content block, as JSON, of bytes or of an image; None for any other value."""
-    return _encode(_content_block(value)) if _is_media(value) else None
+    return _encode(_build_content_block(value)) if _is_media(value) else None
 
 
 def media_type_of(data: bytes) -> str:
@@ -181,15 +181,15 @@ def _repeat_as_text(raw: bytes) -> bytes:
     return b'[{"type":"text","text":%b}]' % (raw if raw[:1] == b'"' else _encode(raw.decode()))
 
 
-def _content_blocks(value: object) -> list[Mapping[str, Any]] | None:
+def _build_content_blocks(value: object) -> list[Mapping[str, Any]] | None:
     """The content blocks of a value: of a block or of a list with at least one; None for data."""
     if isinstance(value, list | tuple):
         mixed = any(isinstance(part, CONTENT) or is_pillow_image(type(part)) for part in value)
-        return [_content_block(part) for part in value] if mixed else None
-    return [_content_block(value)] if isinstance(value, CONTENT) or _is_media(value) else None
+        return [_build_content_block(part) for part in value] if mixed else None
+    return [_build_content_block(value)] if isinstance(value, CONTENT) or _is_media(value) else None
 
 
-def _content_block(part: object) -> Mapping[str, Any]:
+def _build_content_block(part: object) -> Mapping[str, Any]:
     if isinstance(part, Image):
         part = part.to_image_content()
     elif isinstance(part, Audio):
@@ -197,13 +197,13 @@ def _content_block(part: object) -> Mapping[str, Any]:
     if isinstance(part, BaseModel) and isinstance(part, BLOCKS):
         return part.model_dump(mode="json", by_alias=True, exclude_none=True)
     if is_pillow_image(type(part)):
-        return _media_block(_encode_png(part))
+        return _build_media_block(_encode_png(part))
     if _is_media(part):
-        return _media_block(memoryview(part).tobytes())  # type: ignore[arg-type]  # it supports the buffer protocol
+        return _build_media_block(memoryview(part).tobytes())  # type: ignore[arg-type]  # it supports the buffer protocol
     return {"type": "text", "text": part if isinstance(part, str) else write_json(part).decode()}
 
 
-def _media_block(data: bytes) -> Mapping[str, Any]:
+def _build_media_block(data: bytes) -> Mapping[str, Any]:
     media_type, encoded = media_type_of(data), b64encode(data).decode()
     kind = media_type.partition("/")[0]
     if kind in ("image", "audio"):
@@ -230,7 +230,7 @@ def _encode(value: object) -> bytes:
 
 def _with_named_tuples(value: Any) -> Any:
     """The value with its named tuples as objects; the encoder would encode them as arrays."""
-    return _named_tuples_to_objects(value) if _has_named_tuple(value) else value
+    return _convert_named_tuples(value) if _has_named_tuple(value) else value
 
 
 def _has_named_tuple(value: object) -> bool:
@@ -242,11 +242,11 @@ def _has_named_tuple(value: object) -> bool:
         if any(issubclass(kind, tuple) and hasattr(kind, "_fields") for kind in kinds):
             return True
         seen |= level.keys()
-        parts = [part for kind in kinds for part in _direct_parts(kind, level.values())]
+        parts = [part for kind in kinds for part in _list_direct_parts(kind, level.values())]
     return False
 
 
-def _direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
+def _list_direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
     """The direct parts of those values that are instances of one class."""
     of_kind: list[Any] = [value for value in values if type(value) is kind]
     if issubclass(kind, dict):
@@ -259,16 +259,16 @@ def _direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
     return ()
 
 
-def _named_tuples_to_objects(value: Any) -> Any:
+def _convert_named_tuples(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _named_tuples_to_objects(part) for name, part in zip(value._fields, value, strict=True)}
+        return {name: _convert_named_tuples(part) for name, part in zip(value._fields, value, strict=True)}
     if isinstance(value, list | tuple):
-        return [_named_tuples_to_objects(part) for part in value]
+        return [_convert_named_tuples(part) for part in value]
     if isinstance(value, dict):
-        return {key: _named_tuples_to_objects(part) for key, part in value.items()}
+        return {key: _convert_named_tuples(part) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.name[:1] != "_"]
-        return {name: _named_tuples_to_objects(getattr(value, name)) for name in names if hasattr(value, name)}
+        return {name: _convert_named_tuples(getattr(value, name)) for name in names if hasattr(value, name)}
     return value
 
 

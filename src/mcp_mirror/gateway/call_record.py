@@ -50,4 +50,4 @@ def find_refusal(call: Call) -> RefusalReason | None:
         return None
     if call.name in catalog.quarantined:
         return RefusalReason.QUARANTINED
-    return RefusalReason.INSUFFICIENT_SCOPE if call.name in catalog.hidden else RefusalReason.UNKNOWN_TOOL
+    return RefusalReason.INSUFFICIENT_SCOPE if call.name in catalog.hidden_names else RefusalReason.UNKNOWN_TOOL

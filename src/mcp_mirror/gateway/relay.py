@@ -306,7 +306,9 @@ class Relay:
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"
                 ) from None
             if isinstance(members, RejectedFrame):
-                raise self.upstreams[upstream].refusal(request.what, members.code, members.message, hidden=not is_shown)
+                raise self.upstreams[upstream].refusal(
+                    request.what, members.code, members.message, is_content_hidden=not is_shown
+                )
             return members
 
 

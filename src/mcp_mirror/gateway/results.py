@@ -199,9 +199,11 @@ class ResultProcessor:
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
             ) from None
         if isinstance(result, RejectedFrame):
-            hidden = options.visibility is not Visibility.FULL
+            is_content_hidden = options.visibility is not Visibility.FULL
             upstream = self.services.upstreams[entry.upstream]
-            refusal = upstream.refusal(repr(entry.tool), result.code, result.message, hidden=hidden)
+            refusal = upstream.refusal(
+                repr(entry.tool), result.code, result.message, is_content_hidden=is_content_hidden
+            )
             return await self._read(entry, convert_refusal(refusal, entry, options), options)
         return result
 

@@ -69,7 +69,7 @@ class Router:
         advice = f"Nearest are {', '.join(near)}." if near else "Take a name from tools/list."
         down = [one.policy.name for one in self.upstreams.visible_to(call.caller) if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
-        is_hidden = call.name in catalog.hidden
+        is_hidden = call.name in catalog.hidden_names
         reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
         return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", reason)
 

@@ -86,7 +86,7 @@ class Subscriptions:
         if subscription is None:
             subscription = _Subscription(origin, connection)
             session = await connection.get_session()
-            if not session.modern:
+            if not session.is_stateless:
                 await session.request(_request_for("resources/subscribe", origin), channel)
             if (concurrent := self._subscriptions.get(key)) is None:
                 self._subscriptions[key] = subscription
@@ -140,7 +140,7 @@ class Subscriptions:
     async def _end(self, subscription: _Subscription, channel: ClientChannel | None = None) -> None:
         subscription.scope.cancel()
         origin, connection = subscription.origin, subscription.connection
-        if (session := connection.current_session) and not session.modern:
+        if (session := connection.current_session) and not session.is_stateless:
             await session.request(_request_for("resources/unsubscribe", origin), channel)
             if (origin, connection.owner.name) in self._subscriptions:  # a client subscribed during the request
                 await session.request(_request_for("resources/subscribe", origin), channel)
@@ -180,7 +180,7 @@ class Subscriptions:
 
     async def _keep(self, subscription: _Subscription, session: UpstreamSession) -> None:
         """Renew the subscription on each new connection. Updates may be lost between two, so that is one update."""
-        subscribed: UpstreamSession | None = None if session.modern else session
+        subscribed: UpstreamSession | None = None if session.is_stateless else session
         with subscription.scope:
             while True:
                 with contextlib.suppress(UpstreamError, MCPError), subscription.connection.kept_open():
@@ -198,7 +198,7 @@ class Subscriptions:
 
     async def _wait_for_end(self, origin: ResourceOrigin, session: UpstreamSession, *, is_subscribed: bool) -> None:
         """Subscribe if that is not done yet, and wait until the session or its stream ends."""
-        if session.modern:
+        if session.is_stateless:
             await session.listen(resourceSubscriptions=[origin.key])
             return
         if not is_subscribed:

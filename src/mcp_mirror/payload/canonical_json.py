@@ -24,13 +24,13 @@ def canonical(value: Any) -> str:
     match value:
         case dict():
             members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be", "surrogatepass"))
-            return "{" + ",".join(f"{_text(key)}:{canonical(each)}" for key, each in members) + "}"
+            return "{" + ",".join(f"{_encode_text(key)}:{canonical(each)}" for key, each in members) + "}"
         case list() | tuple():
             return "[" + ",".join(map(canonical, value)) + "]"
         case str():
-            return _text(value)
+            return _encode_text(value)
         case float():
-            return _number(value)
+            return _encode_number(value)
     return json.dumps(value)
 
 
@@ -43,11 +43,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _text(text: str) -> str:
+def _encode_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _number(number: float) -> str:
+def _encode_number(number: float) -> str:
     if not math.isfinite(number):
         return "null"
     if number.is_integer() and abs(number) < 10**_LARGEST:

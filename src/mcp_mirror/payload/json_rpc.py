@@ -125,7 +125,7 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
             _check_depth(frame, max_depth)
         return _DECODER.decode(frame) if _is_shallow(frame) else _decode(frame, _RESERVE)
     except RecursionError:
-        at = _too_deep_at(frame, max_depth)
+        at = _find_excess_depth(frame, max_depth)
         raise WireError(
             f"The message is nested too deep: at byte {at:,} it has more than {max_depth} levels (`limits.max_depth`)."
         ) from None
@@ -201,7 +201,7 @@ def _check_depth(frame: Buffer, most: int) -> None:
 
 def is_deeper(text: Buffer, most: int) -> bool:
     """Whether JSON text is nested deeper than `most` levels, without parsing it."""
-    left = b"".join(_outside_strings(text))
+    left = b"".join(_strip_strings(text))
     for _ in range(most):
         size = len(left)
         left = left.replace(b"[]", b"")
@@ -210,7 +210,7 @@ def is_deeper(text: Buffer, most: int) -> bool:
     return b"[]" in left
 
 
-def _outside_strings(text: Buffer) -> Iterator[bytes]:
+def _strip_strings(text: Buffer) -> Iterator[bytes]:
     """The brackets of JSON text outside its strings, all as square brackets."""
     carried, inside = b"", False
     for at in range(0, len(text), _CHECK_STEP):
@@ -223,7 +223,7 @@ def _outside_strings(text: Buffer) -> Iterator[bytes]:
         inside = inside == (len(parts) % 2 == 1)
 
 
-def _too_deep_at(frame: Buffer, most: int) -> int:
+def _find_excess_depth(frame: Buffer, most: int) -> int:
     """The offset at which a message exceeds `most` levels of nesting."""
     depth = 0
     found = (match for match in _BRACKET.finditer(frame) if (depth := depth + _STEP.get(match[0], 0)) > most)
@@ -265,7 +265,7 @@ def is_input_required(result: Mapping[str, Buffer]) -> bool:
 def recover_id(frame: Buffer) -> RequestId | None:
     """The id of a message that could not be parsed, if it is the first or the last member."""
     match = _ID_FIRST.match(frame) or _ID_LAST.search(frame[-_SMALL:])
-    return _decoded(match[1]) if match else None
+    return _decode_scalar(match[1]) if match else None
 
 
 def recover_method(frame: Buffer) -> str | None:
@@ -313,7 +313,7 @@ def lift_result(message: Message, method: str) -> Lifted | None:
     if empty is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
         return None
     members = {key: memoryview(raw) for key, raw in message.result.items()}
-    listed: dict[str, Buffer] = {"tools": _tools_with_headers(members)} if method == "tools/list" else {}
+    listed: dict[str, Buffer] = {"tools": _select_tools_with_headers(members)} if method == "tools/list" else {}
     result = object_of({**_COMPLETE, **empty, **listed})
     return Lifted(join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "result": result})), members)
 
@@ -324,7 +324,7 @@ def empty_result(method: str, identity: RequestId) -> bytes:
     return join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(identity), "result": result}))
 
 
-def _tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
+def _select_tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
     """The tools whose arguments the SDK mirrors into HTTP headers, with only their names and input schemas."""
     tools = []
     for raw in open_array(members.get("tools", b"[]")) or []:
@@ -399,7 +399,7 @@ def find_mark(frame: Buffer) -> Marked | None:
     name = "params" if "params" in envelope else "result"
     body = open_object(envelope.get(name, b"null")) or {}
     meta = open_object(body.get("_meta", b"null")) or {}
-    token, identity = _decoded(meta.pop(MARK, b"null")), _decoded(envelope.get("id", b"null"))
+    token, identity = _decode_scalar(meta.pop(MARK, b"null")), _decode_scalar(envelope.get("id", b"null"))
     if not isinstance(token, str):
         return None
     body = {**body, "_meta": join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
@@ -407,7 +407,7 @@ def find_mark(frame: Buffer) -> Marked | None:
     return Marked(token, identity, rest, body, is_request=name == "params")
 
 
-def _decoded(scalar: Buffer) -> RequestId | None:
+def _decode_scalar(scalar: Buffer) -> RequestId | None:
     """An id or a token; None for anything else."""
     try:
         return msgspec.json.decode(scalar, type=int | str | None)
@@ -429,7 +429,7 @@ def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
     pieces: list[Buffer] = []
     for key, value in members.items():
         name = () if key == OTHER_MEMBERS else (_ENCODE(key), b":")
-        pieces += (b"," if pieces else b"{", *name, *_pieces(value))
+        pieces += (b"," if pieces else b"{", *name, *_as_segments(value))
     return (*pieces, b"}") if pieces else (b"{}",)
 
 
@@ -457,7 +457,7 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
     """A JSON array in pieces, without copying its values."""
     pieces: list[Buffer] = []
     for value in values:
-        pieces += (b"," if pieces else b"[", *_pieces(value))
+        pieces += (b"," if pieces else b"[", *_as_segments(value))
     return (*pieces, b"]") if pieces else (b"[]",)
 
 
@@ -495,5 +495,5 @@ def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
     yield last + b"\n"
 
 
-def _pieces(value: Buffer | Segments) -> Segments:
+def _as_segments(value: Buffer | Segments) -> Segments:
     return value if isinstance(value, tuple) else (value,)

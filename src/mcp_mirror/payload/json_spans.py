@@ -153,7 +153,7 @@ def text_pieces(blob: Buffer, span: Span, size: int = 1 << 20) -> Iterator[bytes
     """
     for start, stop in text_parts(blob, span, size):
         piece = bytes(blob[start:stop])
-        yield piece if b"\\" not in piece else _decoded(piece)
+        yield piece if b"\\" not in piece else _decode_string(piece)
 
 
 def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]:
@@ -162,12 +162,12 @@ def text_parts(blob: Buffer, span: Span, size: int) -> Iterator[tuple[int, int]]
     while position < stop:
         end = min(position + size, stop)
         if end < stop:
-            end = _whole_units_end(blob, position, end)
+            end = _find_units_end(blob, position, end)
         yield position, end
         position = end
 
 
-def _whole_units_end(blob: Buffer, start: int, end: int) -> int:
+def _find_units_end(blob: Buffer, start: int, end: int) -> int:
     """The last offset up to `end` that is neither within an escape nor within a character."""
     whole = end
     if b"\\" in bytes(blob[end - _LONGEST_UNIT : end]):
@@ -177,7 +177,7 @@ def _whole_units_end(blob: Buffer, start: int, end: int) -> int:
     return whole if whole > start else end  # an incomplete escape: the decoder reports it
 
 
-def _decoded(inside: bytes) -> bytes:
+def _decode_string(inside: bytes) -> bytes:
     text: str = msgspec.json.decode(b'"%b"' % inside, type=str)
     return text.encode()
 
@@ -186,7 +186,7 @@ def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
     """The members of the object at `span` in order of first appearance; of a repeated key the last value."""
     if span.length > _FAST:
         with suppress(RecursionError):
-            if (measured := _measured_members(blob, span)) is not None:
+            if (measured := _measure_members(blob, span)) is not None:
                 return measured
     found = dict(_each_member(blob, span))
     return tuple(Member(key, value) for key, value in found.items())
@@ -237,10 +237,10 @@ def strings_at(blob: Buffer, offsets: Sequence[int]) -> Iterator[tuple[Span, Loc
             yield span, at
             continue
         inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        pending += [(below, (*at, token)) for token, below in _children_at(blob, span, inside)]
+        pending += [(below, (*at, token)) for token, below in _find_children(blob, span, inside)]
 
 
-def _children_at(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
+def _find_children(blob: Buffer, span: Span, offsets: Sequence[int]) -> Iterator[tuple[JsonToken, Span]]:
     if kind_at(blob, span.start) == "array":
         yield from items_at(blob, span, offsets)
         return
@@ -292,14 +292,14 @@ def locate(blob: Buffer, tokens: Location, span: Span | None = None) -> Span | M
     here = trim(blob, span)
     for depth, token in enumerate(tokens):
         kind = kind_at(blob, here.start)
-        found = _step(blob, here, kind, token)
+        found = _locate_child(blob, here, kind, token)
         if isinstance(found, Miss):
             return Miss(depth, found.kind, found.keys, found.length)
         here = found
     return here
 
 
-def _step(blob: Buffer, span: Span, kind: Kind, token: JsonToken) -> Span | Miss:
+def _locate_child(blob: Buffer, span: Span, kind: Kind, token: JsonToken) -> Span | Miss:
     if kind == "object":
         known = members(blob, span)
         found = next(
@@ -333,7 +333,7 @@ def members_with_offsets(blob: Buffer, span: Span) -> Iterator[tuple[int, Member
             position = _skip_space(blob, position + 1)
 
 
-def _measured_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
+def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
     """As `_each_member`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
     Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.

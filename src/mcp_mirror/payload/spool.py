@@ -165,7 +165,7 @@ class SpoolCollector:
             if size <= _SMALL or not has_more_values(message, MAX_VALUES):
                 return message
             pieces = [message[:HEAD]]
-            self._file, self._path = self._new_file()
+            self._file, self._path = self._create_file()
             self._append(message)
         os.close(self._file)
         frame = SpooledFrame(self._path, size, pieces[0], self._tail)
@@ -183,14 +183,14 @@ class SpoolCollector:
 
     def _write(self, piece: Buffer) -> None:
         if self._file is None:
-            self._file, self._path = self._new_file()
+            self._file, self._path = self._create_file()
             buffered, self._pieces = self._pieces, []
             for part in buffered:  # not joined, which would take another 16 MiB of memory
                 write_all(self._file, part)
-            self._pieces.append(_head_of((*buffered, piece)))
+            self._pieces.append(_read_head((*buffered, piece)))
         self._append(piece)
 
-    def _new_file(self) -> tuple[int, Path]:
+    def _create_file(self) -> tuple[int, Path]:
         path = self._spool.new_path()
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path
 
@@ -202,12 +202,12 @@ class SpoolCollector:
     def _drop(self, piece: Buffer) -> None:
         """Keep only the head, and discard the rest of this message as it arrives."""
         if not self._dropping:
-            head = _head_of((*self._pieces, piece))
+            head = _read_head((*self._pieces, piece))
             self.close()
             self._pieces, self._dropping = [head], True
 
 
-def _head_of(pieces: Iterable[Buffer]) -> bytes:
+def _read_head(pieces: Iterable[Buffer]) -> bytes:
     head = b""
     for piece in pieces:
         head += bytes(piece[: HEAD - len(head)])

@@ -213,7 +213,7 @@ class _Watch:
             self._is_over.wait(_TICK)
             began, now = self._began, monotonic()
             if began is not None and now - began > _TICK and self._sample[0] != began:
-                self._sample = (began, _functions_of(self._thread_id))
+                self._sample = (began, _list_functions(self._thread_id))
             is_idle = began is None and not self.is_active(now)
             if self._unlogged and (is_idle or now - logged > _LOG_INTERVAL or self._is_over.is_set()):
                 self._log()
@@ -229,7 +229,7 @@ class _Watch:
         _logger.log(level, text, len(found), 1000 * seconds, where)
 
 
-def _functions_of(thread_id: int) -> str:
+def _list_functions(thread_id: int) -> str:
     """Return the innermost functions that a thread runs, without those of asyncio."""
     frame, found = sys._current_frames().get(thread_id), list[str]()  # noqa: SLF001  # the only way
     while frame is not None and len(found) < _FRAMES:

@@ -76,16 +76,18 @@ def expected_estimator(provider: TokenProvider) -> Callable[[Buffer], int]:
 
 
 def _expect_text(text: Buffer, provider: TokenProvider) -> int:
-    each = sorted(expect_text(text, _tokenizers(provider)[:1] if provider != "default" else _tokenizers(provider)))
+    each = sorted(
+        expect_text(text, _select_tokenizers(provider)[:1] if provider != "default" else _select_tokenizers(provider))
+    )
     return round(each[(len(each) - 1) // 2])
 
 
 def _estimate_text(text: str | Buffer, provider: TokenProvider) -> int:
-    return max(estimate_text(text, _tokenizers(provider)))
+    return max(estimate_text(text, _select_tokenizers(provider)))
 
 
 @cache
-def _tokenizers(provider: TokenProvider) -> tuple[int, ...]:
+def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
     """The indices in the table of the tokenizers whose largest count is valid for this provider."""
     each = table().tokenizers
     named = {"default": each, "anthropic": ("anthropic", "anthropic-4.6")}.get(provider, (provider,))

@@ -110,7 +110,7 @@ class Table:
         best, counts = [0], [0]
         for end in range(1, len(piece) + 1):
             start = end - 1
-            least = best[start] + (self.parts.known[piece[start]] or self._unknown(piece[start]))
+            least = best[start] + (self.parts.known[piece[start]] or self._cost_of_unknown(piece[start]))
             count = counts[start]
             for start in range(max(end - longest, 0), end - 1):
                 part = groups[start].get(piece[start:end])
@@ -120,7 +120,7 @@ class Table:
             counts.append(count + 1)
         return best[-1], counts[-1]
 
-    def _unknown(self, character: str) -> int:
+    def _cost_of_unknown(self, character: str) -> int:
         """The packed cost of an unknown character: that of its class, else one token per byte."""
         size = len(character.encode(errors="surrogatepass")) * UNIT
         return self.unknown.get(class_of(character)) or with_sum([size] * len(self.tokenizers))
@@ -166,7 +166,7 @@ def encode_table(table: Table) -> bytes:
         "unknown": {name: lanes(packed, width) for name, packed in table.unknown.items()},
         "bytes": [len(each) for each in lexicons],
     }
-    numbers = b"".join(packed.to_bytes(_row_size(width), "little") for packed in rows)
+    numbers = b"".join(packed.to_bytes(_compute_row_size(width), "little") for packed in rows)
     return json.dumps(header).encode() + b"\n" + b"".join(lexicons) + numbers
 
 
@@ -175,7 +175,7 @@ def decode_table(data: Data) -> Table:
     start = data.find(b"\n") + 1
     header = json.loads(data[:start])
     parts = start + header["bytes"][0]
-    rows = _Rows(data, parts + header["bytes"][1], _row_size(len(header["tokenizers"])))
+    rows = _Rows(data, parts + header["bytes"][1], _compute_row_size(len(header["tokenizers"])))
     rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in header["rules"].items()}
     return Table(
         tokenizers=tuple(header["tokenizers"]),
@@ -188,7 +188,7 @@ def decode_table(data: Data) -> Table:
     )
 
 
-def _row_size(width: int) -> int:
+def _compute_row_size(width: int) -> int:
     """Bytes of a row: the costs of `width` tokenizers and their sum."""
     return (width + 1) * LANE // 8
 

@@ -127,11 +127,11 @@ def _expect(
     for at, by_joint, variance in zip(tokenizers, weights, rare.variances(tokenizers), strict=True):
         tokens = [lane(total, at) / UNIT for total in each]
         whole = max(sum(tokens) + sum(map(mul, joints, by_joint)), 0.0)
-        found.append(Expected(whole * scale, variance * scale * scale, _standard_error(tokens, sizes) * scale))
+        found.append(Expected(whole * scale, variance * scale * scale, _compute_standard_error(tokens, sizes) * scale))
     return found
 
 
-def _standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
+def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
     """The standard error of the sum of windows of these sizes; 0 for a single window.
 
     Computed from the differences of neighbours' residuals, as is usual for a systematic sample (Wolter, Introduction to
@@ -155,14 +155,16 @@ def _add_margin(expected: Expected, at: int) -> int:
 def _measure_windows(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
     """Measure by few windows, and by many if the few vary too much."""
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(*(_read_window(text, start) for start in _window_starts(len(text), count)), strict=True)
+        windows, sizes = zip(
+            *(_read_window(text, start) for start in _choose_window_starts(len(text), count)), strict=True
+        )
         each = _expect(windows, sizes, tokenizers, len(text) / sum(sizes))
         if all(one.sampling <= _MAX_ERROR_SHARE * one.tokens for one in each):
             break
     return each
 
 
-def _window_starts(size: int, count: int) -> Iterator[int]:
+def _choose_window_starts(size: int, count: int) -> Iterator[int]:
     """The starts of `count` windows, each at a different offset in its stratum.
 
     Offsets grow quadratically: linear ones would hit the same column of a table with a certain width in every stratum.

@@ -32,11 +32,11 @@ def count_tokens(text: str, provider: TokenProvider, tokenizer: Path | None = No
     Raises:
         ConfigError: The tokenizer is not installed or its file is not given; the message says what to do.
     """
-    return _counter(provider, tokenizer)(text.encode(errors="surrogatepass").decode(errors="replace"))
+    return _load_counter(provider, tokenizer)(text.encode(errors="surrogatepass").decode(errors="replace"))
 
 
 @cache
-def _counter(provider: TokenProvider, tokenizer: Path | None) -> Count:
+def _load_counter(provider: TokenProvider, tokenizer: Path | None) -> Count:
     if tokenizer:
         return _count_with_file(tokenizer)
     if provider not in _COUNTERS:

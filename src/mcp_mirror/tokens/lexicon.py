@@ -79,14 +79,14 @@ class Lexicon(Mapping[str, int]):
         block = bisect_right(self._firsts, raw) - 1
         if block < 0 or b"\0" in raw:
             raise KeyError(name)
-        names, before = self._block(block, block + 1)
+        names, before = self._read_block(block, block + 1)
         at = names.find(b"\0" + raw + b"\0")
         if at < 0:
             raise KeyError(name)
-        return self._number(before + names.count(b"\0", 0, at))
+        return self._read_number(before + names.count(b"\0", 0, at))
 
     def __iter__(self) -> Iterator[str]:
-        return (name.decode() for name in self._block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
+        return (name.decode() for name in self._read_block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
 
     def __len__(self) -> int:
         return self._size
@@ -101,7 +101,7 @@ class Lexicon(Mapping[str, int]):
 
     def _read_group(self, raw: bytes) -> Iterator[tuple[str, int]]:
         first = max(bisect_left(self._firsts, raw) - 1, 0)
-        names, before = self._block(first, bisect_right(self._firsts, raw + b"\xff"))
+        names, before = self._read_block(first, bisect_right(self._firsts, raw + b"\xff"))
         at = names.find(b"\0" + raw)
         if at < 0 or b"\0" in raw:
             return
@@ -109,10 +109,10 @@ class Lexicon(Mapping[str, int]):
         for name in names[at + 1 : -1].split(b"\0"):
             if not name.startswith(raw):
                 break
-            yield name.decode(), self._number(row)
+            yield name.decode(), self._read_number(row)
             row += 1
 
-    def _block(self, first: int, stop: int) -> tuple[bytes, int]:
+    def _read_block(self, first: int, stop: int) -> tuple[bytes, int]:
         """The names of these blocks, each between NULs, and the number of names before them."""
         if first >= stop:
             return b"\0", 0
@@ -120,7 +120,7 @@ class Lexicon(Mapping[str, int]):
         end, _ = _BOUNDARY.unpack_from(self._data, self._boundaries + _BOUNDARY.size * stop)
         return self._data[self._names + start : self._names + end + 1], before
 
-    def _number(self, row: int) -> int:
+    def _read_number(self, row: int) -> int:
         at = self._rows + _ROW.size * row
         return self._numbers[int.from_bytes(self._data[at : at + _ROW.size], "little")]
 

@@ -87,7 +87,7 @@ def _read_parts(value: Any) -> Iterator[str | int]:
         for item in value:
             yield from _read_parts(item)
     elif value is not None and not isinstance(value, bool):
-        yield str(value) if isinstance(value, int | float) else _as_json(value)
+        yield str(value) if isinstance(value, int | float) else _encode_json(value)
 
 
 def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
@@ -97,7 +97,7 @@ def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
     elif kind in _MEDIA_NAMES:
         yield from _read_medium(value)
     elif kind in _JSON_OUTPUTS and "value" in value:
-        yield _as_json(value["value"])
+        yield _encode_json(value["value"])
     else:
         if kind in _CALL_NAMES or (isinstance(kind, str) and kind.startswith("tool-")):
             yield _CALL
@@ -109,7 +109,7 @@ def _read_member(name: str, member: Any) -> Iterator[str | int]:
     if name in _UNREAD_MEMBERS or member is None:
         return
     if name == "encrypted_content":  # only its length is known
-        yield len(_as_json(member)) // 4
+        yield len(_encode_json(member)) // 4
         return
     if name in _MEDIA_NAMES and isinstance(member, Mapping):
         yield from _read_medium(member)
@@ -119,7 +119,7 @@ def _read_member(name: str, member: Any) -> Iterator[str | int]:
     if (name in _JSON_MEMBERS and not isinstance(member, str)) or (
         name in _RESULT_MEMBERS and _is_tool_value(name, member)
     ):
-        yield _as_json(member)
+        yield _encode_json(member)
     else:
         yield from _read_parts(member)
 
@@ -135,7 +135,7 @@ def _is_tool_value(name: str, member: Any) -> bool:
 
 def _read_medium(value: Any) -> Iterator[str | int]:
     """The tokens of a medium; a document that is a text is read as one."""
-    whole = _as_json(value)
+    whole = _encode_json(value)
     source = value.get("source") if isinstance(value, Mapping) else None
     if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
         yield from _read_parts({name: member for name, member in value.items() if name != "type"})
@@ -147,7 +147,7 @@ def _read_medium(value: Any) -> Iterator[str | int]:
         yield IMAGE_TOKENS if is_image else max(MEDIUM_TOKENS, len(whole) // 4)
 
 
-def _as_json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     """The JSON text of a value; bytes as base64, other types by `str`."""
     return json.dumps(value, ensure_ascii=False, default=_encode_plain)
 

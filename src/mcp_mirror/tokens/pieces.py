@@ -21,7 +21,7 @@ _REGIONAL: Final = "\U0001f1e6-\U0001f1ff"
 _SIGNS: Final = "\u2600-\u27bf"
 
 
-def _pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.Pattern[str]:
+def _compile_pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.Pattern[str]:
     letters = cased + "".join(scripts)
     before = rf"[^\r\n0-9{letters}]?"
     words = rf"{before}[{cased}]+(?:'(?:s|t|re|ve|m|ll|d)\b)?"
@@ -34,8 +34,8 @@ def _pattern(cased: str, scripts: Iterable[str], signs: str = "") -> re.Pattern[
     return re.compile(rf"{words}|[0-9]{{1,3}}{marks}|\s*[\r\n]+|\s+(?!\S){others}|\s+")
 
 
-_ASCII_PIECE: Final = _pattern("A-Za-z", ())
-_PIECE: Final = _pattern(_CASED, (_HAN, _OTHER), _EMOJI + _SIGNS)
+_ASCII_PIECE: Final = _compile_pattern("A-Za-z", ())
+_PIECE: Final = _compile_pattern(_CASED, (_HAN, _OTHER), _EMOJI + _SIGNS)
 
 
 def split(text: str) -> list[str]:
@@ -90,7 +90,7 @@ def class_of(piece: str) -> str:
         return "space"
     last = body[-1]
     if last.isascii():
-        return _ascii_class(body, inside=piece[0] == body[0])
+        return _classify_ascii(body, inside=piece[0] == body[0])
     code = ord(last)
     return next(name for end, name in _BLOCKS if code < end)
 
@@ -123,7 +123,7 @@ _BLOCKS: Final = (
 """The end of each class of characters beyond ASCII."""
 
 
-def _ascii_class(body: str, *, inside: bool) -> str:
+def _classify_ascii(body: str, *, inside: bool) -> str:
     """The class of ASCII text; `inside` means that it continues a word, as in the middle of `camelCase`."""
     if body[-1].isdigit():
         return "digit"

@@ -289,7 +289,7 @@ class ReconnectingConnection:
         output = ServerOutput(settings.redactor)
         try:
             async with (
-                self._connected(settings.transport(output, self._accepts_cookies)) as session,
+                self._open_session(settings.transport(output, self._accepts_cookies)) as session,
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(self._save_listing)
@@ -316,7 +316,7 @@ class ReconnectingConnection:
             self._set_session(None)
 
     @asynccontextmanager
-    async def _connected(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[UpstreamSession]:
+    async def _open_session(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[UpstreamSession]:
         policy = self.settings.policy
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + policy.startup_timeout
@@ -386,7 +386,7 @@ class ReconnectingConnection:
             if session.offers(kind, "list_changed")
         }
         backoff = Backoff(_RELIST_INTERVAL, _LONGEST_SUBSCRIPTION_DELAY)
-        while session.modern and wanted:
+        while session.is_stateless and wanted:
             began = anyio.current_time()
             try:
                 await session.listen(**wanted)

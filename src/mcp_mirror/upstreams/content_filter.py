@@ -19,23 +19,23 @@ _SAMPLING: Final = "sampling/createMessage"
 class ContentFilteredChannel(ChannelProxy):
     """A client channel that removes an upstream's text from notifications, and refuses requests to the model."""
 
-    hidden: Callable[[], bool] = lambda: True
+    is_content_hidden: Callable[[], bool] = lambda: True
     """Whether content is hidden now: a flow policy may change."""
 
     @property
     def log_level(self) -> str | None:
         """None while content is hidden: log lines are not forwarded."""
-        return None if self.hidden() else self.channel.log_level
+        return None if self.is_content_hidden() else self.channel.log_level
 
     @property
     def session_channel(self) -> ClientChannel | None:
         """See `ClientChannel.session_channel`."""
         channel = self.channel.session_channel
-        return ContentFilteredChannel(channel, self.hidden) if channel else None
+        return ContentFilteredChannel(channel, self.is_content_hidden) if channel else None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification, rebuilt without content."""
-        rebuilt = rebuild_notification(method, params, hidden=True) if self.hidden() else params
+        rebuilt = rebuild_notification(method, params, is_content_hidden=True) if self.is_content_hidden() else params
         if rebuilt is not None:
             await self.channel.notify(method, rebuilt)
 
@@ -45,7 +45,9 @@ class ContentFilteredChannel(ChannelProxy):
         Raises:
             RefusedError: The client's model would read the request.
         """
-        return await self.channel.request(method, rebuild_request(method, params) if self.hidden() else params)
+        return await self.channel.request(
+            method, rebuild_request(method, params) if self.is_content_hidden() else params
+        )
 
 
 def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientChannel | None:
@@ -55,7 +57,7 @@ def filter_content(channel: ClientChannel | None, *, may_show: bool) -> ClientCh
 
 def is_filtered(channel: ClientChannel | None) -> bool:
     """Whether the channel hides an upstream's text now."""
-    return isinstance(channel, ContentFilteredChannel) and channel.hidden()
+    return isinstance(channel, ContentFilteredChannel) and channel.is_content_hidden()
 
 
 def refuse_sampling(requests: Iterable[Mapping[str, Any]]) -> None:
@@ -78,7 +80,7 @@ def hidden_refusal(upstream: str, what: str, code: int, data: object = None) -> 
     if code == types.URL_ELICITATION_REQUIRED:
         message = f"{message} It wants the user to open a page. Ask the user to use this server directly for that."
         code = types.INTERNAL_ERROR  # clients expect the address in the data of the other code
-    refusal = RefusedError(message, code, message, rebuild_data(code, data, hidden=True))
+    refusal = RefusedError(message, code, message, rebuild_data(code, data, is_content_hidden=True))
     return refusal.with_log_message(refusal_log_line(upstream, code))
 
 

@@ -101,10 +101,10 @@ class ConnectionSlots:
             UpstreamError: All connections are in use.
         """
         deadline = anyio.current_time() + _SLOT_WAIT
-        while limit := self._reached_limit(upstream, namespace, per_upstream):
+        while limit := self._find_reached_limit(upstream, namespace, per_upstream):
             may_have_room = self._reclaim(upstream, namespace, limit)
             if not may_have_room or anyio.current_time() >= deadline:
-                raise _full(upstream, limit)
+                raise _full_error(upstream, limit)
             with anyio.move_on_after(_CHECK_INTERVAL):
                 await self._freed.wait()
         slot = ConnectionSlot(upstream, namespace)
@@ -118,7 +118,7 @@ class ConnectionSlots:
             self._freed.set()
             self._freed = anyio.Event()
 
-    def _reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> _Limit | None:
+    def _find_reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> _Limit | None:
         if sum(slot.namespace == namespace for slot in self._slots) >= self._per_principal:
             return _Limit("connections_per_principal", self._per_principal, "of this client")
         if sum(slot.upstream == upstream for slot in self._slots) >= per_upstream:
@@ -149,7 +149,7 @@ class ConnectionSlots:
         return True
 
 
-def _full(upstream: str, limit: _Limit) -> UpstreamError:
+def _full_error(upstream: str, limit: _Limit) -> UpstreamError:
     return UpstreamError(
         f"Upstream {upstream!r} gets no further connection: `limits.{limit.name}` ({limit.value:,}) connections "
         f"{limit.scope} are in use. End sessions that are not needed, raise the limit, or set `scope: principal` or "

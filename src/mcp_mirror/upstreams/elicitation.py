@@ -140,7 +140,7 @@ async def complete_live(
         assert following is not None  # noqa: S101  # the loop returns otherwise
         check_capabilities(channel.caller, following)
         if following.requests:
-            answers: dict[str, Any] | None = await _answers_of(following.requests, channel)
+            answers: dict[str, Any] | None = await _collect_answers(following.requests, channel)
         else:
             answers = None
             await anyio.sleep(delay)
@@ -164,7 +164,7 @@ def count_round(required: InputRequired, answered: InputRound | None, limit: int
     return replace(required, state={**(required.state or {}), _ROUND: str(number)})
 
 
-async def _answers_of(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
+async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     failures: list[RefusedError] = []
 
@@ -260,7 +260,7 @@ class SuspendedCall:
         self._request_count += 1
         key, waiting = f"question-{self._request_count}", _OpenRequest(method, params)
         self._open[key] = waiting
-        self._wake()
+        self._notify_waiters()
         try:
             with anyio.move_on_after(self._timeout):
                 await waiting.answered.wait()
@@ -282,14 +282,14 @@ class SuspendedCall:
     def finish(self, outcome: RawResponse | UpstreamError) -> None:
         """Set the outcome of the call."""
         self._outcome = outcome
-        self._wake()
+        self._notify_waiters()
 
     def discard(self) -> None:
         """Delete the spool file of a result that the client did not fetch."""
         if isinstance(self._outcome, SpooledFrame) and not self._is_taken:
             self._outcome.discard()
 
-    def _wake(self) -> None:
+    def _notify_waiters(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -300,7 +300,7 @@ class SuspendedCall:
             UpstreamError: The call failed, or a later request of the client waits for the outcome.
         """
         self._current = channel
-        self._wake()
+        self._notify_waiters()
         try:
             while self._current is channel and self._outcome is None and not self._open:
                 await self._changed.wait()

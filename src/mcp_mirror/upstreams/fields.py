@@ -32,18 +32,18 @@ class FieldRule(StrEnum):
 
     PASSES = "passes"
     BOUNDED = "passes, up to 64 KiB"
-    CUT = "passes, cut at 8,000 bytes"
-    ENDS = "shown or stored for a tool call; else passes, 8,000 bytes of both ends"
+    TRUNCATED = "passes, cut at 8,000 bytes"
+    BOTH_ENDS = "shown or stored for a tool call; else passes, 8,000 bytes of both ends"
     NUMBER = "a finite number up to 2^53"
-    WORD = "a keyword of the protocol"
-    OWN = "a text of the gateway"
+    PROTOCOL_WORD = "a keyword of the protocol"
+    GATEWAY_TEXT = "a text of the gateway"
     OPAQUE = "an opaque value of the gateway"
     CAPTURED = "shown or stored, as `mirror.capture` says"
     STORED = "stored; only its path passes"
     LISTED = "passes with the listing"
-    PERSON = "passes to a person"
+    TO_USER = "passes to a person"
     REFUSED = "the request is refused"
-    NOTHING = "left out"
+    DROPPED = "left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,134 +52,136 @@ class Field:
 
     message: str
     name: str
-    usual: FieldRule
-    hidden: FieldRule
+    rule: FieldRule
+    rule_if_hidden: FieldRule
 
 
-def _of(message: str, /, **fields: tuple[FieldRule, FieldRule]) -> tuple[Field, ...]:
+def _fields_of(message: str, /, **fields: tuple[FieldRule, FieldRule]) -> tuple[Field, ...]:
     return tuple(Field(message, name.replace("__", ".").strip(), *rules) for name, rules in fields.items())
 
 
 _LIST: Final = (FieldRule.LISTED, FieldRule.LISTED)
-_GONE: Final = (FieldRule.NOTHING, FieldRule.NOTHING)
+_DROPPED: Final = (FieldRule.DROPPED, FieldRule.DROPPED)
 _PAGE: Final = {
-    "nextCursor": _GONE,
+    "nextCursor": _DROPPED,
     "ttlMs": (FieldRule.NUMBER, FieldRule.NUMBER),
-    "cacheScope": (FieldRule.WORD, FieldRule.WORD),
+    "cacheScope": (FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
 }
-_UPDATE: Final = (FieldRule.BOUNDED, FieldRule.NOTHING)
+_UPDATE: Final = (FieldRule.BOUNDED, FieldRule.DROPPED)
 
 FIELDS: Final[tuple[Field, ...]] = (
-    *_of(
+    *_fields_of(
         "initialize, server/discover",
-        protocolVersion=_GONE,
-        supportedVersions=_GONE,
-        capabilities=(FieldRule.WORD, FieldRule.WORD),
-        serverInfo=(FieldRule.PASSES, FieldRule.NOTHING),
-        instructions=(FieldRule.CUT, FieldRule.NOTHING),
-        ttlMs=_GONE,
-        cacheScope=_GONE,
-        _meta=_GONE,
-        resultType=_GONE,
+        protocolVersion=_DROPPED,
+        supportedVersions=_DROPPED,
+        capabilities=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        serverInfo=(FieldRule.PASSES, FieldRule.DROPPED),
+        instructions=(FieldRule.TRUNCATED, FieldRule.DROPPED),
+        ttlMs=_DROPPED,
+        cacheScope=_DROPPED,
+        _meta=_DROPPED,
+        resultType=_DROPPED,
     ),
-    *_of("tools/list", tools=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
-    *_of("resources/list", resources=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
-    *_of("resources/templates/list", resourceTemplates=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
-    *_of("prompts/list", prompts=_LIST, _meta=_GONE, resultType=_GONE, **_PAGE),
-    *_of(
+    *_fields_of("tools/list", tools=_LIST, _meta=_DROPPED, resultType=_DROPPED, **_PAGE),
+    *_fields_of("resources/list", resources=_LIST, _meta=_DROPPED, resultType=_DROPPED, **_PAGE),
+    *_fields_of("resources/templates/list", resourceTemplates=_LIST, _meta=_DROPPED, resultType=_DROPPED, **_PAGE),
+    *_fields_of("prompts/list", prompts=_LIST, _meta=_DROPPED, resultType=_DROPPED, **_PAGE),
+    *_fields_of(
         "tools/call",
         content=(FieldRule.CAPTURED, FieldRule.STORED),
         structuredContent=(FieldRule.CAPTURED, FieldRule.STORED),
-        isError=(FieldRule.WORD, FieldRule.WORD),
-        resultType=(FieldRule.WORD, FieldRule.WORD),
+        isError=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
         _meta=(FieldRule.BOUNDED, FieldRule.STORED),
         others=(FieldRule.PASSES, FieldRule.STORED),
     ),
-    *_of(
+    *_fields_of(
         "resources/read",
         contents=(FieldRule.PASSES, FieldRule.STORED),
-        resultType=(FieldRule.WORD, FieldRule.WORD),
-        ttlMs=(FieldRule.NUMBER, FieldRule.NOTHING),
-        cacheScope=(FieldRule.WORD, FieldRule.NOTHING),
-        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        ttlMs=(FieldRule.NUMBER, FieldRule.DROPPED),
+        cacheScope=(FieldRule.PROTOCOL_WORD, FieldRule.DROPPED),
+        _meta=(FieldRule.BOUNDED, FieldRule.DROPPED),
     ),
-    *_of(
+    *_fields_of(
         "prompts/get",
         messages=(FieldRule.PASSES, FieldRule.STORED),
-        description=(FieldRule.PASSES, FieldRule.NOTHING),
-        resultType=(FieldRule.WORD, FieldRule.WORD),
-        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        description=(FieldRule.PASSES, FieldRule.DROPPED),
+        resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        _meta=(FieldRule.BOUNDED, FieldRule.DROPPED),
     ),
-    *_of(
+    *_fields_of(
         "completion/complete",
-        completion=(FieldRule.PASSES, FieldRule.NOTHING),
-        resultType=(FieldRule.WORD, FieldRule.WORD),
-        _meta=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        completion=(FieldRule.PASSES, FieldRule.DROPPED),
+        resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        _meta=(FieldRule.BOUNDED, FieldRule.DROPPED),
     ),
-    *_of(
+    *_fields_of(
         "input required",
-        inputRequests=(FieldRule.PASSES, FieldRule.PERSON),
+        inputRequests=(FieldRule.PASSES, FieldRule.TO_USER),
         requestState=(FieldRule.OPAQUE, FieldRule.OPAQUE),
     ),
-    *_of(
+    *_fields_of(
         "input required",
-        keys=(FieldRule.PASSES, FieldRule.OWN),
-        resultType=(FieldRule.WORD, FieldRule.WORD),
-        _meta=_GONE,
+        keys=(FieldRule.PASSES, FieldRule.GATEWAY_TEXT),
+        resultType=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        _meta=_DROPPED,
     ),
-    *_of("empty results", _meta=_GONE, resultType=_GONE),
-    *_of(
+    *_fields_of("empty results", _meta=_DROPPED, resultType=_DROPPED),
+    *_fields_of(
         "error",
         code=(FieldRule.NUMBER, FieldRule.NUMBER),
-        message=(FieldRule.ENDS, FieldRule.OWN),
-        data=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        message=(FieldRule.BOTH_ENDS, FieldRule.GATEWAY_TEXT),
+        data=(FieldRule.BOUNDED, FieldRule.DROPPED),
     ),
-    *_of("error -32021", data__requiredCapabilities=(FieldRule.BOUNDED, FieldRule.WORD)),
-    *_of("error -32042", data__elicitations=(FieldRule.BOUNDED, FieldRule.NOTHING)),
-    *_of(
+    *_fields_of("error -32021", data__requiredCapabilities=(FieldRule.BOUNDED, FieldRule.PROTOCOL_WORD)),
+    *_fields_of("error -32042", data__elicitations=(FieldRule.BOUNDED, FieldRule.DROPPED)),
+    *_fields_of(
         "notifications/progress",
         progressToken=(FieldRule.OPAQUE, FieldRule.OPAQUE),
         progress=(FieldRule.NUMBER, FieldRule.NUMBER),
         total=(FieldRule.NUMBER, FieldRule.NUMBER),
-        message=(FieldRule.CUT, FieldRule.NOTHING),
+        message=(FieldRule.TRUNCATED, FieldRule.DROPPED),
         _meta=_UPDATE,
     ),
-    *_of(
+    *_fields_of(
         "notifications/message",
-        level=(FieldRule.WORD, FieldRule.NOTHING),
-        logger=(FieldRule.BOUNDED, FieldRule.NOTHING),
-        data=(FieldRule.BOUNDED, FieldRule.NOTHING),
+        level=(FieldRule.PROTOCOL_WORD, FieldRule.DROPPED),
+        logger=(FieldRule.BOUNDED, FieldRule.DROPPED),
+        data=(FieldRule.BOUNDED, FieldRule.DROPPED),
         _meta=_UPDATE,
     ),
-    *_of("notifications/resources/updated", uri=(FieldRule.BOUNDED, FieldRule.LISTED), _meta=_UPDATE),
-    *_of("notifications/tools/list_changed", _meta=_GONE),
-    *_of("notifications/resources/list_changed", _meta=_GONE),
-    *_of("notifications/prompts/list_changed", _meta=_GONE),
-    *_of("notifications/elicitation/complete", elicitationId=(FieldRule.BOUNDED, FieldRule.OPAQUE), _meta=_UPDATE),
-    *_of("notifications/cancelled", requestId=_GONE, reason=_GONE, _meta=_GONE),
-    *_of("notifications/subscriptions/acknowledged", notifications=_GONE, _meta=_GONE),
-    *_of("unknown notifications", params=_UPDATE, method=_UPDATE),
-    *_of(
-        "elicitation/create",
-        mode=(FieldRule.WORD, FieldRule.WORD),
-        message=(FieldRule.PERSON, FieldRule.PERSON),
-        requestedSchema=(FieldRule.PERSON, FieldRule.PERSON),
-        url=(FieldRule.PERSON, FieldRule.PERSON),
-        elicitationId=(FieldRule.PASSES, FieldRule.OPAQUE),
-        task=(FieldRule.PASSES, FieldRule.NOTHING),
-        _meta=(FieldRule.PASSES, FieldRule.NOTHING),
+    *_fields_of("notifications/resources/updated", uri=(FieldRule.BOUNDED, FieldRule.LISTED), _meta=_UPDATE),
+    *_fields_of("notifications/tools/list_changed", _meta=_DROPPED),
+    *_fields_of("notifications/resources/list_changed", _meta=_DROPPED),
+    *_fields_of("notifications/prompts/list_changed", _meta=_DROPPED),
+    *_fields_of(
+        "notifications/elicitation/complete", elicitationId=(FieldRule.BOUNDED, FieldRule.OPAQUE), _meta=_UPDATE
     ),
-    *_of("sampling/createMessage", params=(FieldRule.PASSES, FieldRule.REFUSED)),
-    *_of("roots/list", params=(FieldRule.PASSES, FieldRule.NOTHING)),
-    *_of("ping", params=_GONE),
-    *_of("standard error", lines=(FieldRule.CUT, FieldRule.NOTHING)),
+    *_fields_of("notifications/cancelled", requestId=_DROPPED, reason=_DROPPED, _meta=_DROPPED),
+    *_fields_of("notifications/subscriptions/acknowledged", notifications=_DROPPED, _meta=_DROPPED),
+    *_fields_of("unknown notifications", params=_UPDATE, method=_UPDATE),
+    *_fields_of(
+        "elicitation/create",
+        mode=(FieldRule.PROTOCOL_WORD, FieldRule.PROTOCOL_WORD),
+        message=(FieldRule.TO_USER, FieldRule.TO_USER),
+        requestedSchema=(FieldRule.TO_USER, FieldRule.TO_USER),
+        url=(FieldRule.TO_USER, FieldRule.TO_USER),
+        elicitationId=(FieldRule.PASSES, FieldRule.OPAQUE),
+        task=(FieldRule.PASSES, FieldRule.DROPPED),
+        _meta=(FieldRule.PASSES, FieldRule.DROPPED),
+    ),
+    *_fields_of("sampling/createMessage", params=(FieldRule.PASSES, FieldRule.REFUSED)),
+    *_fields_of("roots/list", params=(FieldRule.PASSES, FieldRule.DROPPED)),
+    *_fields_of("ping", params=_DROPPED),
+    *_fields_of("standard error", lines=(FieldRule.TRUNCATED, FieldRule.DROPPED)),
 )
 """The table. docs/operations/upstream-fields.md shows it."""
 
 
 def table() -> str:
     """Return the table in Markdown."""
-    rows = [f"| {one.message} | `{one.name}` | {one.usual} | {one.hidden} |" for one in FIELDS]
+    rows = [f"| {one.message} | `{one.name}` | {one.rule} | {one.rule_if_hidden} |" for one in FIELDS]
     return "\n".join(["| message | field | usually | where values are hidden |", "|---|---|---|---|", *rows])
 
 
@@ -189,22 +191,22 @@ def opaque(text: object) -> str:
 
 
 def rebuild_notification(
-    method: str, params: Mapping[str, Any], *, hidden: bool, size: int = 0
+    method: str, params: Mapping[str, Any], *, is_content_hidden: bool, size: int = 0
 ) -> Mapping[str, Any] | None:
     """Return the parameters of a notification for the client; None if it is dropped.
 
     Args:
         method: The method.
         params: The parameters that the upstream sent.
-        hidden: The upstream's content is hidden.
+        is_content_hidden: The upstream's content is hidden.
         size: Bytes of the message.
     """
-    rest = {} if hidden or size > MAX_BOUNDED else dict(params)
+    rest = {} if is_content_hidden or size > MAX_BOUNDED else dict(params)
     if method == "notifications/progress":
-        return _progress(params, rest)
-    if hidden and method == "notifications/elicitation/complete":
+        return _rebuild_progress(params, rest)
+    if is_content_hidden and method == "notifications/elicitation/complete":
         return {"elicitationId": opaque(params.get("elicitationId"))}
-    if hidden or size > MAX_BOUNDED:
+    if is_content_hidden or size > MAX_BOUNDED:
         return None
     return rest
 
@@ -237,14 +239,14 @@ def rebuild_code(code: int) -> int:
     return code if -_LARGEST_CODE <= code < _LARGEST_CODE else types.INTERNAL_ERROR
 
 
-def rebuild_data(code: int, data: object, *, hidden: bool) -> object:
+def rebuild_data(code: int, data: object, *, is_content_hidden: bool) -> object:
     """Return an error's data for the client."""
-    if hidden:
-        return _capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
+    if is_content_hidden:
+        return _rebuild_capabilities(data) if code == types.MISSING_REQUIRED_CLIENT_CAPABILITY else None
     return data if data is None or len(msgspec.json.encode(data)) <= MAX_BOUNDED else None
 
 
-def _progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, Any] | None:
+def _rebuild_progress(params: Mapping[str, Any], rest: dict[str, Any]) -> Mapping[str, Any] | None:
     numbers = {key: params[key] for key in ("progress", "total") if _is_number(params.get(key))}
     if "progress" not in numbers:
         return None
@@ -258,7 +260,7 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
 
 
-def _capabilities(data: object) -> Mapping[str, Any]:
+def _rebuild_capabilities(data: object) -> Mapping[str, Any]:
     needed = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
     names = needed if isinstance(needed, Mapping) else {}
     return {"requiredCapabilities": {one: {} for one in CAPABILITY_OF.values() if one in names}}

@@ -35,7 +35,7 @@ class Listing:
     """The listing is from an earlier run: the upstream has not connected yet."""
 
     @property
-    def modern(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether the upstream uses protocol version 2026-07-28 or later."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
 

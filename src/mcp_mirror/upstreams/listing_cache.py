@@ -105,11 +105,11 @@ def _write(folder: Path, name: str, raw: bytes) -> None:
 def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]) -> str:
     """Return the name of the file. Some servers list other tools for clients with other capabilities, such as roots."""
     client = sorted(capabilities)
-    identity = {"name": policy.name, "scope": policy.scope, "client": client, **_identity_of(policy, redactor)}
+    identity = {"name": policy.name, "scope": policy.scope, "client": client, **_describe_identity(policy, redactor)}
     return f"{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()[:40]}.json"
 
 
-def _identity_of(policy: UpstreamPolicy, redactor: Redactor) -> Mapping[str, Any]:
+def _describe_identity(policy: UpstreamPolicy, redactor: Redactor) -> Mapping[str, Any]:
     endpoint = policy.endpoint
     if isinstance(endpoint, StdioEndpoint):
         args = [redactor.clean(argument) for argument in endpoint.args]

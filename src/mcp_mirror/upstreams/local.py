@@ -72,7 +72,7 @@ class LocalFunctions:
     @property
     def listing(self) -> Listing:
         """The functions as the tools of an upstream."""
-        return Listing(tuple(map(_tool, self._all.values())), None, "", "this program")
+        return Listing(tuple(map(_build_tool, self._all.values())), None, "", "this program")
 
 
 class LocalUpstream:
@@ -113,9 +113,9 @@ class LocalUpstream:
         del capability, detail
         return False
 
-    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """See `Upstream.refusal`; functions do not return JSON-RPC errors."""
-        del hidden
+        del is_content_hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
     def release(self, key: str) -> None:
@@ -166,14 +166,14 @@ class LocalUpstream:
         del channel, answered
         function = self._functions[str(request.shown["name"])]
         seconds = request.timeout or self.policy.timeout
-        with self._counted(), anyio.move_on_after(seconds):
+        with self._count_call(), anyio.move_on_after(seconds):
             return await self._call(function, join(request.params["arguments"]))
         raise UpstreamError(
             f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
         )
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_call(self) -> Iterator[None]:
         self.inflight_count += 1
         try:
             yield
@@ -183,7 +183,7 @@ class LocalUpstream:
     async def _call(self, function: Function, arguments: bytes) -> Result:
         if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):
             return await self._answer(function, lambda: function.call(**function.read_arguments(arguments)))
-        returned = await self._in_thread(partial(_call_now, function, arguments))
+        returned = await self._run_in_thread(partial(_call_now, function, arguments))
         return returned.result if isinstance(returned, _Done) else await self._answer(function, lambda: returned)
 
     async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
@@ -194,13 +194,13 @@ class LocalUpstream:
                 value = await value
             if isinstance(value, AsyncIterable):
                 value = [item async for item in value]
-            return result_of(value) if is_small(value) else await self._in_thread(partial(result_of, value))
+            return result_of(value) if is_small(value) else await self._run_in_thread(partial(result_of, value))
         except ToolError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
             return failure_of(function.name, error)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
 
 
@@ -223,7 +223,7 @@ def _call_now(function: Function, arguments: bytes) -> Any:
         return _Done(failure_of(function.name, error))
 
 
-def _tool(function: Function) -> dict[str, Any]:
+def _build_tool(function: Function) -> dict[str, Any]:
     return {
         "name": function.name,
         "description": function.description,

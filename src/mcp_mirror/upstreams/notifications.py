@@ -238,15 +238,19 @@ class NotificationDispatcher:
         if inflight.resets:
             inflight.timeout.restart()
         if inflight.channel.wants_progress:
-            self._post(message, inflight.queue, hidden=False)
+            self._post(message, inflight.queue, is_content_hidden=False)
 
     def _relay(self, message: ServerMessage) -> None:
-        if queue := self._queue_for(message):
-            self._post(message, queue, hidden=self._may_be_hidden(message))
+        if queue := self._find_queue(message):
+            self._post(message, queue, is_content_hidden=self._may_be_hidden(message))
 
-    def _post(self, message: ServerMessage, queue: NotificationQueue, *, hidden: bool) -> None:
-        hidden = hidden and not is_filtered(queue.channel)  # a filtered channel rebuilds it itself
-        params = rebuild_notification(message.method, message.params, hidden=hidden, size=message.size)
+    def _post(self, message: ServerMessage, queue: NotificationQueue, *, is_content_hidden: bool) -> None:
+        is_content_hidden = is_content_hidden and not is_filtered(
+            queue.channel
+        )  # a filtered channel rebuilds it itself
+        params = rebuild_notification(
+            message.method, message.params, is_content_hidden=is_content_hidden, size=message.size
+        )
         if params is None:
             self._log.warning(
                 "%s is dropped: it is hidden, too large, or does not conform to MCP", _log_name(message.method)
@@ -277,10 +281,10 @@ class NotificationDispatcher:
         for kind in kinds:
             self._owner.on_change(kind)
 
-    def _ignore(self, message: ServerMessage) -> None:
+    def _drop(self, message: ServerMessage) -> None:
         log.debug("%s is not relayed", _log_name(message.method))
 
-    def _inflight_for(self, message: ServerMessage) -> InflightRequest | None:
+    def _find_inflight(self, message: ServerMessage) -> InflightRequest | None:
         """Return the request that a message is about: by its stream, else one of the only caller's requests.
 
         Of several, return the one with the fewest requests of the server, of those that the client waits for: a client
@@ -292,14 +296,14 @@ class NotificationDispatcher:
         inflight = list(self._inflight.values())
         if len({one.channel.caller.identity for one in inflight}) != 1:
             return None
-        return min(self._awaited(), key=_server_requests, default=inflight[-1])
+        return min(self._list_awaited(), key=_count_server_request, default=inflight[-1])
 
-    def _awaited(self) -> list[InflightRequest]:
+    def _list_awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
         return [one for one in self._inflight.values() if one.channel.is_waiting]
 
-    def _queue_for(self, message: ServerMessage) -> NotificationQueue | None:
-        inflight = self._inflight_for(message)
+    def _find_queue(self, message: ServerMessage) -> NotificationQueue | None:
+        inflight = self._find_inflight(message)
         return inflight.queue if inflight else self._owner_queue
 
     def _refuse(self, identity: RequestId) -> None:
@@ -327,7 +331,7 @@ class NotificationDispatcher:
             with anyio.CancelScope() as scope:
                 self._server_requests[identity] = scope
                 try:
-                    response = await self._response(message, identity)
+                    response = await self._build_response(message, identity)
                 finally:
                     if self._server_requests.get(identity) is scope:  # a server may use an id twice
                         del self._server_requests[identity]
@@ -335,7 +339,7 @@ class NotificationDispatcher:
         finally:
             self._answering -= 1
 
-    async def _response(
+    async def _build_response(
         self, message: ServerMessage, identity: RequestId
     ) -> types.JSONRPCResponse | types.JSONRPCError:
         try:
@@ -357,14 +361,18 @@ class NotificationDispatcher:
         if message.method == "ping":
             return {}
         if message.fault:
-            raise _refusal(types.INVALID_PARAMS, message.fault)
+            raise _build_refusal(types.INVALID_PARAMS, message.fault)
         if message.method not in CAPABILITY_OF:
-            raise _refusal(types.METHOD_NOT_FOUND, f"This client does not support {message.method}.")
-        inflight, queue = self._inflight_for(message), self._queue_for(message)
+            raise _build_refusal(types.METHOD_NOT_FOUND, f"This client does not support {message.method}.")
+        inflight, queue = self._find_inflight(message), self._find_queue(message)
         if queue is None:
-            raise _refusal(types.INVALID_REQUEST, "The request names no call and several clients share the connection.")
+            raise _build_refusal(
+                types.INVALID_REQUEST, "The request names no call and several clients share the connection."
+            )
         if not queue.channel.caller.can_answer(message.method):
-            raise _refusal(types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[message.method]}`.")
+            raise _build_refusal(
+                types.METHOD_NOT_FOUND, f"The client has not declared `{CAPABILITY_OF[message.method]}`."
+            )
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
         channel = filter_content(queue.channel, may_show=not self._may_be_hidden(message))
@@ -388,19 +396,19 @@ class NotificationDispatcher:
             try:
                 self._outside_calls.take()
             except BusyError as error:
-                raise _refusal(types.INVALID_REQUEST, str(error)) from None
+                raise _build_refusal(types.INVALID_REQUEST, str(error)) from None
             return
         if message.about is None:
-            inflight = min(self._awaited() or self._inflight.values(), key=_server_requests)
+            inflight = min(self._list_awaited() or self._inflight.values(), key=_count_server_request)
         inflight.server_requests += 1
         limit = self._bounds.max_questions_per_call
         if inflight.server_requests > limit:
             inflight.timeout.stop(reason := explain_too_many_requests(limit))
             await inflight.is_over.wait()
-            raise _refusal(types.INVALID_REQUEST, f"The server {reason}")
+            raise _build_refusal(types.INVALID_REQUEST, f"The server {reason}")
 
 
-def _server_requests(inflight: InflightRequest) -> int:
+def _count_server_request(inflight: InflightRequest) -> int:
     return inflight.server_requests
 
 
@@ -418,7 +426,7 @@ _HANDLERS: Final[Mapping[str, Callable[[NotificationDispatcher, ServerMessage], 
     "notifications/resources/updated": NotificationDispatcher._announce_update,  # noqa: SLF001
     "notifications/cancelled": NotificationDispatcher._cancel_request,  # noqa: SLF001
     "notifications/subscriptions/acknowledged": NotificationDispatcher._confirm_subscription,  # noqa: SLF001
-    "notifications/tasks/status": NotificationDispatcher._ignore,  # noqa: SLF001
+    "notifications/tasks/status": NotificationDispatcher._drop,  # noqa: SLF001
 }
 """The handler of each notification; all others are relayed as they are."""
 
@@ -430,5 +438,5 @@ def _log_name(method: str) -> str:
     return method if method in _LOGGED else "a message of an unknown method"
 
 
-def _refusal(code: int, message: str) -> RefusedError:
+def _build_refusal(code: int, message: str) -> RefusedError:
     return RefusedError(message, code, message)

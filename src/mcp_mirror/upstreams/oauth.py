@@ -59,7 +59,7 @@ class AuthorizationError(httpx2.TransportError):
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class BrowserSignIn:
     """A person who can sign in with a browser."""
 
     redirect_url: str
@@ -73,14 +73,16 @@ class Person:
 class Authorizer:
     """The OAuth tokens of one upstream, for all its connections."""
 
-    def __init__(self, name: str, endpoint: HttpEndpoint, redactor: Redactor, person: Person | None = None) -> None:
+    def __init__(
+        self, name: str, endpoint: HttpEndpoint, redactor: Redactor, browser: BrowserSignIn | None = None
+    ) -> None:
         """Create an authorizer; it reads the token file at the first request.
 
         Args:
             name: The name of the upstream.
             endpoint: Its URL and OAuth settings.
             redactor: Learns every token.
-            person: The person who can sign in; None: no person can.
+            browser: The browser of a person who can sign in; None: no person can.
         """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
@@ -89,7 +91,7 @@ class Authorizer:
         named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
         self._addresses = AddressPolicy.from_urls(*named, admits_private=endpoint.allow_private)
         self._redactor = redactor
-        self._person = person
+        self._browser = browser
         self._provider: OAuthClientProvider | None = None
         self._lock = anyio.Lock()
         self._server_error = ""
@@ -104,8 +106,8 @@ class Authorizer:
             AuthorizationError: The sign-in failed.
         """
         async with self._lock:
-            await self._loaded()
-            await self._drive(request, self._with_scopes(refusal))
+            await self._load_context()
+            await self._run_flow(request, self._with_scopes(refusal))
 
     async def prepare(self, request: httpx2.Request) -> None:
         """Add the token to a request; refresh it first if it has expired.
@@ -114,10 +116,10 @@ class Authorizer:
             AuthorizationError: A token is missing, and no person can sign in.
         """
         async with self._lock:
-            context = await self._loaded()
+            context = await self._load_context()
             if not context.is_token_valid() and context.can_refresh_token():
-                await self._drive(request, None)
-            if self._needs_person and (context.current_tokens is None or self._is_rejected(context)):
+                await self._run_flow(request, None)
+            if self._needs_sign_in and (context.current_tokens is None or self._is_rejected(context)):
                 raise self._sign_in(self._required_scope)
             _add_token(request, context)
 
@@ -129,25 +131,25 @@ class Authorizer:
         """
         shown = request.headers.get("authorization")
         async with self._lock:
-            context = await self._loaded()
+            context = await self._load_context()
             _add_token(request, context)
             if request.headers.get("authorization") != shown:  # another request got one already
                 return
             if refusal.status_code == _UNAUTHORIZED and context.can_refresh_token():
                 context.token_expiry_time = _EXPIRED
-                await self._drive(request, None)
+                await self._run_flow(request, None)
             if context.is_token_valid() and request.headers.get("authorization") != shown:
                 return
-            if self._needs_person:
+            if self._needs_sign_in:
                 self._required_scope = extract_field_from_www_auth(refusal, "scope")
                 if refusal.status_code == _UNAUTHORIZED and shown:
                     self._rejected, self._rejected_at = shown, anyio.current_time()
                 raise self._sign_in(self._required_scope)
-            await self._drive(request, self._with_scopes(refusal))
+            await self._run_flow(request, self._with_scopes(refusal))
 
-    async def _loaded(self) -> OAuthContext:
+    async def _load_context(self) -> OAuthContext:
         if self._provider is None:
-            self._provider = await self._make()
+            self._provider = await self._create_provider()
         context = self._provider.context
         if context.current_tokens is None:
             try:
@@ -157,7 +159,7 @@ class Authorizer:
                 raise AuthorizationError(str(error)) from None
         return context
 
-    async def _drive(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
+    async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
         """Run the provider's flow for a request, up to the point where it would send the request.
 
         Args:
@@ -180,7 +182,7 @@ class Authorizer:
             return
         except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError) as error:
             self._provider = None
-            raise self._failure(error) from None
+            raise self._build_failure(error) from None
         finally:
             await flow.aclose()
 
@@ -220,9 +222,9 @@ class Authorizer:
         return httpx2.Response(refusal.status_code, headers={"www-authenticate": challenge}, request=refusal.request)
 
     @property
-    def _needs_person(self) -> bool:
+    def _needs_sign_in(self) -> bool:
         """Whether only a person could get tokens, and no person can sign in."""
-        return self._policy.grant == "authorization_code" and not self._person
+        return self._policy.grant == "authorization_code" and not self._browser
 
     def _is_rejected(self, context: OAuthContext) -> bool:
         """Whether the upstream rejected the current token a short time ago, so that it is not sent again yet."""
@@ -235,7 +237,7 @@ class Authorizer:
         option = f" --scope '{self._redactor.clean(scope)}'" if scope and _SCOPES.fullmatch(scope) else ""
         return AuthorizationError(f"a person has to sign in to it. Run: mcp-mirror login {self._name}{option}")
 
-    def _failure(self, error: Exception) -> AuthorizationError:
+    def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""
         if isinstance(error, AuthorizationError):
             return error
@@ -245,36 +247,36 @@ class Authorizer:
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
         return AuthorizationError(f"the gateway has no token for it: {reason}{self._server_error}")
 
-    async def _make(self) -> OAuthClientProvider:
+    async def _create_provider(self) -> OAuthClientProvider:
         def get_context() -> OAuthContext:
             return provider.context
 
-        client, is_new = self._client(), bool(self._person)
+        client, is_new = self._configured_client(), bool(self._browser)
         storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
         provider: OAuthClientProvider
         if self._policy.grant == "client_credentials":
-            provider = await self._make_for_client(storage)
+            provider = await self._create_client_provider(storage)
         else:
-            provider = self._make_with_person(storage)
+            provider = self._create_user_provider(storage)
         return provider
 
-    def _make_with_person(self, storage: TokenFile) -> OAuthClientProvider:
-        person, policy = self._person, self._policy
+    def _create_user_provider(self, storage: TokenFile) -> OAuthClientProvider:
+        browser, policy = self._browser, self._policy
         metadata = OAuthClientMetadata(
             client_name="mcp-mirror",
-            redirect_uris=[AnyUrl(person.redirect_url if person else _UNUSED_REDIRECT)],
+            redirect_uris=[AnyUrl(browser.redirect_url if browser else _UNUSED_REDIRECT)],
             scope=" ".join(policy.scopes) or None,
         )
         return OAuthClientProvider(
             self._url,
             metadata,
             storage,
-            person.show if person else None,
-            person.wait if person else None,
+            browser.show if browser else None,
+            browser.wait if browser else None,
             policy.client_metadata_url,
         )
 
-    async def _make_for_client(self, storage: TokenFile) -> OAuthClientProvider:
+    async def _create_client_provider(self, storage: TokenFile) -> OAuthClientProvider:
         policy = self._policy
         known: dict[str, Any] = {
             "server_url": self._url,
@@ -293,7 +295,7 @@ class Authorizer:
         )
         return PrivateKeyJWTOAuthProvider(assertion_provider=signed.create_assertion_provider(), **known)
 
-    def _client(self) -> OAuthClientInformationFull | None:
+    def _configured_client(self) -> OAuthClientInformationFull | None:
         policy = self._policy
         if policy.client_id is None:
             return None
@@ -301,7 +303,7 @@ class Authorizer:
             client_id=policy.client_id,
             client_secret=policy.client_secret,
             token_endpoint_auth_method="client_secret_basic" if policy.client_secret else "none",
-            redirect_uris=[AnyUrl(self._person.redirect_url)] if self._person else None,
+            redirect_uris=[AnyUrl(self._browser.redirect_url)] if self._browser else None,
             scope=" ".join(policy.scopes) or None,
             issuer=policy.issuer,
         )

@@ -131,7 +131,7 @@ class UpstreamRegistry:
         for upstream in self:
             for connection in upstream.connections:
                 current = connection.current_session
-                if connection.client_session == session and current and not current.modern:
+                if connection.client_session == session and current and not current.is_stateless:
                     await current.notify(method)
 
     async def connect_unlisted(self, caller: Caller) -> None:

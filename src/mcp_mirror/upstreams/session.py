@@ -117,7 +117,7 @@ class UpstreamSession:
         return self.policy.name
 
     @property
-    def modern(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether the session uses protocol version 2026-07-28 or later."""
         return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
@@ -197,7 +197,7 @@ class UpstreamSession:
             except WireError as error:
                 raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
             if isinstance(opened, RejectedFrame):
-                raise self._refusal(method, opened.code, opened.message)
+                raise self._build_refusal(method, opened.code, opened.message)
             text, offsets = memoryview(opened.whole), iter(opened.bounds)
             items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
             await take_sliced(page.add(items, limit))
@@ -212,7 +212,7 @@ class UpstreamSession:
         """
         channel = filter_content(channel, may_show=self.policy.preview)
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
-        token = self.bypass.open(request.method, request.params, self._capabilities(channel))
+        token = self.bypass.open(request.method, request.params, self._read_capabilities(channel))
         tracked = (
             self.dispatcher.track(token, channel, timeout, resets=self.policy.progress_resets_timeout)
             if channel
@@ -222,15 +222,17 @@ class UpstreamSession:
             with tracked as inflight:
                 try:
                     await self._follow_level(channel)
-                    async with self._translate_errors(request.what, timeout, token, hidden=is_filtered(channel)):
-                        await self._send(request, self._meta(request, channel, token))
+                    async with self._translate_errors(
+                        request.what, timeout, token, is_content_hidden=is_filtered(channel)
+                    ):
+                        await self._send(request, self._build_meta(request, channel, token))
                 except UpstreamError:
                     await _drain(inflight)
                     raise
                 await _drain(inflight)
             if (response := self.bypass.take(token)) is None:
                 raise UpstreamError(f"Upstream {self.name!r} answered {request.what} under another request's id.")
-            if not self.modern and isinstance(response, Mapping) and is_input_required(response):
+            if not self.is_stateless and isinstance(response, Mapping) and is_input_required(response):
                 raise UpstreamError(
                     f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
                 )
@@ -256,7 +258,7 @@ class UpstreamSession:
 
     async def set_level(self, level: str) -> None:
         """Set the log level of a 2025-11-25 server that has the `logging` capability."""
-        if self.modern or not self.offers("logging") or self.log_level == level:
+        if self.is_stateless or not self.offers("logging") or self.log_level == level:
             return
         self.log_level = level
         await self.request(UpstreamRequest("logging/setLevel", {}, {"level": level}))
@@ -269,14 +271,14 @@ class UpstreamSession:
             except UpstreamError as error:
                 log.warning("%s", error.log_message)
 
-    def _capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
-        return channel.caller.capabilities if channel and self.modern else None
+    def _read_capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
+        return channel.caller.capabilities if channel and self.is_stateless else None
 
-    def _meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> dict[str, Any]:
+    def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> dict[str, Any]:
         meta: dict[str, Any] = {**request.meta, MARK: token}
         if channel and (channel.wants_progress or self.policy.progress_resets_timeout):
             meta["progressToken"] = token
-        if channel and self.modern:
+        if channel and self.is_stateless:
             level = channel.log_level or (None if channel.caller.is_stateless else _DEFAULT_LEVEL)
             meta |= {types.LOG_LEVEL_META_KEY: level} if level else {}
         return meta
@@ -298,7 +300,7 @@ class UpstreamSession:
 
     @asynccontextmanager
     async def _translate_errors(
-        self, what: str, limit: PausableTimeout, token: str, *, hidden: bool
+        self, what: str, limit: PausableTimeout, token: str, *, is_content_hidden: bool
     ) -> AsyncIterator[None]:
         """Apply the timeout, and raise every other exception as an `UpstreamError`."""
         try:
@@ -314,7 +316,7 @@ class UpstreamSession:
                 raise SessionLostError(message) from None
             if is_closed(error):
                 self.ended.set()
-            raise self._explain(error, what, hidden=hidden) from None
+            raise self._explain(error, what, is_content_hidden=is_content_hidden) from None
 
     def _timeout_error(self, what: str, timeout: PausableTimeout, token: str) -> UpstreamError:
         if timeout.reason:
@@ -331,7 +333,7 @@ class UpstreamSession:
         reason = f"did not answer {what} within {timeout.seconds:g} s; try again or raise its `timeout`"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
-    def _explain(self, error: Exception, what: str, *, hidden: bool) -> UpstreamError:
+    def _explain(self, error: Exception, what: str, *, is_content_hidden: bool) -> UpstreamError:
         if isinstance(error, MCPError) and (marked := read_marked(error.error.message)):
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
         match error:
@@ -339,18 +341,22 @@ class UpstreamSession:
                 reason = f"closed the connection during {what}; try again in a moment"
                 return ConnectionLostError(f"Upstream {self.name!r} {reason}.")
             case MCPError():
-                return self._refusal(what, error.error.code, error.error.message, error.error.data, hidden=hidden)
+                return self._build_refusal(
+                    what, error.error.code, error.error.message, error.error.data, is_content_hidden=is_content_hidden
+                )
             case ValidationError() | ValueError() | WireError():
                 reason = f"answered {what} with a message that does not conform to MCP"
             case _:
                 reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
-    def _refusal(self, what: str, code: int, message: str, data: Any = None, *, hidden: bool = False) -> RefusedError:
+    def _build_refusal(
+        self, what: str, code: int, message: str, data: Any = None, *, is_content_hidden: bool = False
+    ) -> RefusedError:
         """Return a JSON-RPC error of the upstream as an exception, with secrets redacted."""
-        if hidden or not self.policy.preview:
+        if is_content_hidden or not self.policy.preview:
             return hidden_refusal(self.name, what, code, data)
-        code, data = rebuild_code(code), rebuild_data(code, data, hidden=False)
+        code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
         return quote_refusal(self.settings, what, code, message, data)
 
 

@@ -126,14 +126,14 @@ class Upstream(Protocol):
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether the upstream has a capability, and within it a detail."""
 
-    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file.
 
         Args:
             what: The name of the request.
             code: The error's code.
             message: The error's message.
-            hidden: Do not quote the message.
+            is_content_hidden: Do not quote the message.
         """
 
     def release(self, key: Key) -> None:
@@ -211,7 +211,7 @@ class ServerUpstream:
         self._dedicated_policy = dependencies.dedicated
         self._has_one_client = client is not None
         modes: Modes = client.modes if client else ("auto", "legacy")
-        owner = self._owner(client.channel if client else None)
+        owner = self._build_owner(client.channel if client else None)
         self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
         self._dedicated: dict[Key, DedicatedConnection] = {}
         self._tasks = anyio.create_task_group()
@@ -259,9 +259,9 @@ class ServerUpstream:
         offered = self.listing.capabilities.get(capability) if self.listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
-    def refusal(self, what: str, code: int, message: str, *, hidden: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """See `Upstream.refusal`."""
-        if hidden or not self.policy.preview:
+        if is_content_hidden or not self.policy.preview:
             return hidden_refusal(self.policy.name, what, code)
         return quote_refusal(self._settings, what, code, message)
 
@@ -285,8 +285,8 @@ class ServerUpstream:
         """See `Upstream.request`."""
         self._check_scopes(channel)
         self._check_size(request.size)
-        hidden = is_filtered(channel) or not self.policy.preview
-        filtered = filter_content(channel, may_show=not hidden) or channel
+        is_content_hidden = is_filtered(channel) or not self.policy.preview
+        filtered = filter_content(channel, may_show=not is_content_hidden) or channel
         if answered is not None and "held" in answered.state:
             return await self._suspended.resume(answered, channel)
         connection = await self.connection_for(channel)
@@ -294,22 +294,24 @@ class ServerUpstream:
             answered = restore_keys(answered)
             request = request.with_params(requestState=answered.state.get("state"))
             request = replace(request, params={**request.params, "inputResponses": (answered.answers,)})
-        modern = connection.listing is None or connection.listing.modern
-        if channel.caller.is_stateless and not modern and channel.caller.can_answer_any:
+        is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
+        if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
             return await self._suspended.begin(
                 channel,
-                lambda suspended: connection.request(request, filter_content(suspended, may_show=not hidden)),
+                lambda suspended: connection.request(
+                    request, filter_content(suspended, may_show=not is_content_hidden)
+                ),
             )
         response = await connection.request(request, filtered)
-        required = read_input_required(response) if modern else None
+        required = read_input_required(response) if is_upstream_stateless else None
         if required is None:
             return response
         limit = self.policy.bounds.max_questions_per_call
-        if hidden:
+        if is_content_hidden:
             refuse_sampling(required.requests.values())
         if channel.caller.is_stateless:
             check_capabilities(channel.caller, required)
-            return count_round(hide_input_required(required) if hidden else required, answered, limit)
+            return count_round(hide_input_required(required) if is_content_hidden else required, answered, limit)
         return await complete_live(
             required, request, filtered, lambda following: connection.request(following, filtered), limit
         )
@@ -321,13 +323,13 @@ class ServerUpstream:
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """See `Upstream.connection_for`."""
         self._check_scopes(channel)
-        key = self._key(channel)
+        key = self._connection_key(channel)
         if key is None:
             return self._shared
         dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
         connection = dedicated.connection
         await connection.settled.wait()
-        is_refused = isinstance(connection.failure, RefusedError) and self.listing and self.listing.modern
+        is_refused = isinstance(connection.failure, RefusedError) and self.listing and self.listing.is_stateless
         if connection.listing is not None or not is_refused:
             return connection
         self._refuses_handshakes = True
@@ -337,7 +339,7 @@ class ServerUpstream:
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
         """See `Upstream.listing_connection`."""
         self._check_scopes(channel)
-        dedicated = self._dedicated.get(self._key(channel) or "")
+        dedicated = self._dedicated.get(self._connection_key(channel) or "")
         return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
 
     async def connect(self) -> None:
@@ -351,14 +353,14 @@ class ServerUpstream:
             dedicated.close()
             self._listeners.on_change("tools", key, self.policy.name)
 
-    def _key(self, channel: ClientChannel) -> Key | None:
+    def _connection_key(self, channel: ClientChannel) -> Key | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
         caller, scope = channel.caller, self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
-        if (self.listing is None or self.listing.modern) and scope is None:
+        if (self.listing is None or self.listing.is_stateless) and scope is None:
             return None
         return caller.connection_key if scope is None else caller.sharing_key
 
@@ -374,14 +376,14 @@ class ServerUpstream:
             policy.slots.free(slot)
             return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
-        connection = ReconnectingConnection(self._settings, self._owner(channel, key), modes)
+        connection = ReconnectingConnection(self._settings, self._build_owner(channel, key), modes)
         dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
         slot.assign(dedicated)
         self._dedicated[key] = dedicated
         self._tasks.start_soon(dedicated.run)
         return dedicated
 
-    def _owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
+    def _build_owner(self, channel: ClientChannel | None, key: Key | None = None) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
         lasting = require_scopes(channel.session_channel, self.policy.required_scopes) if channel else None
         if lasting is not None:

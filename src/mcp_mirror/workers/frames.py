@@ -134,7 +134,7 @@ class FrameScanner:
             UpstreamError: The worker process died.
         """
         answer = await self._run(_Scan(str(frame.path), options))
-        return answer if isinstance(answer, RejectedFrame) else _mapped(answer)
+        return answer if isinstance(answer, RejectedFrame) else _map_result(answer)
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
@@ -144,7 +144,7 @@ class FrameScanner:
             UpstreamError: The worker process died.
         """
         answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(_Open(str(frame.path), max_depth))
-        return answer if isinstance(answer, RejectedFrame) else _views(answer)
+        return answer if isinstance(answer, RejectedFrame) else _map_spans(answer)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """Split a page of a list that is in a file.
@@ -213,18 +213,18 @@ class FrameScanner:
         return answer
 
 
-def _mapped(scanned: _Scanned) -> ProcessedResult:
+def _map_result(scanned: _Scanned) -> ProcessedResult:
     """The processed result with its bytes memory-mapped from their files."""
 
     def with_bytes(draft: Draft | None) -> Draft | None:
-        return replace(draft, blob=_views({"": draft.file})[""]) if draft and draft.file else draft
+        return replace(draft, blob=_map_spans({"": draft.file})[""]) if draft and draft.file else draft
 
     captured = scanned.result.captured
     captured = replace(captured, value=with_bytes(captured.value), companion=with_bytes(captured.companion))
-    return replace(scanned.result, captured=captured, members=_views(scanned.members))
+    return replace(scanned.result, captured=captured, members=_map_spans(scanned.members))
 
 
-def _views(files: Mapping[str, FileSpan]) -> dict[str, Buffer]:
+def _map_spans(files: Mapping[str, FileSpan]) -> dict[str, Buffer]:
     """The bytes of each file span, memory-mapped."""
     maps = {path: map_file(path) for path in {file.path for file in files.values()}}
     return {name: maps[file.path][file.span.start : file.span.stop] for name, file in files.items()}
@@ -283,7 +283,7 @@ def _open_list(job: _OpenList) -> _ListBounds | RejectedFrame:
     members = read_result_members(frame, job.max_depth)
     if isinstance(members, RejectedFrame):
         return members
-    start, size, bounds, cut = _address(frame), 0, array("Q"), None
+    start, size, bounds, cut = _find_address(frame), 0, array("Q"), None
     for item in open_array(members.get(job.member, b"[]")) or []:
         size += len(item)
         if size > job.most:
@@ -292,7 +292,7 @@ def _open_list(job: _OpenList) -> _ListBounds | RejectedFrame:
         if len(bounds) == 2 * _LIST_ITEMS:
             cut = f"{_LIST_ITEMS:,} items in a page"
             break
-        at = _address(item) - start
+        at = _find_address(item) - start
         bounds.extend((at, at + len(item)))
     small = {name: bytes(raw) for name, raw in members.items() if name in _LIST_MEMBERS and len(raw) <= _SMALL}
     return _ListBounds(bounds, small, cut)
@@ -342,7 +342,7 @@ class _Files:
     def locate(self, blob: Buffer) -> FileSpan:
         """The file span of a blob: within one of the files, or in a new file if the blob was assembled."""
         for path, whole in self._maps.items():
-            offset = _address(blob) - _address(whole)
+            offset = _find_address(blob) - _find_address(whole)
             if 0 <= offset <= len(whole) - len(blob):
                 return FileSpan(path, Span(offset, len(blob)))
         path = f"{self._path}.part{len(blob)}"
@@ -368,7 +368,7 @@ class _PyBuffer(ctypes.Structure):
     )
 
 
-def _address(buffer: Buffer) -> int:
+def _find_address(buffer: Buffer) -> int:
     """The memory address of a buffer's bytes. Offsets are computed from it, since the scanner returns only values."""
     view = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)

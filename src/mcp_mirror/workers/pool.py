@@ -84,7 +84,7 @@ class WorkerPool:
             size: The limits of the pool.
             prepare: The first task of each process, outside all deadlines. It imports its module there.
         """
-        self._prepare = prepare or _greet
+        self._prepare = prepare or _do_nothing
         self._child_watchdog = child_watchdog
         self._size = size
         self._idle: list[WorkerProcess] = []
@@ -121,7 +121,7 @@ class WorkerPool:
         Raises:
             PoolError: A task has no result; the subclass names the cause.
         """
-        async with self._admission(principal, max_wait):
+        async with self._admit(principal, max_wait):
             worker = (
                 self._idle.pop() if self._idle else WorkerProcess(__name__, self._child_watchdog, self._size.memory)
             )
@@ -160,7 +160,7 @@ class WorkerPool:
         return None
 
     @asynccontextmanager
-    async def _admission(self, principal: str, max_wait: float | None) -> AsyncIterator[None]:
+    async def _admit(self, principal: str, max_wait: float | None) -> AsyncIterator[None]:
         """Hold a place within the concurrency limits.
 
         Raises:
@@ -228,7 +228,7 @@ class WorkerPool:
                 self._waiting[following] = waiters
 
 
-def _greet() -> None:
+def _do_nothing() -> None:
     """Do nothing: the answer shows that the process has started."""
 
 

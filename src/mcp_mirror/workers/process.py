@@ -58,7 +58,7 @@ class WorkerProcess:
             assert self._process.stdout is not None  # noqa: S101  # opened with pipes
             self._answers = BufferedByteReceiveStream(self._process.stdout)
         assert self._process.stdin is not None  # noqa: S101  # opened with pipes
-        await self._process.stdin.send(_packed(message))
+        await self._process.stdin.send(_pack(message))
         (size,) = _LENGTH.unpack(await self._answers.receive_exactly(_LENGTH.size))
         return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from the gateway's own process
 
@@ -78,10 +78,10 @@ def serve_requests(handle: Callable[[Any], object]) -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while head := source.read(_LENGTH.size):
         message = pickle.loads(source.read(_LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
-        sink.write(_packed(handle(message)))
+        sink.write(_pack(handle(message)))
         sink.flush()
 
 
-def _packed(message: object) -> bytes:
+def _pack(message: object) -> bytes:
     data = pickle.dumps(message)
     return _LENGTH.pack(len(data)) + data

@@ -98,7 +98,7 @@ class SchemaWorkers:
             await listing.pause()
             if listing.served > policy.bounds.max_tools:
                 break
-            one = self._known.get(key := listing.key_of(item)) or listing.look_at(item)
+            one = self._known.get(key := listing.build_key(item)) or listing.look_at(item)
             if one is None:
                 one = await self._examine_in_worker(listing, item)
             self._remember(key, one, len(item))
@@ -108,7 +108,7 @@ class SchemaWorkers:
 
     async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> InspectedTool:
         began = monotonic()
-        found = listing.named(item)
+        found = listing.without_examination(item)
         try:
             if listing.seconds_left <= 0:
                 raise DeadlineError  # handled below
@@ -188,7 +188,7 @@ class _Listing:
             await anyio.lowlevel.checkpoint()
             self._began = monotonic()
 
-    def key_of(self, item: Buffer) -> bytes:
+    def build_key(self, item: Buffer) -> bytes:
         """The cache key of a definition."""
         bounds = self.policy.bounds
         limits = f"{bounds.max_tool_bytes} {bounds.max_name_bytes} {bounds.max_schema_depth} {self.policy.name}"
@@ -199,24 +199,25 @@ class _Listing:
         bounds = self.policy.bounds
         if len(item) > bounds.max_tool_bytes:
             size = f"its definition has {len(item):,} bytes; `limits.max_tool_bytes` is {bounds.max_tool_bytes:,}"
-            return replace(self.named(item), rejection=size)
+            return replace(self.without_examination(item), rejection=size)
         text = bytes(item)
         containers = text.count(b"{") + text.count(b"[")
         self.containers += containers
         if containers > _TOOL_CONTAINERS:
             count = f"its definition has {containers:,} objects and arrays; {_TOOL_CONTAINERS:,} is the limit"
-            return replace(self.named(item), rejection=count)
+            return replace(self.without_examination(item), rejection=count)
         if self.containers > _LISTING_CONTAINERS:
             limit = f"{_LISTING_CONTAINERS:,}"
             return replace(
-                self.named(item), rejection=f"the listing has more than {limit} objects and arrays before it"
+                self.without_examination(item),
+                rejection=f"the listing has more than {limit} objects and arrays before it",
             )
-        named = self.named(item)
+        named = self.without_examination(item)
         if not named.name or not self.policy.admits(named.name):
             return replace(named, rejection=None)
         return compile_if_cheap(inspect_definition(read_tool(text), bounds)) if len(text) <= _SMALL else None
 
-    def named(self, item: Buffer) -> InspectedTool:
+    def without_examination(self, item: Buffer) -> InspectedTool:
         """A tool that takes too long to examine, with only its name."""
         try:
             raw = {"name": msgspec.json.decode(item, type=_Named).name}

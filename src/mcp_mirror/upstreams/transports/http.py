@@ -117,26 +117,26 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         A failed request gets a JSON-RPC error as its response, so that the session continues.
         """
         body = await request.aread() if request.method == "POST" else b""
-        identity = _identity(body)
-        request = self._spliced(request, body) if body else request
-        request.extensions = {**request.extensions, "timeout": self._timeouts(request, identity)}
+        identity = _read_request_id(body)
+        request = self._splice_request(request, body) if body else request
+        request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
-            response = await self._answered(request, identity)
+            response = await self._send_until_response(request, identity)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
-            return _failure(identity, error, request.url)
+            return _build_failure_response(identity, error, request.url)
         response.request = request
         if response.status_code == _TOO_LARGE and identity is not None:
             await response.aclose()
-            return _answer(identity, _too_large(request))
+            return _answer(identity, _explain_too_large(request))
         if response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers and identity is not None:
-            return await self._refused(response, identity)
-        return self._rewritten(response, identity)
+            return await self._handle_refusal(response, identity)
+        return self._rewrite_response(response, identity)
 
-    async def _answered(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+    async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
         """Send a request until the beginning of its response.
 
         Raises:
@@ -163,14 +163,14 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """Close the connections."""
         await self._inner.aclose()
 
-    def _timeouts(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
+    def _build_timeouts(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
         """Return the timeouts of a request: a response or an event stream may pause for any time."""
         timeout = dict(request.extensions.get("timeout", {}))
         if request.method == "DELETE":
             return dict.fromkeys(("connect", "read", "write", "pool"), _DELETE_TIMEOUT)
         return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
 
-    def _spliced(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
+    def _splice_request(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
         segments, pending = self._bypass.outbound(body)
         if pending:
             pending.is_sent = True  # or will be: a slow server counts as a slow response
@@ -182,12 +182,12 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             request.method, request.url, headers=headers, stream=_Request(segments), extensions=request.extensions
         )
 
-    async def _refused(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
+    async def _handle_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart."""
         try:
             body = await read_beginning(response, _MAX_REFUSAL)
         except httpx2.TransportError as error:
-            return _failure(identity, error, response.request.url)
+            return _build_failure_response(identity, error, response.request.url)
         finally:
             await response.aclose()
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
@@ -196,9 +196,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _BODY_HEADERS]
         return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
-    def _rewritten(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+    def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        rewrite = {"application/json": self._json, "text/event-stream": self._events}.get(kind)
+        rewrite = {"application/json": self._rewrite_json, "text/event-stream": self._rewrite_events}.get(kind)
         if identity is not None or self._ends_with_stream:
             self._output.refusal = explain_response(response) if rewrite is None or response.is_error else None
         if rewrite is None:
@@ -220,24 +220,24 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if identity is not None:
                 self._reading.pop(coerce_request_id(identity), None)
 
-    async def _json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
+    async def _rewrite_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
         try:
             async for chunk in decode_body(response, self._spool.policy):
                 collector.add(chunk)
-            yield self._body(collector.take(), identity)
+            yield self._rewrite_body(collector.take(), identity)
         except httpx2.TransportError as error:
-            yield _error(identity, mark(explain_failed_connection(error, response.request.url)))
+            yield _encode_error(identity, mark(explain_failed_connection(error, response.request.url)))
         finally:
             collector.close()
 
-    async def _events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
+    async def _rewrite_events(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
         reader: EventReader[Frame] = EventReader(collector)
         try:
             async for chunk in decode_body(response, self._spool.policy):
                 for at in range(0, len(chunk), _EVENT_SLICE):
-                    async for event in self._paced(reader, chunk[at : at + _EVENT_SLICE], identity):
+                    async for event in self._rewrite_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
                         yield event
         finally:
             self._log.close()
@@ -245,7 +245,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if self._ends_with_stream:
                 self._bypass.ended.set()
 
-    async def _paced(
+    async def _rewrite_paced(
         self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
     ) -> AsyncIterator[bytes]:
         """Yield what the SDK sees of the events that end in a piece.
@@ -261,7 +261,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             flood.pacer.begin()
             data = event.data if isinstance(event.data, bytes) else None
             if event.data is not None and _is_message(event.fields):
-                data = self._event(event.data, identity)
+                data = self._rewrite_event(event.data, identity)
             await flood.pacer.end()
             if flood.reason:
                 self._bypass.give_up()
@@ -269,15 +269,17 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if data is not None or event.data is None:
                 yield event_of(event.fields, data)
 
-    def _body(self, frame: Frame, identity: RequestId | None) -> bytes:
+    def _rewrite_body(self, frame: Frame, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""
         try:
             lifted = self._lift(frame, identity)
         except WireError as error:
-            return _error(identity, str(error))
-        return _error(identity, "It answered with a message that is not a response.") if lifted is None else lifted
+            return _encode_error(identity, str(error))
+        return (
+            _encode_error(identity, "It answered with a message that is not a response.") if lifted is None else lifted
+        )
 
-    def _event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+    def _rewrite_event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
         """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
         try:
             return self._lift(frame, identity)
@@ -302,7 +304,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             recovered = frame_id(frame)
             if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
                 raise WireError(reason) from None
-            return _error(identity if recovered is None else recovered, reason)
+            return _encode_error(identity if recovered is None else recovered, reason)
         self._output.refusal = None
         return None if stub is None else bytes(stub)
 
@@ -336,7 +338,7 @@ def _is_message(fields: tuple[bytes, ...]) -> bool:
     return kinds[-1:] in ([], [b""], [b"message"])
 
 
-def _identity(body: bytes) -> RequestId | None:
+def _read_request_id(body: bytes) -> RequestId | None:
     """Return the id of a request; None for a notification, a response, or no body."""
     try:
         message = open_message(body)
@@ -345,7 +347,9 @@ def _identity(body: bytes) -> RequestId | None:
     return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
 
 
-def _failure(identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL) -> httpx2.Response:
+def _build_failure_response(
+    identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL
+) -> httpx2.Response:
     """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
         return httpx2.Response(202)
@@ -356,10 +360,10 @@ def _failure(identity: RequestId | None, error: httpx2.TransportError, url: http
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
     headers = {"content-type": "application/json"}
-    return httpx2.Response(200, headers=headers, content=_error(identity, message))
+    return httpx2.Response(200, headers=headers, content=_encode_error(identity, message))
 
 
-def _too_large(request: httpx2.Request) -> str:
+def _explain_too_large(request: httpx2.Request) -> str:
     size = int(request.headers.get("content-length", 0))
     return (
         f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
@@ -367,7 +371,7 @@ def _too_large(request: httpx2.Request) -> str:
     )
 
 
-def _error(identity: RequestId | None, message: str) -> bytes:
+def _encode_error(identity: RequestId | None, message: str) -> bytes:
     answer = types.ErrorData(code=types.INTERNAL_ERROR, message=message)
     return types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer).model_dump_json().encode()
 
@@ -387,13 +391,13 @@ class HttpTransport:
 
     def open(self, bypass: PayloadBypass) -> AbstractAsyncContextManager[Any]:
         """Open the streams for the SDK, once."""
-        return self._legacy(bypass) if self.endpoint.legacy_sse else self._streamable(bypass)
+        return self._open_legacy(bypass) if self.endpoint.legacy_sse else self._open_streamable(bypass)
 
     @asynccontextmanager
-    async def _streamable(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
-        url, transport = self.endpoint.url, self._lifting(bypass)
+    async def _open_streamable(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
+        url, transport = self.endpoint.url, self._create_lifting_transport(bypass)
         async with (
-            self._client(transport) as client,
+            self._create_client(transport) as client,
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
             anyio.create_task_group() as tasks,
         ):
@@ -408,18 +412,18 @@ class HttpTransport:
                 raise
 
     @asynccontextmanager
-    async def _legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
+    async def _open_legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
         def client(
             headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK passes arguments that the gateway did not give
             timeout: httpx2.Timeout | None = None,  # noqa: ARG001
             auth: httpx2.Auth | None = None,  # noqa: ARG001
         ) -> httpx2.AsyncClient:
-            return self._client(self._lifting(bypass))
+            return self._create_client(self._create_lifting_transport(bypass))
 
         async with sse_client(self.endpoint.url, httpx_client_factory=client) as streams:
             yield streams
 
-    def _lifting(self, bypass: PayloadBypass) -> LiftingTransport:
+    def _create_lifting_transport(self, bypass: PayloadBypass) -> LiftingTransport:
         addresses = AddressPolicy.from_urls(self.endpoint.url, admits_private=self.endpoint.allow_private)
         inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
         if self.authorizer:
@@ -427,7 +431,7 @@ class HttpTransport:
         inner = CookieFilter(inner, self.accept_cookies)
         return LiftingTransport(inner, bypass, self.spool, self.output, ends_with_stream=self.endpoint.legacy_sse)
 
-    def _client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
+    def _create_client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT_TIMEOUT)
         headers = {"accept-encoding": "identity", **self.endpoint.headers}
         return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)

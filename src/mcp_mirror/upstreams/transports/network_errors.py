@@ -60,7 +60,7 @@ def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> 
         error: The exception of the HTTP client.
         url: The URL of the request.
     """
-    cause, advice = _cause_of(error)
+    cause, advice = _explain_cause(error)
     return f"The connection to {address_of(url)} failed: {cause}. {advice}."
 
 
@@ -88,17 +88,17 @@ def address_of(url: httpx2.URL) -> str:
     return f"{host}:{url.port or _PORTS.get(url.scheme, 0)}"
 
 
-def _cause_of(error: httpx2.TransportError) -> tuple[str, str]:
+def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
     if shortage := explain_shortage(error):
         cause, _, advice = shortage.partition(". ")
         return cause, advice
     causes = tuple(walk_causes(error))
-    found = (known for one in causes if (known := _precise_cause(one)))
+    found = (known for one in causes if (known := _explain_precise_cause(one)))
     by_type = ((cause, advice) for kinds, cause, advice in _TYPES if any(isinstance(one, kinds) for one in causes))
     return next(found, None) or next(by_type, (type(error).__name__, "Check `url`, and the server's log"))
 
 
-def _precise_cause(error: BaseException) -> tuple[str, str] | None:
+def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, httpcore2.ConnectError) and str(error) == PRIVATE:

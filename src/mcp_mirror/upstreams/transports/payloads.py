@@ -203,7 +203,7 @@ class PayloadBypass:
 
     def report_unknown_session(self, identity: RequestId) -> None:
         """Note that the server does not know the session of a request, and end the connection."""
-        if pending := self._awaiting(identity):
+        if pending := self._find_awaiting(identity):
             pending.has_unknown_session = True
         self.ended.set()
 
@@ -231,13 +231,13 @@ class PayloadBypass:
         self.flood.take()
         if isinstance(frame, Overlong):
             raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
-        return self._spooled(frame, about) if isinstance(frame, SpooledFrame) else self._opened(frame, about)
+        return self._pass_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._open_frame(frame, about)
 
-    def _spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
+    def _pass_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
-        pending = None if identity is None else self._awaiting(identity)
-        if identity is not None and pending is not None and self._passes_unread(pending, frame):
+        pending = None if identity is None else self._find_awaiting(identity)
+        if identity is not None and pending is not None and self._is_passed_unread(pending, frame):
             if pending.response is not None:
                 frame.discard()
                 return None
@@ -250,35 +250,35 @@ class PayloadBypass:
             # Lists have a limit of their own. Other large messages are refused before they are opened.
             is_large = frame.size > self._limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
             if pending is not None or not is_large:
-                return self._opened(frame.view, about)
+                return self._open_frame(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
                 raise WireError(fault)
-            self._dispatch(ServerMessage(method, {}, identity, self._token_of(about), fault, frame.size))
+            self._dispatch(ServerMessage(method, {}, identity, self._find_token(about), fault, frame.size))
             return None
 
-    def _passes_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
+    def _is_passed_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
         if pending.method == "tools/list" and frame.size <= _MAX_HEADER_LIST and HEADER_MARK in bytes(frame.view):
             return False
         return pending.method in _UNREAD
 
-    def _opened(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
+    def _open_frame(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
             message = open_message(frame, self._limits.max_depth)
-            if not isinstance(message.result, dict) or not self.awaits(_id_of(message)):
+            if not isinstance(message.result, dict) or not self.awaits(_read_id(message)):
                 check_envelope(frame, self._limits.max_envelope_bytes)
         except WireError as error:
             if (method := recover_method(frame)) is None:
                 raise
-            self._dispatch(ServerMessage(method, {}, recover_id(frame), self._token_of(about), str(error)))
+            self._dispatch(ServerMessage(method, {}, recover_id(frame), self._find_token(about), str(error)))
             return None
         if isinstance(message.method, str):
-            self._dispatch(_server_message(message, message.method, self._token_of(about), len(frame)))
+            self._dispatch(_decode_server_message(message, message.method, self._find_token(about), len(frame)))
             return None
-        identity = None if (given := _id_of(message)) is None else coerce_request_id(given)
-        pending = None if identity is None else self._awaiting(identity)
+        identity = None if (given := _read_id(message)) is None else coerce_request_id(given)
+        pending = None if identity is None else self._find_awaiting(identity)
         if pending is None:
-            return _empty_response(message) if identity in self._ended_ids else frame
+            return _build_empty_response(message) if identity in self._ended_ids else frame
         return self._lift(message, pending, frame)
 
     def _lift(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
@@ -298,10 +298,10 @@ class PayloadBypass:
         """Whether a request with this id is in flight."""
         return identity is not None and coerce_request_id(identity) in self._awaited
 
-    def _awaiting(self, identity: RequestId) -> PendingRequest | None:
+    def _find_awaiting(self, identity: RequestId) -> PendingRequest | None:
         return self._pending.get(self._awaited.get(coerce_request_id(identity), ""))
 
-    def _token_of(self, identity: RequestId | None) -> str | None:
+    def _find_token(self, identity: RequestId | None) -> str | None:
         return None if identity is None else self._awaited.get(coerce_request_id(identity))
 
     def _with_client_capabilities(self, frame: bytes) -> Segments:
@@ -314,7 +314,7 @@ class PayloadBypass:
         return (join(object_of({**request, "params": join(object_of(params))})),)
 
 
-def _id_of(message: Message) -> RequestId | None:
+def _read_id(message: Message) -> RequestId | None:
     return message.id if isinstance(message.id, int | str) else None
 
 
@@ -333,7 +333,7 @@ def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -
     )
 
 
-def _server_message(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
+def _decode_server_message(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
     """Decode a message that the server sent on its own; such messages are small."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
@@ -345,6 +345,6 @@ def _server_message(message: Message, method: str, about: str | None, size: int)
         return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
 
 
-def _empty_response(message: Message) -> bytes:
+def _build_empty_response(message: Message) -> bytes:
     """Return what the SDK sees of a response to a request that has ended."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "result": {}})

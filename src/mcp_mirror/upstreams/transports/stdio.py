@@ -63,7 +63,7 @@ class StdioTransport:
         Raises:
             UpstreamError: The command does not exist or cannot be started.
         """
-        (their_input, our_output), (our_input, their_output) = self._pipes()
+        (their_input, our_output), (our_input, their_output) = self._create_pipes()
         source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
         bypass.attach(is_blocked=lambda: source.is_dropping)
         try:
@@ -117,7 +117,7 @@ class StdioTransport:
         restore_handle_limit(process.pid)
         return process
 
-    def _pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _create_pipes(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Create the pipes for the child's standard input and standard output."""
         first: tuple[int, int] | None = None
         try:
