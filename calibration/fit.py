@@ -19,8 +19,8 @@ import numpy as np
 
 from counts import TOKENIZERS
 from mcp_mirror.tokens.costs import UNIT, Margin, Rule, Table, lanes, with_sum
-from mcp_mirror.tokens.lexicon import lexicon_of
-from mcp_mirror.tokens.pieces import class_of, count_joints, split
+from mcp_mirror.tokens.lexicon import build_lexicon
+from mcp_mirror.tokens.pieces import classify_piece, count_joints, split
 from measure import JOINING, measured, measured_parts
 from texts import KINDS, Text
 from vocabulary import Seen, candidate_parts, entries, spaced_share, wide_collection
@@ -76,7 +76,7 @@ class Ground:
         rows = map(with_sum, units.astype(int).tolist())
         each = () if joints is None else tuple(tuple(float(f"{x:.4g}") for x in row) for row in joints)
         costs = dict(zip(self.entries, rows, strict=True))
-        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, costs, lexicon_of(self.parts), each)
+        return Table(TOKENIZERS, tuple(margins), rules, self.unknown, costs, build_lexicon(self.parts), each)
 
 
 def measure_ground() -> Ground:
@@ -98,7 +98,7 @@ def _rare(wide: Mapping[str, Seen], chosen: Mapping[str, bool]) -> dict[str, lis
     rare: dict[str, list[str]] = defaultdict(list)
     others = sorted(piece for piece in wide if not chosen.get(piece) and "\0" not in piece and "\ufffd" not in piece)
     for piece in random.Random(2).sample(others, len(others)):
-        named = class_of(piece)
+        named = classify_piece(piece)
         if len(piece) <= 24 and len(rare[named]) < RARE:
             rare[named].append(piece)
     return rare
@@ -203,7 +203,7 @@ def features_of(ground: Ground, table: Table, texts: Sequence[Text]) -> Features
     for row, count in enumerate(counts):
         for piece, times in count.items():
             if piece not in named:
-                named[piece] = CLASSES.index(class_of(piece))
+                named[piece] = CLASSES.index(classify_piece(piece))
             if piece in at:
                 known[row, named[piece]] += times * ground.tokens[at[piece]]
                 number[row, named[piece]] += times
@@ -287,7 +287,7 @@ def fit(texts: Sequence[Text], true: Sequence[Sequence[int]]) -> Table:
     judged = np.array([one.kind in KINDS[:11] for one in texts])
     final, margins, doubts = ground.tokens.copy(), [], np.zeros((len(CLASSES), len(TOKENIZERS)))
     joints = np.zeros((len(TOKENIZERS), len(count_joints(""))))
-    named = np.array([CLASSES.index(class_of(entry)) for entry in ground.entries])
+    named = np.array([CLASSES.index(classify_piece(entry)) for entry in ground.entries])
     index = {entry: row for row, entry in enumerate(ground.entries)}
     sizes = (len(CLASSES), len(CLASSES), len(CLASSES), joints.shape[1])
     for at, name in enumerate(TOKENIZERS):

@@ -19,7 +19,7 @@ from opencc import OpenCC
 from wordfreq import top_n_list
 
 from generated import STYLES
-from mcp_mirror.tokens.pieces import class_of, split
+from mcp_mirror.tokens.pieces import classify_piece, split
 from texts import CORPORA, corpus
 
 LETTERS: Final = ("prose", "code", "json", "html", "cjk", "de", "fr", "es", "ru", "hi", "ar", "pl", "el")
@@ -125,7 +125,7 @@ def candidate_parts(wide: Mapping[str, Seen]) -> list[str]:
     runs = {sign * count for sign in "-=*_#.~+/ \n\t─═·…•█░■━▀▄│" for count in range(2, 25)}
     seen, chosen = Counter[str](), list[str]()
     for part, _ in weights.most_common():
-        named = "ASCII" if part.isascii() else class_of(part)
+        named = "ASCII" if part.isascii() else classify_piece(part)
         seen[named] += 1
         if seen[named] <= PARTS:
             chosen.append(part)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, line_of
+from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, format_record
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.settings.policies import AuditPolicy
 
@@ -16,7 +16,7 @@ TIME = "2026-01-02T03:04:05.678Z"
 
 
 def line(record: AuditRecord) -> str:
-    return line_of(record, TIME, SHORT).decode("ascii")
+    return format_record(record, TIME, SHORT).decode("ascii")
 
 
 def test_a_record_is_one_line_of_json() -> None:
@@ -122,7 +122,7 @@ async def test_a_required_record_is_written_before_the_action(*, required: bool,
 
 def test_records_of_one_call_share_a_correlation_id() -> None:
     witness = Witness()
-    audit = Audit(witness).within("c1")
+    audit = Audit(witness).with_correlation("c1")
     audit.write(AuditRecord("read", "local", "memory_read", "ok"))
     audit.write(AuditRecord("call", "local", "memory_read", "ok", correlation="c2"))
     assert [record.correlation for record in witness.records] == ["c1", "c2"]

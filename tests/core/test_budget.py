@@ -17,8 +17,8 @@ from mcp_mirror.core.budgets import (
     compute_capacity,
     count_media_tokens,
     count_result_tokens,
+    estimate_wanted_tokens,
     lower_budgets,
-    tokens_wanted,
 )
 from mcp_mirror.settings.policies import ContextPolicy, MirrorPolicy
 from mcp_mirror.types import Buffer, Traffic
@@ -105,16 +105,16 @@ def test_every_budget_falls_with_what_a_call_holds(  # the columns of the table
 @given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))
 def test_no_budget_falls_where_a_call_holds_all_that_it_wants(inline: int, error: int, read: int) -> None:
     mirror = MirrorPolicy(inline_budget=inline, error_budget=error, read_budget=read, answer_budget=0)
-    assert lower_budgets(mirror, tokens_wanted(mirror, 0, is_retrieval=False)) == mirror
+    assert lower_budgets(mirror, estimate_wanted_tokens(mirror, 0, is_retrieval=False)) == mirror
     assert lower_budgets(MirrorPolicy(answer_budget=read), max(read, MIN_CALL_TOKENS)).answer_budget == read
 
 
 def test_a_call_wants_the_largest_of_the_budgets_that_it_is_under() -> None:
     mirror = MirrorPolicy()
-    assert tokens_wanted(mirror, 800, is_retrieval=False) == 2500 + NOTICE_TOKENS
-    assert tokens_wanted(mirror, 9000, is_retrieval=False) == 9000 + NOTICE_TOKENS
-    assert tokens_wanted(mirror, 9000, is_retrieval=True) == 20_000
-    assert tokens_wanted(MirrorPolicy(answer_budget=0), 0, is_retrieval=True) == MIN_CALL_TOKENS
+    assert estimate_wanted_tokens(mirror, 800, is_retrieval=False) == 2500 + NOTICE_TOKENS
+    assert estimate_wanted_tokens(mirror, 9000, is_retrieval=False) == 9000 + NOTICE_TOKENS
+    assert estimate_wanted_tokens(mirror, 9000, is_retrieval=True) == 20_000
+    assert estimate_wanted_tokens(MirrorPolicy(answer_budget=0), 0, is_retrieval=True) == MIN_CALL_TOKENS
 
 
 def size(text: Buffer) -> int:

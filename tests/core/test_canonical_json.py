@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.payload.canonical_json import canonical, digest_of
+from mcp_mirror.payload.canonical_json import hash_json, write_canonical
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,23 +32,23 @@ JSON = st.recursive(
     ],
 )  # fmt: skip
 def test_numbers_are_written_by_rfc_8785(number: float, text: str) -> None:
-    assert canonical(number) == text
+    assert write_canonical(number) == text
 
 
 def test_keys_are_sorted_by_utf_16() -> None:
     given = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}  # RFC 8785, 3.2.3
-    assert list(json.loads(canonical(given)).values()) == [2, 4, 6, 7, 1, 5, 3]
-    assert canonical({"b": [1, {"d": '\u00e9\u2028\n"\x01', "c": None}], "a": False}) == (
+    assert list(json.loads(write_canonical(given)).values()) == [2, 4, 6, 7, 1, 5, 3]
+    assert write_canonical({"b": [1, {"d": '\u00e9\u2028\n"\x01', "c": None}], "a": False}) == (
         '{"a":false,"b":[1,{"c":null,"d":"\u00e9\u2028\\n\\"\\u0001"}]}'
     )  # fmt: skip
 
 
 @given(JSON)
 def test_canonical_text_parses_to_the_value(value: Any) -> None:
-    text = canonical(value)
-    assert canonical(json.loads(text)) == text
-    assert len(digest_of(value)) == 64
-    assert digest_of([value]) != digest_of(value)
+    text = write_canonical(value)
+    assert write_canonical(json.loads(text)) == text
+    assert len(hash_json(value)) == 64
+    assert hash_json([value]) != hash_json(value)
 
 
 def _shuffled(value: Any) -> Any:
@@ -59,12 +59,12 @@ def _shuffled(value: Any) -> Any:
 
 @given(JSON)
 def test_the_order_of_keys_does_not_matter(value: Any) -> None:
-    assert canonical(_shuffled(value)) == canonical(value)
+    assert write_canonical(_shuffled(value)) == write_canonical(value)
 
 
 @pytest.mark.parametrize("other", [1, "true", None, [True], {"a": True}, 0])
 def test_values_that_python_compares_equal_differ(other: Any) -> None:
-    assert canonical(other) != canonical(True)  # noqa: FBT003  # the value
+    assert write_canonical(other) != write_canonical(True)  # noqa: FBT003  # the value
 
 
 @pytest.mark.parametrize("nest", [lambda inner: [inner], lambda inner: {"a": inner}])
@@ -73,4 +73,4 @@ def test_deep_nesting_raises_a_recursion_error(nest: Callable[[Any], Any]) -> No
     for _ in range(5000):
         value = nest(value)
     with pytest.raises(RecursionError):
-        digest_of(value)
+        hash_json(value)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.dataframes import convert_scalar, form_of, is_scalar
-from mcp_mirror.functions.results import result_of
+from mcp_mirror.functions.dataframes import convert_scalar, find_form, is_scalar
+from mcp_mirror.functions.results import convert_result
 
 
 def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in result_of(value).items()}
+    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
 
 
 def result(value: object) -> Any:
@@ -89,7 +89,7 @@ def test_records_of_numpy_are_objects() -> None:
 
 def test_what_has_no_json_in_an_array_is_an_error() -> None:
     with pytest.raises(MirrorError, match=r"A value of type list cannot be encoded as JSON: "):
-        result_of(np.array([object()]))
+        convert_result(np.array([object()]))
 
 
 class Dtype:
@@ -220,7 +220,7 @@ def test_times_of_a_column_are_read_as_numpy_does() -> None:
 
 def test_two_columns_of_one_name_are_an_error() -> None:
     with pytest.raises(MirrorError, match=r"Two columns of the table have the name '1'\. Rename one of them\."):
-        result_of(Frame({1: Series([1]), "1": Series([2])}))
+        convert_result(Frame({1: Series([1]), "1": Series([2])}))
 
 
 class PolarsColumn:
@@ -326,4 +326,4 @@ def test_tables_and_arrays_of_arrow_are_objects_and_lists() -> None:
 
 
 def test_classes_of_other_kinds_have_no_form() -> None:
-    assert [form_of(kind) for kind in (dict, str, Dtype, Index, type)] == [None] * 5
+    assert [find_form(kind) for kind in (dict, str, Dtype, Index, type)] == [None] * 5

@@ -16,8 +16,8 @@ from mcp_mirror.security.flows import (
     Flows,
     build_flows,
     describe_place,
+    find_config_key,
     format_labels,
-    key_of,
     read_rule,
 )
 from mcp_mirror.settings.labels import (
@@ -302,7 +302,7 @@ def test_default_flows_with_one_and_several_principals() -> None:
 
 def test_the_model_is_in_every_zone() -> None:
     policy = flows(isolated=True, policy={"deny": (FlowRule("a", "model"), FlowRule("model", "b"))})
-    assert policy.zone_of(MODEL) is None
+    assert policy.find_zone(MODEL) is None
     assert not policy.may_show(policy.labels_of_place("a"))
     assert policy.may_show(policy.labels_of_place("b"))
     assert policy.refusal(policy.labels_of_place(MODEL), "b") is not None
@@ -339,7 +339,7 @@ def test_files_and_upstreams_have_their_configured_labels() -> None:
 @settings(max_examples=50)
 @given(labels)
 def test_stored_labels_survive_reading(value: Labels) -> None:
-    assert Flows().labels_of(made(labels=format_labels(value))) == value
+    assert Flows().read_labels(made(labels=format_labels(value))) == value
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_stored_labels_survive_reading(value: Labels) -> None:
 def test_a_value_without_labels_has_the_highest_labels(
     provenance: Provenance, expected: set[str], labels: dict[str, str]
 ) -> None:
-    found = flows().labels_of(made(provenance=provenance, labels=labels))
+    found = flows().read_labels(made(provenance=provenance, labels=labels))
     assert found == Labels(frozenset(expected), "untrusted", "private")
     beyond = flows(isolated=True).refusal(found, "a")
     assert (beyond is None) == (expected == {"a"})
@@ -363,10 +363,10 @@ def test_a_value_without_labels_has_the_highest_labels(
 
 def test_unknown_levels_are_the_highest() -> None:
     known = made(labels={"sources": "a", "integrity": "perhaps", "confidentiality": "hush"})
-    assert flows().labels_of(known) == Labels(frozenset({"a"}), "untrusted", "private")
+    assert flows().read_labels(known) == Labels(frozenset({"a"}), "untrusted", "private")
     levels = flows(policy={"levels": ("low", "high")})
     assert (
-        levels.labels_of(made(labels=format_labels(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality
+        levels.read_labels(made(labels=format_labels(Labels(frozenset({"a"}), "trusted", "public")))).confidentiality
         == "high"
     )
 
@@ -382,13 +382,17 @@ def test_a_rule_has_two_sides(text: str, rule: FlowRule | None) -> None:
 
 
 def test_places_have_a_name_and_a_configuration_key() -> None:
-    assert (key_of("crm"), key_of(MODEL), key_of(FILES)) == ("upstreams.crm", "flows.model", "flows.files")
+    assert (find_config_key("crm"), find_config_key(MODEL), find_config_key(FILES)) == (
+        "upstreams.crm",
+        "flows.model",
+        "flows.files",
+    )
     assert (describe_place("crm"), describe_place(MODEL), describe_place(UNKNOWN)) == (
         "upstream 'crm'",
         "the model",
         "unknown origin",
     )
-    assert flows().zone_of("a") == DEFAULT_ZONE
+    assert flows().find_zone("a") == DEFAULT_ZONE
 
 
 @pytest.mark.parametrize(
@@ -415,15 +419,19 @@ def test_flows_are_built_from_a_configuration() -> None:
 
 
 def test_a_removed_upstream_is_its_own_zone() -> None:
-    assert flows().zone_of("gone") == DEFAULT_ZONE
+    assert flows().find_zone("gone") == DEFAULT_ZONE
     zoned = flows(a=PlacePolicy(zone="east"))
-    assert (zoned.zone_of("gone"), zoned.zone_of("b"), zoned.zone_of(FUNCTIONS)) == ("gone", DEFAULT_ZONE, DEFAULT_ZONE)
+    assert (zoned.find_zone("gone"), zoned.find_zone("b"), zoned.find_zone(FUNCTIONS)) == (
+        "gone",
+        DEFAULT_ZONE,
+        DEFAULT_ZONE,
+    )
     assert zoned.refusal(zoned.labels_of_place("gone"), "b") is not None
-    assert flows({"files": PlacePolicy(zone="east")}).zone_of(UNKNOWN) == UNKNOWN
+    assert flows({"files": PlacePolicy(zone="east")}).find_zone(UNKNOWN) == UNKNOWN
 
 
 def test_rules_can_name_the_functions_of_a_program() -> None:
     policy = flows({"deny": (FlowRule("a", "functions"),)})
     refusal = policy.refusal(policy.labels_of_place("a"), FUNCTIONS)
     assert refusal is not None
-    assert policy.labels_of(made(provenance=Provenance(FUNCTIONS, "t", ""))).sources == {FUNCTIONS}
+    assert policy.read_labels(made(provenance=Provenance(FUNCTIONS, "t", ""))).sources == {FUNCTIONS}

@@ -3,28 +3,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.tokens import lexicon
-from mcp_mirror.tokens.lexicon import Known, lexicon_of
+from mcp_mirror.tokens.lexicon import Known, build_lexicon
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
 def test_it_holds_what_a_dict_holds(numbers: dict[str, int], other: str) -> None:
-    held = lexicon_of(numbers)
+    held = build_lexicon(numbers)
     assert dict(held) == numbers
     assert held.get(other) == numbers.get(other)
 
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
 def test_it_finds_all_names_with_a_prefix(numbers: dict[str, int], other: str) -> None:
-    held = lexicon_of(numbers)
+    held = build_lexicon(numbers)
     for prefix in {other, *(name[:2] for name in numbers)}:
         assert held.starting_with(prefix) == {name: one for name, one in numbers.items() if name.startswith(prefix)}
 
 
 def test_blocks_of_many_names_lose_none() -> None:
     numbers = {f"{number:x}" * (number % 7 + 1): number for number in range(5000)} | {"\u00e9" * 700: -1}
-    held = lexicon_of(numbers)
+    held = build_lexicon(numbers)
     assert all(held[name] == number for name, number in numbers.items())
     assert len(held) == len(numbers)
     for prefix in ("1", "13", "fff", "\u00e9", "\u00e9" * 3):
@@ -33,7 +33,7 @@ def test_blocks_of_many_names_lose_none() -> None:
 
 def test_it_keeps_few_prefixes_and_forgets_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "_KEPT_PREFIXES", 2)
-    held = lexicon_of({"aa": 1, "ab": 2, "b": 3})
+    held = build_lexicon({"aa": 1, "ab": 2, "b": 3})
     for _ in range(2):
         found = [held.starting_with(prefix) for prefix in ("a", "aa", "b", "c", "b\0", "\ud800")]
         assert found == [{"aa": 1, "ab": 2}, {"aa": 1}, {"b": 3}, {}, {}, {}]
@@ -41,14 +41,14 @@ def test_it_keeps_few_prefixes_and_forgets_no_name(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("absent", ["", "a", "b\0c", "bc", "zz", "\0", "\ud800"])
 def test_what_is_not_a_name_is_not_found(absent: str) -> None:
-    held = lexicon_of({"b": 1, "c": 2, "z": 3})
+    held = build_lexicon({"b": 1, "c": 2, "z": 3})
     assert absent not in held
     assert Known(held)[absent] == 0
 
 
 def test_what_was_asked_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "_KEPT", 3)
-    known = Known(lexicon_of({"b": 1, "c": 2}))
+    known = Known(build_lexicon({"b": 1, "c": 2}))
     for _ in range(2):
         assert [known[name] for name in ("b", "c", "d", "e", "b")] == [1, 2, 0, 0, 1]
         assert len(known) <= 3

@@ -15,8 +15,8 @@ from mcp_mirror.security.pins import (
     Lock,
     Pinned,
     Pins,
+    compare_locks,
     compare_tool,
-    differences,
     pin_upstream,
     read_lock,
     write_lock,
@@ -86,13 +86,13 @@ def test_a_change_names_the_member_that_differs(now: Mapping[str, Any]) -> None:
 def test_new_and_removed_tools_are_changes() -> None:
     other = {**TOOL, "name": "sub"}
     assert compare_tool(NO_LOCK, "up", "add", TOOL) == DefinitionChange("up", "add", None, TOOL)
-    found = differences(lock(TOOL, instructions="Hi."), lock(other))
+    found = compare_locks(lock(TOOL, instructions="Hi."), lock(other))
     assert [(one.subject, one.predicate, one.changed_members) for one in found] == [
         ("The instructions of upstream 'up'", "were removed", ""),
         ("Tool \"sub\" of upstream 'up'", "is not in the lock file", ""),
         ("Tool \"add\" of upstream 'up'", "was removed", ""),
     ]
-    gone = differences(lock(TOOL), Lock(1, {}))
+    gone = compare_locks(lock(TOOL), Lock(1, {}))
     assert [(one.tool, one.now) for one in gone] == [("add", None)]
     assert all(line.startswith("-") for line in gone[0].lines())
 
@@ -190,7 +190,7 @@ def test_a_lock_survives_writing_and_reading(name: str, description: str, instru
     assert text.isascii()
     assert read_lock(text) == made
     assert compare_tool(read_lock(text), "up", name, tool) is None
-    assert differences(made, read_lock(text)) == ()
+    assert compare_locks(made, read_lock(text)) == ()
 
 
 def damaged(change: Any) -> str:

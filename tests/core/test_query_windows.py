@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
-from mcp_mirror.query.texts import Piece, count_characters, find_text, pieces_of
+from mcp_mirror.query.texts import Piece, count_characters, find_text, split_text
 from mcp_mirror.query.windows import Budget, Unit, Window, count_lines
 from mcp_mirror.tokens import estimate_tokens
 
@@ -161,10 +161,10 @@ def test_lines_and_characters_are_counted_in_any_script() -> None:
 def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any], str]) -> None:
     text = 'plain \u00e9\U0001f600\\"/\n' * 20
     blob = dump(text).encode()
-    pieces = list(pieces_of(blob, trim(blob), never, size))
+    pieces = list(split_text(blob, trim(blob), never, size))
     assert b"".join(piece.data for piece in pieces).decode() == text
     raw = dump([text]).encode()
-    whole = list(pieces_of(raw, trim(raw), never, size))
+    whole = list(split_text(raw, trim(raw), never, size))
     assert b"".join(piece.data for piece in whole) == raw
     assert all(piece.data.decode() is not None for piece in whole)
     assert whole[0] == Piece(0, whole[0].data)
@@ -173,7 +173,7 @@ def test_pieces_of_any_size_contain_the_same_text(size: int, dump: Callable[[Any
 def test_lone_surrogates_are_replaced_at_any_piece_size() -> None:
     blob = b'"' + b"\\ud800" * 40 + b'x"'
     for size in (12, 13, 14, 15, 16, 100):
-        shown = b"".join(piece.data for piece in pieces_of(blob, trim(blob), never, size)).decode()
+        shown = b"".join(piece.data for piece in split_text(blob, trim(blob), never, size)).decode()
         assert shown.endswith("x")
 
 

@@ -25,7 +25,14 @@ from pydantic_core import core_schema
 
 from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.functions.results import failure_of, is_small, media_of, media_type_of, result_of, write_json
+from mcp_mirror.functions.results import (
+    convert_failure,
+    convert_result,
+    detect_media_type,
+    encode_media,
+    is_small,
+    write_json,
+)
 
 RULES = CaptureRules("always", 100, 100, is_wrapped=True)
 
@@ -74,7 +81,7 @@ class Unit(Enum):
 
 
 def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in result_of(value).items()}
+    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +133,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_what_is_stored_of_a_value_is_the_value(value: Any) -> None:
-    captured = capture(result_of(value), RULES, len)
+    captured = capture(convert_result(value), RULES, len)
     assert captured.value is not None
     assert json.loads(bytes(captured.value.blob)) == value
     assert captured.companion is None
@@ -172,7 +179,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     twice += [twice, twice, {"a": twice}]
     for value in (loop, twice):
         with pytest.raises(MirrorError, match="A value of type list cannot be encoded as JSON: "):
-            result_of(value)
+            convert_result(value)
 
 
 def test_an_iterator_in_a_value_is_read_to_its_end() -> None:
@@ -203,7 +210,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(9)
     ],
 )
 def test_the_first_bytes_tell_the_media_type(data: bytes, media_type: str) -> None:
-    assert media_type_of(data) == media_type
+    assert detect_media_type(data) == media_type
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, BytesIO])
@@ -231,9 +238,9 @@ def test_a_pillow_image_is_a_png() -> None:
 
 
 def test_only_bytes_and_pictures_are_media() -> None:
-    assert json.loads(media_of(PNG) or b"")["type"] == "image"
+    assert json.loads(encode_media(PNG) or b"")["type"] == "image"
     for value in ("text", [1], array("d", [1]), None, TEXT):
-        assert media_of(value) is None
+        assert encode_media(value) is None
 
 
 @pytest.mark.parametrize(
@@ -266,7 +273,7 @@ def test_a_whole_result_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize("value", [object(), {(1, 2): 3}, "\ud800", [lambda: 1]])
 def test_what_has_no_json_is_refused_with_its_type(value: object) -> None:
     with pytest.raises(MirrorError, match=f"A value of type {type(value).__name__} cannot be encoded as JSON: "):
-        result_of(value)
+        convert_result(value)
 
 
 @pytest.mark.parametrize(
@@ -281,5 +288,5 @@ def test_what_has_no_json_is_refused_with_its_type(value: object) -> None:
     ],
 )
 def test_what_is_raised_is_an_error_that_names_it(error: BaseException, said: str) -> None:
-    found = {key: json.loads(bytes(raw)) for key, raw in failure_of("load", error).items()}
+    found = {key: json.loads(bytes(raw)) for key, raw in convert_failure("load", error).items()}
     assert found == {"content": [{"type": "text", "text": said}], "isError": True}

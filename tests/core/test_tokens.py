@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mcp_mirror.tokens import PROVIDERS, TokenProvider, estimate_tokens, upper_estimator
 from mcp_mirror.tokens.costs import decode_table, encode_table, table
 from mcp_mirror.tokens.messages import IMAGE_TOKENS, MEDIUM_TOKENS
-from mcp_mirror.tokens.pieces import class_of, split
+from mcp_mirror.tokens.pieces import classify_piece, split
 from texts import KINDS, texts
 
 chance = random.Random(11)  # noqa: S311  # the same texts on every run
@@ -293,7 +293,7 @@ def test_another_medium_costs_by_its_data(size: int, tokens: int) -> None:
     "piece", [*(chr(code) for code in range(32, 0x3100, 41)), "\U0001f600", "\U00020000", "\uac00"]
 )
 def test_every_character_has_a_class_with_a_rule(piece: str) -> None:
-    assert class_of(piece) in table().rules
+    assert classify_piece(piece) in table().rules
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -310,7 +310,7 @@ def test_a_table_is_read_as_it_was_written() -> None:
     [("123", "digit"), (" camelCase", "cased"), ("aXbYcZdQ", "tangled"), ("\u0645\u0631\u062d", "arabic")],
 )
 def test_a_piece_has_the_class_of_its_characters(piece: str, named: str) -> None:
-    assert class_of(piece) == named
+    assert classify_piece(piece) == named
 
 
 def test_a_json_output_of_the_ai_sdk_is_counted_with_its_keys() -> None:

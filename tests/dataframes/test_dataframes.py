@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mcp_mirror import Mirror
-from mcp_mirror.functions.results import result_of
+from mcp_mirror.functions.results import convert_result
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -21,7 +21,7 @@ ROWS = 1_000_000
 
 
 def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in result_of(value).items()}
+    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
 
 
 def result(value: object) -> Any:

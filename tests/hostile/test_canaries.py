@@ -12,7 +12,7 @@ import pytest
 from mcp_types.methods import SERVER_NOTIFICATIONS, SERVER_REQUESTS, SERVER_RESULTS
 from tests.hostile.servers.canary import URI, mark
 
-from mcp_mirror.upstreams.fields import FIELDS, FieldRule, table
+from mcp_mirror.upstreams.fields import FIELDS, FieldRule, write_table
 
 if TYPE_CHECKING:
     from tests.walk.conftest import Configured, Lines, Speak
@@ -186,4 +186,4 @@ def test_the_table_has_every_field_of_the_protocol() -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    assert table() in (ROOT / "docs" / "operations" / "upstream-fields.md").read_text(encoding="utf-8")
+    assert write_table() in (ROOT / "docs" / "operations" / "upstream-fields.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from mcp_mirror.payload.content_encodings import Decompressor
-from mcp_mirror.upstreams.transports.http import event_of
+from mcp_mirror.upstreams.transports.http import encode_event
 
 
 def inflate(data: bytes, size: int) -> bytes:
@@ -49,5 +49,7 @@ def test_a_body_that_does_not_match_its_encoding_is_an_error(data: bytes) -> Non
 
 
 def test_a_rewritten_event_keeps_its_fields_and_splits_its_data() -> None:
-    assert event_of((b"id: 7", b"event: message"), b'{"a":\n1}') == b'id: 7\nevent: message\ndata: {"a":\ndata: 1}\n\n'
-    assert event_of((b": ping",), None) == b": ping\n\n"
+    assert (
+        encode_event((b"id: 7", b"event: message"), b'{"a":\n1}') == b'id: 7\nevent: message\ndata: {"a":\ndata: 1}\n\n'
+    )
+    assert encode_event((b": ping",), None) == b": ping\n\n"

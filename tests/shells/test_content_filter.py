@@ -8,7 +8,7 @@ import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
-from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, hidden_refusal, refuse_sampling
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, build_hidden_refusal, refuse_sampling
 
 CANARY = "c4nary"
 
@@ -71,13 +71,13 @@ async def test_elicitation_reaches_the_person_and_sampling_is_refused() -> None:
 
 def test_a_hidden_error_has_its_code_and_a_missing_capability() -> None:
     missing = {"requiredCapabilities": {"sampling": {"x": CANARY}, CANARY: {}}}
-    refused = hidden_refusal("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
+    refused = build_hidden_refusal("one", "'say'", types.MISSING_REQUIRED_CLIENT_CAPABILITY, missing)
     assert refused.data == {"requiredCapabilities": {"sampling": {}}}
     assert str(refused) == (
         f"Upstream 'one' refused 'say' (error {types.MISSING_REQUIRED_CLIENT_CAPABILITY}). "
         "Its message is hidden (`preview: false`)."
     )
-    wanted = hidden_refusal("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
+    wanted = build_hidden_refusal("one", "'say'", types.URL_ELICITATION_REQUIRED, {"elicitations": [CANARY]})
     assert (wanted.code, wanted.data) == (types.INTERNAL_ERROR, None)
     assert "wants the user to open a page" in wanted.peer_message
-    assert hidden_refusal("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR
+    assert build_hidden_refusal("one", "'say'", 1 << 40, {"x": CANARY}).code == types.INTERNAL_ERROR

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.memory.value_lookup import look_up, nearest, sort_by_similarity, unknown_path_error
+from mcp_mirror.memory.value_lookup import find_nearest, look_up, sort_by_similarity, unknown_path_error
 from mcp_mirror.paths import MemoryPath, new_base
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -87,7 +87,7 @@ async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
     ],
 )
 def test_only_names_that_share_something_with_the_query_are_near(name: str, likely: list[str]) -> None:
-    assert nearest(name, TOOLS)[: len(likely) or None] == likely
+    assert find_nearest(name, TOOLS)[: len(likely) or None] == likely
 
 
 def test_all_names_have_an_order_whatever_they_have_in_common() -> None:

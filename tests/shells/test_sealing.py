@@ -18,9 +18,9 @@ from mcp_mirror.stores.encryption import (
     Encryptor,
     Envelope,
     UnknownKeyError,
+    clamp_span,
     sealed_size,
     sealed_span,
-    within,
 )
 from mcp_mirror.types import Buffer, Span
 
@@ -39,7 +39,7 @@ def sealing(namespace: str = "me", base: str = "t-1") -> Envelope:
 
 
 def opened(envelope: Envelope, sealed: Buffer, size: int, span: Span | None = None) -> bytes:
-    wanted = within(size, span)
+    wanted = clamp_span(size, span)
     where, opening = sealed_span(size, wanted), envelope.range_reader(size, wanted)
     opening.add(memoryview(sealed)[where.start : where.stop])
     return bytes(opening.take())
@@ -57,7 +57,7 @@ def test_a_value_in_any_segments_comes_back_in_any_range(size: int) -> None:
     spans += [Span(at := dice.randrange(size + 1), dice.randrange(size - at + 1)) for _ in range(20)]
     for span in spans:
         assert opened(envelope, sealed, size, span) == blob[span.start : span.stop]
-        assert sealed_span(size, within(size, span)).length <= (span.length // CHUNK + 2) * SEALED_CHUNK
+        assert sealed_span(size, clamp_span(size, span)).length <= (span.length // CHUNK + 2) * SEALED_CHUNK
 
 
 def test_nothing_is_sealed_alike_twice() -> None:
@@ -115,7 +115,7 @@ def test_a_value_does_not_open_as_a_shorter_one(size: int) -> None:
     [("you", "t-1"), ("me", "t-2"), ("m", "et-1"), ("met", "-1"), ("", "met-1"), ("me\0", "t-1"), ("ME", "t-1")],
 )
 def test_what_is_anothers_or_another_value_does_not_open(namespace: str, base: str) -> None:
-    stranger = encryptor().envelope_of(namespace, base, RECORD)
+    stranger = encryptor().find_envelope(namespace, base, RECORD)
     assert stranger
     with pytest.raises(StoreError, match="changed or moved"):
         stranger.open_record(RECORD)

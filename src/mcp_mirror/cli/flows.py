@@ -68,7 +68,9 @@ def as_table(flows: Flows, found: Matrix) -> Table:
         labels = flows.labels_of_place(source)
         refusals = [found[source, to] for to in places]
         cells = [_YES if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
-        table.add_row(source, flows.zone_of(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells)
+        table.add_row(
+            source, flows.find_zone(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells
+        )
     return table
 
 
@@ -78,7 +80,7 @@ def as_json(flows: Flows, found: Matrix) -> dict[str, Any]:
     labels = {name: flows.labels_of_place(name) for name in places}
     return {
         "places": {
-            name: {"zone": flows.zone_of(name), "integrity": one.integrity, "confidentiality": one.confidentiality}
+            name: {"zone": flows.find_zone(name), "integrity": one.integrity, "confidentiality": one.confidentiality}
             for name, one in labels.items()
         },
         "flows": [

@@ -13,7 +13,7 @@ from mcp_mirror.cli.console import open_console, print_problems
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load, print_note, run_until_signal
 from mcp_mirror.config.lock_file import read_file, write_file
-from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, differences, pin_upstream
+from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, compare_locks, pin_upstream
 from mcp_mirror.settings.policies import LockPolicy
 from mcp_mirror.upstreams.upstream import Upstream
 
@@ -68,7 +68,7 @@ class Comparison:
     @property
     def changes(self) -> tuple[DefinitionChange, ...]:
         """The definitions that differ."""
-        return differences(self.before or NO_LOCK, self.after)
+        return compare_locks(self.before or NO_LOCK, self.after)
 
     def summary(self, *, is_written: bool) -> str:
         """Return how many differences are or are not in the lock file."""

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args, get_origin
 import yaml
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS
-from mcp_mirror.config.scalars import Kind, kind_of, write_default
+from mcp_mirror.config.scalars import Kind, find_scalar_kind, write_default
 from mcp_mirror.config.shape import Field, Value, list_alternatives, list_keys
 from mcp_mirror.settings.declarations import (
     ANYTHING,
@@ -138,7 +138,7 @@ def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bo
 
 
 def _scalar_schema(value: Value) -> dict[str, Any]:
-    kind = kind_of(value)
+    kind = find_scalar_kind(value)
     if kind is None:
         if value.kind is bool:
             return _admit_variable({"type": "boolean"})

@@ -51,14 +51,14 @@ def kind_name(node: Node) -> str:
     return _KIND_NAMES.get(node.kind, "text" if node.text else "empty text")
 
 
-def kind_of(value: Value) -> Kind | None:
+def find_scalar_kind(value: Value) -> Kind | None:
     """Return the kind of a scalar value; None for booleans and choices."""
     return next((mark for mark in value.marks if isinstance(mark, Kind)), None)
 
 
 def describe_wanted(value: Value) -> str:
     """Describe the values that a field accepts."""
-    if kind := kind_of(value):
+    if kind := find_scalar_kind(value):
         return kind.wanted
     if get_origin(value.kind) is not Literal:
         return "true or false"
@@ -68,7 +68,7 @@ def describe_wanted(value: Value) -> str:
 
 def read_scalar(value: Value, scalar: Scalar, folder: Path) -> Any:
     """Return the value of a scalar, with paths made absolute from `folder`; None if it does not fit."""
-    match kind_of(value):
+    match find_scalar_kind(value):
         case Text() as kind:
             text = _read_text(scalar, kind)
             if text is None:
@@ -157,7 +157,7 @@ def write_value(value: Value, content: Any) -> str:
         return content if _PLAIN.fullmatch(content) else f'"{content}"'
     if isinstance(content, bool):
         return "true" if content else "false"
-    kind = kind_of(value)
+    kind = find_scalar_kind(value)
     for unit, size in reversed(kind.units) if isinstance(kind, Measure) else ():
         if (content / size).is_integer():
             return f"{content / size:.0f}{unit}"

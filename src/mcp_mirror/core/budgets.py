@@ -74,7 +74,7 @@ def compute_capacity(policy: ContextPolicy) -> int | None:
     return None if policy.window is None else policy.window - math.ceil(policy.window * policy.reserve)
 
 
-def tokens_wanted(mirror: MirrorPolicy, inline_budget: int, *, is_retrieval: bool) -> int:
+def estimate_wanted_tokens(mirror: MirrorPolicy, inline_budget: int, *, is_retrieval: bool) -> int:
     """Tokens that a call may need under these budgets.
 
     Args:

@@ -44,7 +44,7 @@ _SCALARS: Final[Mapping[str, Callable[[Any], object]]] = {
 """Scalars in columns of pandas."""
 
 
-def form_of(kind: type) -> Form | None:
+def find_form(kind: type) -> Form | None:
     """The form of a class of tables or arrays; None for any other class."""
     return next((form for form, names in _METHODS.items() if all(hasattr(kind, name) for name in names)), None)
 
@@ -73,7 +73,7 @@ def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
 
     Args:
         value: An instance of a class of that form.
-        form: The result of `form_of` for the class.
+        form: The result of `find_form` for the class.
         encode: Encodes Python values as JSON; NaN and infinity as null.
 
     Raises:

@@ -26,7 +26,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from mcp_mirror.functions.dataframes import form_of, is_scalar
+from mcp_mirror.functions.dataframes import find_form, is_scalar
 
 BLOCKS: Final = get_args(types.ContentBlock)
 """The content blocks of the protocol."""
@@ -110,7 +110,7 @@ def _is_encodable(kind: type) -> bool:
     if issubclass(kind, (AsyncIterable, Awaitable)):
         return False
     if (
-        form_of(kind)
+        find_form(kind)
         or is_scalar(kind)
         or is_pillow_image(kind)
         or issubclass(kind, _ENCODED_BY_RESULTS)

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mcp_mirror.core.capture import WRAPPER
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, form_of, is_scalar, write_data
+from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
 from mcp_mirror.functions.reply import SCHEMA
 from mcp_mirror.functions.result_types import BLOCKS, CONTENT, is_pillow_image
 from mcp_mirror.types import Buffer
@@ -43,7 +43,7 @@ Result = Mapping[str, Buffer]
 """The members of a tool's result, JSON text."""
 
 
-def result_of(value: object) -> Result:
+def convert_result(value: object) -> Result:
     """Convert a return value to a result.
 
     Args:
@@ -80,7 +80,7 @@ def is_small(value: object) -> bool:
     )
 
 
-def failure_of(tool: str, error: BaseException) -> Result:
+def convert_failure(tool: str, error: BaseException) -> Result:
     """The result of a function that raised an exception: its class and message without a traceback.
 
     A `MirrorError` contributes only its message, which is written for a model.
@@ -112,12 +112,12 @@ def _consume(value: object) -> object:
     return list(value) if isinstance(value, Iterator) else value
 
 
-def media_of(value: object) -> bytes | None:
+def encode_media(value: object) -> bytes | None:
     """The content block, as JSON, of bytes or of an image; None for any other value."""
     return _encode(_build_content_block(value)) if _is_media(value) else None
 
 
-def media_type_of(data: bytes) -> str:
+def detect_media_type(data: bytes) -> str:
     """The media type by the first bytes, else `application/octet-stream`."""
     head = data[:16]
     for start, at, rest, found in _MAGIC:
@@ -146,7 +146,7 @@ _DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 
 def _encode_data(value: object) -> EncodedData | None:
     """A table or an array as JSON; None for any other value."""
-    if (form := form_of(type(value))) is not None:
+    if (form := find_form(type(value))) is not None:
         return write_data(value, form, _encode)
     if _is_buffer(value):
         view = memoryview(value)  # type: ignore[arg-type]  # it supports the buffer protocol
@@ -171,7 +171,7 @@ def _is_buffer(value: object) -> bool:
 def _is_media(value: object) -> bool:
     if is_pillow_image(type(value)):
         return True
-    if form_of(type(value)) is not None or not _is_buffer(value):
+    if find_form(type(value)) is not None or not _is_buffer(value):
         return False
     return memoryview(value).format in _BYTE_FORMATS  # type: ignore[arg-type]  # it supports the buffer protocol
 
@@ -204,7 +204,7 @@ def _build_content_block(part: object) -> Mapping[str, Any]:
 
 
 def _build_media_block(data: bytes) -> Mapping[str, Any]:
-    media_type, encoded = media_type_of(data), b64encode(data).decode()
+    media_type, encoded = detect_media_type(data), b64encode(data).decode()
     kind = media_type.partition("/")[0]
     if kind in ("image", "audio"):
         return {"type": kind, "data": encoded, "mimeType": media_type}

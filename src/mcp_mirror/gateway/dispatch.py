@@ -112,7 +112,7 @@ class Dispatcher:
             self._log_strings(call, entry, catalog)
         if not found:
             return _Inputs((), _NO_VALUES, flows.lowest)
-        audit = services.audit.within(call.id)
+        audit = services.audit.with_correlation(call.id)
         guard = FlowGuard(flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
         loader = ArgumentLoader(services.writer.store, services.scanner, guard)
         known = await loader.describe(found)

@@ -15,7 +15,7 @@ from mcp_mirror.gateway.stages.context_budget import ContextBudgetStage
 from mcp_mirror.gateway.stages.errors import answer_errors
 from mcp_mirror.gateway.stages.metrics import MetricsStage
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_lookup import nearest
+from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.observability.audit import Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.path_hash import PathHasher
@@ -90,7 +90,7 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     for name in names:
         if name not in installed:
-            near = nearest(name, installed)
+            near = find_nearest(name, installed)
             hint = (
                 f"Did you mean {near[0]!r}?" if near else f"Install a package with an entry point in `{ENTRY_POINTS}`."
             )

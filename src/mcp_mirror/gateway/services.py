@@ -71,7 +71,7 @@ def open_memory(services: Services, config: Config, flows: Flows, scope: MemoryS
         limits=services.limits,
         estimate=upper_estimator(config.mirror.provider),
         new_id=services.new_id,
-        audit=services.audit.within(scope.correlation),
+        audit=services.audit.with_correlation(scope.correlation),
         flows=flows,
         consent=scope.granted_flow,
         trace=scope.trace,

@@ -26,7 +26,7 @@ from mcp_mirror.core.replies import Reply as ToolResult
 from mcp_mirror.core.tool_definitions import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError, unwrap_error_group
 from mcp_mirror.functions.reply import Reply, read_reply
-from mcp_mirror.functions.results import media_of, write_json
+from mcp_mirror.functions.results import encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
@@ -368,7 +368,7 @@ class Mirror:
 
 
 def _build_value(value: object) -> NewValue:
-    media = media_of(value)
+    media = encode_media(value)
     raw = write_json(value) if media is None else media
     return NewValue((raw,), is_content=media is not None, size=len(raw))
 

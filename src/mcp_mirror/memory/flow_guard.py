@@ -57,7 +57,7 @@ class FlowGuard:
             FlowError: The policy refuses a flow, and the user did not allow it for this call.
         """
         descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
-        labels = {base: self.flows.labels_of(one) for base, one in descriptors.items()}
+        labels = {base: self.flows.read_labels(one) for base, one in descriptors.items()}
         refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
         flow = self._hash_flow(refused, to)
         is_allowed_once = flow == self.consent
@@ -76,7 +76,7 @@ class FlowGuard:
 
     def _write_audit(self, descriptor: Descriptor, to: str, refusal: Refusal | None, outcome: str) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
-        labels = format_labels(self.flows.labels_of(descriptor))
+        labels = format_labels(self.flows.read_labels(descriptor))
         event: Event = "refusal" if outcome == "refused" else "flow"
         self.audit.write(
             AuditRecord(event, self.namespace, self.tool, outcome, descriptor.base, labels, descriptor.size, detail)
@@ -156,5 +156,5 @@ class ArgumentLoader:
         if pointer.path is None or (known := described.get(pointer.path.base)) is None:
             return None
         flows, namespace = self.guard.flows, self.guard.namespace
-        include_content = isinstance(known, Tombstone) or flows.may_show(flows.labels_of(known))
+        include_content = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
         return await look_up(self.store, self.scanner, namespace, pointer.path, known, include_content=include_content)

@@ -62,7 +62,7 @@ async def list_values(memory: Memory, namespace: str, after: str | None) -> tupl
 
 def _describe(descriptor: Descriptor, flows: Flows) -> dict[str, Any]:
     """A value as a resource. The upstream's media type is left out if the model may not see the value."""
-    media_type = descriptor.media_type if flows.may_show(flows.labels_of(descriptor)) else None
+    media_type = descriptor.media_type if flows.may_show(flows.read_labels(descriptor)) else None
     created = datetime.fromtimestamp(descriptor.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     source = descriptor.provenance
     tool = strip_invisible(source.tool, _NAME_BYTES)

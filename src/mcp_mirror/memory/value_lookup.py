@@ -170,7 +170,7 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     if label := label_of_near_miss(text):
         labels = await store.labels(namespace)
         digits = text.partition(f"{label}-")[2].lower()
-        texts |= {f"{one}-{digits}" for one in nearest(label, labels)}
+        texts |= {f"{one}-{digits}" for one in find_nearest(label, labels)}
     found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 
@@ -181,12 +181,12 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str]) -> str:
         return "Nothing is stored yet: call a tool first."
     bases = tuple(dict.fromkeys(bases))
     same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
-    near = nearest(text, bases) or same_tool
+    near = find_nearest(text, bases) or same_tool
     listed = ", ".join(f'"{base}"' for base in (near or newest)[:_MAX_NEAREST])
     return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
 
 
-def nearest(text: str, names: Iterable[str]) -> list[str]:
+def find_nearest(text: str, names: Iterable[str]) -> list[str]:
     """Return up to three names that are similar to a text, the most similar first."""
     similarity = _make_similarity(text, SequenceMatcher.ratio)
     compared = {name: similarity(name) for name in sort_by_similarity(text, names)[:_MAX_COMPARED_NAMES]}

@@ -92,7 +92,7 @@ class Audit:
         """The number of records that were `written` and `lost`; empty without a sink."""
         return self.sink.counts if self.sink else {}
 
-    def within(self, correlation: str) -> "Audit":
+    def with_correlation(self, correlation: str) -> "Audit":
         """The same audit log, with the correlation id of one call."""
         return replace(self, correlation=correlation)
 
@@ -123,7 +123,7 @@ class CallTrace:
     """Tokens that the model did not have to read, because a path replaces the value."""
 
 
-def line_of(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
+def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     """A record as a line of ASCII with bounded length.
 
     Args:

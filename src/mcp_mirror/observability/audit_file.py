@@ -17,7 +17,7 @@ from typing import Final
 import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.observability.audit import AuditRecord, line_of
+from mcp_mirror.observability.audit import AuditRecord, format_record
 from mcp_mirror.security.path_hash import PathHasher
 from mcp_mirror.system.private_files import UnsafePathError, open_log
 
@@ -111,7 +111,7 @@ class AuditFile:
 
     def _format_line(self, record: AuditRecord) -> bytes:
         now = datetime.fromtimestamp(self._clock(), UTC)
-        return line_of(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
+        return format_record(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
 
     def _add(self, item: _Item) -> bool:
         try:

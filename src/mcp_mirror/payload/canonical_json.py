@@ -15,7 +15,7 @@ _SMALLEST: Final = -5
 """Positions of the decimal point up to which ECMAScript (Number::toString) writes a number without an exponent."""
 
 
-def canonical(value: Any) -> str:
+def write_canonical(value: Any) -> str:
     """The canonical text of a JSON value. NaN and infinity become null, as in what the gateway sends.
 
     Raises:
@@ -24,9 +24,9 @@ def canonical(value: Any) -> str:
     match value:
         case dict():
             members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be", "surrogatepass"))
-            return "{" + ",".join(f"{_encode_text(key)}:{canonical(each)}" for key, each in members) + "}"
+            return "{" + ",".join(f"{_encode_text(key)}:{write_canonical(each)}" for key, each in members) + "}"
         case list() | tuple():
-            return "[" + ",".join(map(canonical, value)) + "]"
+            return "[" + ",".join(map(write_canonical, value)) + "]"
         case str():
             return _encode_text(value)
         case float():
@@ -34,13 +34,13 @@ def canonical(value: Any) -> str:
     return json.dumps(value)
 
 
-def digest_of(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """The SHA-256 of a JSON value's canonical text in UTF-8, hexadecimal.
 
     Raises:
         RecursionError: The value is nested too deep.
     """
-    return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(write_canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _encode_text(text: str) -> str:

@@ -25,7 +25,7 @@ from mcp_mirror.query.trees import (
     open_container,
     parse_leaf,
     render,
-    text_of,
+    serialize_node,
 )
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
@@ -168,7 +168,10 @@ def _copy(root: NodeRef, operation: _Operation) -> None:
 
 
 def _test(root: NodeRef, operation: _Operation) -> None:
-    present, expected = text_of(_find(root, _parse_pointer(operation.path)).node), text_of(_read_new_value(operation))
+    present, expected = (
+        serialize_node(_find(root, _parse_pointer(operation.path)).node),
+        serialize_node(_read_new_value(operation)),
+    )
     if len(present) > _MAX_COMPARED:
         raise _OperationError(f"values over {_MAX_COMPARED:,} bytes cannot be compared.")
     try:
@@ -305,5 +308,6 @@ def join_pieces(blob: Buffer, pieces: Iterable[Span | bytes]) -> Iterator[Buffer
 
 def _collect_pieces(view: memoryview, root: NodeRef) -> Pieces:
     return tuple(
-        one if isinstance(one, bytes) else one.span if one.blob is view else text_of(one) for one in render(root.node)
+        one if isinstance(one, bytes) else one.span if one.blob is view else serialize_node(one)
+        for one in render(root.node)
     )

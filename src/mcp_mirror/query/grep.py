@@ -16,7 +16,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import strings_at, trim
 from mcp_mirror.query.lines import Line, Matcher, find_matching_lines
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, pieces_of, unescape_json
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, split_text, unescape_json
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.types import Buffer, Span
 
@@ -98,7 +98,7 @@ class Search:
         return f"{listed}\n... {why}; next: offset={next_}" if why else listed
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
-        pieces = (piece.data for piece in pieces_of(blob, span, is_over))
+        pieces = (piece.data for piece in split_text(blob, span, is_over))
         for line in find_matching_lines(matcher, pieces, self.context):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
@@ -196,7 +196,7 @@ def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) ->
             if string[2]:
                 continue
             span = Span(string.start(), string.end() - string.start())
-            pieces = (piece.data for piece in pieces_of(blob, span, is_over))
+            pieces = (piece.data for piece in split_text(blob, span, is_over))
             for line in find_matching_lines(matcher, pieces, 0):
                 yield span.start, line
 

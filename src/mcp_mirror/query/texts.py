@@ -47,7 +47,7 @@ def is_text(blob: Buffer, span: Span) -> bool:
     return kind_at(blob, span.start) == "text"
 
 
-def pieces_of(blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE) -> Iterator[Piece]:
+def split_text(blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE) -> Iterator[Piece]:
     """The text of the value at `span` in pieces of about `size` bytes.
 
     Raises:
@@ -105,7 +105,7 @@ def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOve
     cursor = _Cursor(blob, span)
     found: list[Span] = []
     known, carried, free = 0, b"", 0
-    for piece in pieces_of(blob, span, is_over):
+    for piece in split_text(blob, span, is_over):
         cursor.pieces.append((known, piece.start))
         window, first = carried + piece.data, known - len(carried)
         at = window.find(wanted, max(free - first, 0))

@@ -236,10 +236,10 @@ _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _par
 
 def copy_of(node: Node) -> Node:
     """An independent copy of a node."""
-    return node if isinstance(node, Leaf) else parse_leaf(text_of(node))
+    return node if isinstance(node, Leaf) else parse_leaf(serialize_node(node))
 
 
-def text_of(node: Node) -> bytes:
+def serialize_node(node: Node) -> bytes:
     """The text of a node."""
     return b"".join(
         bytes(one.blob[one.span.start : one.span.stop]) if isinstance(one, Leaf) else one for one in render(node)

@@ -13,7 +13,7 @@ from mcp_mirror.core.preview import outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, trim
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, pieces_of
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, split_text
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Kind, Span
 
@@ -43,7 +43,7 @@ class Budget:
         """Whether a text fits."""
         return len(text) <= self.characters and self.estimate(text.encode()) <= self.tokens
 
-    def fitting(self, text: str) -> int:
+    def count_fitting(self, text: str) -> int:
         """The number of characters at the beginning of a text that fit, at least one."""
         low, high = 1, min(len(text), self.characters)
         while low < high:
@@ -87,16 +87,16 @@ class Window:
         window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
         return _READERS[by](window, blob, span, is_over) or "(nothing more)"
 
-    def cap(self, available: int) -> int:
+    def clamp_limit(self, available: int) -> int:
         """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    offset = _resolve_offset(window, lambda: sum(count_characters(one.data) for one in pieces_of(blob, span, is_over)))
+    offset = _resolve_offset(window, lambda: sum(count_characters(one.data) for one in split_text(blob, span, is_over)))
     seen, data = 0, b""
-    most = window.cap(window.budget.characters)
-    for piece in pieces_of(blob, span, is_over):
+    most = window.clamp_limit(window.budget.characters)
+    for piece in split_text(blob, span, is_over):
         here = count_characters(piece.data)
         if seen + here > offset:
             data += str(piece.data, "utf-8")[max(offset - seen, 0) :][: most + 1].encode()
@@ -107,7 +107,7 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
     if not text:
         _check_offset(offset, seen, "characters")
         return ""
-    taken = min(window.budget.fitting(text), most)
+    taken = min(window.budget.count_fitting(text), most)
     return text[:taken] + (_write_footer(window, offset + taken) if len(text) > taken else "")
 
 
@@ -115,7 +115,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     offset = _resolve_offset(window, lambda: count_lines(blob, span, is_over))
     skipped, characters, data = 0, 0, b""
     room = window.budget.characters * _WIDE
-    for piece in pieces_of(blob, span, is_over):
+    for piece in split_text(blob, span, is_over):
         rest = piece.data
         if skipped < offset:
             skipped, rest = _skip_lines(piece.data, offset, skipped)
@@ -127,7 +127,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         _check_offset(offset, count_lines(blob, span, is_over), "lines")
         return ""
     text = str(data, "utf-8", "ignore")
-    fitting = text[: window.budget.fitting(text)]
+    fitting = text[: window.budget.count_fitting(text)]
     return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
 
 
@@ -146,7 +146,7 @@ def _complete_lines(window: Window, offset: int, characters: int, fitting: str, 
         if len(lines) == 1:
             return fitting + f"\n... the line continues; next: by=chars, offset={characters + len(fitting)}"
         lines.pop()
-    shown = lines[: window.cap(len(lines))]
+    shown = lines[: window.clamp_limit(len(lines))]
     is_last = is_all and len(shown) == len(lines)
     return "".join(shown).removesuffix("\n") + ("" if is_last else _write_footer(window, offset + len(shown)))
 
@@ -154,7 +154,7 @@ def _complete_lines(window: Window, offset: int, characters: int, fitting: str, 
 def count_lines(blob: Buffer, span: Span, is_over: IsOver) -> int:
     """The number of lines of a value's text, including a last line without a line break."""
     breaks, last = 0, b"\n"
-    for piece in pieces_of(blob, span, is_over):
+    for piece in split_text(blob, span, is_over):
         breaks, last = breaks + piece.data.count(b"\n"), piece.data[-1:]
     return breaks + (last != b"\n")
 

@@ -84,7 +84,7 @@ class Flows:
         others = {MODEL: self.policy.model, FILES: self.policy.files}
         return others[name] if name in others else self.upstreams.get(name, _PLAIN)
 
-    def zone_of(self, name: str) -> str | None:
+    def find_zone(self, name: str) -> str | None:
         """The zone of a place; None for the model, which is in all zones.
 
         If zones are configured, a place that is no longer configured is its own zone.
@@ -113,7 +113,7 @@ class Flows:
             self._clamp_level(place.confidentiality or accepts.confidentiality or self.policy.levels[-1]),
         )
 
-    def labels_of(self, known: Descriptor) -> Labels:
+    def read_labels(self, known: Descriptor) -> Labels:
         """The labels of a stored value; the highest labels for a value that was stored without any."""
         stored = known.labels
         if not {"sources", "integrity", "confidentiality"} <= stored.keys():
@@ -190,7 +190,7 @@ class Flows:
 
     def _matches_side(self, side: str, name: str) -> bool:
         if side.startswith(ZONE):
-            return self.zone_of(name) == side.removeprefix(ZONE)
+            return self.find_zone(name) == side.removeprefix(ZONE)
         return WORDS[side] == name if side in WORDS else fnmatchcase(name, side)
 
     def _check_deny_rules(self, labels: Labels, to: str) -> Refusal | None:
@@ -204,30 +204,30 @@ class Flows:
         globs = self.place(to).accepts.sources
         for source in sorted(labels.sources - {to, MODEL}) if globs is not None else ():
             if not any(self._matches_side(glob, source) for glob in globs or ()):
-                key = f"{key_of(to)}.accepts.sources"
+                key = f"{find_config_key(to)}.accepts.sources"
                 return Refusal(key, f"it contains data of {describe_place(source)}, and `{key}` does not name that")
         return None
 
     def _check_integrity(self, labels: Labels, to: str) -> Refusal | None:
         if self.place(to).accepts.integrity != "trusted" or labels.integrity == "trusted":
             return None
-        key = f"{key_of(to)}.accepts.integrity"
+        key = f"{find_config_key(to)}.accepts.integrity"
         return Refusal(f"{key}: trusted", f"it is untrusted{_explain_model_label(labels)}, and `{key}` is trusted")
 
     def _check_confidentiality(self, labels: Labels, to: str) -> Refusal | None:
         most = self.place(to).accepts.confidentiality
         if most is None or self._rank(labels.confidentiality) <= self._rank(most):
             return None
-        key = f"{key_of(to)}.accepts.confidentiality"
+        key = f"{find_config_key(to)}.accepts.confidentiality"
         return Refusal(
             f"{key}: {most}", f"it is {labels.confidentiality}{_explain_model_label(labels)}, and `{key}` is {most}"
         )
 
     def _check_zones(self, labels: Labels, to: str) -> Refusal | None:
         """Why a source in another zone may not flow to this place."""
-        target = self.zone_of(to)
+        target = self.find_zone(to)
         for source in sorted(labels.sources) if self.policy.default == "deny" and target is not None else ():
-            zone = self.zone_of(source)
+            zone = self.find_zone(source)
             if zone not in (None, target) and not self._find_rule(self.policy.allow, source, to):
                 why = (
                     f"it contains data of {describe_place(source)}, which is in zone '{zone}' and not in '{target}', "
@@ -275,7 +275,7 @@ def _explain_model_label(labels: Labels) -> str:
     return " (the model took part in making it: `flows.model.labels`)" if MODEL in labels.sources else ""
 
 
-def key_of(name: str) -> str:
+def find_config_key(name: str) -> str:
     """The configuration key of a place."""
     return _KEYS.get(name, f"upstreams.{name}")
 

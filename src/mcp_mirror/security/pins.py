@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from mcp_mirror.payload.canonical_json import canonical, digest_of
+from mcp_mirror.payload.canonical_json import hash_json, write_canonical
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import LockMode, UpstreamPolicy
 
@@ -132,7 +132,7 @@ def _find_differences(was: Definition, now: Definition) -> list[str]:
 def _encode_member(definition: Definition, key: str) -> str | None:
     """A member's canonical text; a text that no pin can have if the member is nested too deep."""
     try:
-        return canonical(definition[key]) if key in definition else None
+        return write_canonical(definition[key]) if key in definition else None
     except RecursionError:
         return _TOO_DEEP
 
@@ -178,7 +178,7 @@ def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -
 
 def _is_same(pin: Pin, definition: Definition) -> bool:
     try:
-        return _encode_sorted(pin.definition) == _encode_sorted(definition) or pin.sha256 == digest_of(definition)
+        return _encode_sorted(pin.definition) == _encode_sorted(definition) or pin.sha256 == hash_json(definition)
     except RecursionError:
         return False
 
@@ -205,7 +205,7 @@ class Pins:
     lock: Lock = NO_LOCK
     mode: LockMode = "off"
 
-    def mode_of(self, policy: UpstreamPolicy) -> LockMode:
+    def find_mode(self, policy: UpstreamPolicy) -> LockMode:
         """The mode for an upstream; always off if the mode of the gateway is off."""
         return self.mode if self.mode == "off" else policy.lock or self.mode
 
@@ -218,13 +218,13 @@ class Pins:
         return self._build_finding(policy, lambda: compare_instructions(self.lock, policy.name, instructions))
 
     def _build_finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
-        mode = self.mode_of(policy)
+        mode = self.find_mode(policy)
         change = None if mode == "off" else compare()
         return Finding(change, mode == "block") if change else None
 
     def pinned_tools(self, policies: Iterable[UpstreamPolicy]) -> list[tuple[str, str]]:
         """Upstream and name of every pinned tool that the policy admits, in a stable order."""
-        held = [one for one in policies if self.mode_of(one) != "off" and one.name in self.lock.upstreams]
+        held = [one for one in policies if self.find_mode(one) != "off" and one.name in self.lock.upstreams]
         return [(one.name, tool) for one in held for tool in self.lock.upstreams[one.name].tools if one.admits(tool)]
 
 
@@ -248,17 +248,17 @@ def pin_upstream(
         if not isinstance(name, str) or not name or name in pins or not policy.admits(name):
             continue
         try:
-            text = canonical(tool)
+            text = write_canonical(tool)
         except RecursionError:
             problems.append(
                 f"Tool {as_json_string(name, _NAME)} of upstream {policy.name!r} is nested too deep to be locked."
             )
             continue
-        pins[name] = Pin(digest_of(tool), json.loads(text))
+        pins[name] = Pin(hash_json(tool), json.loads(text))
     return Pinned(instructions or None, pins)
 
 
-def differences(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
+def compare_locks(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
     """The differences between two locks."""
     found: list[DefinitionChange | None] = []
     for name in {**was.upstreams, **now.upstreams}:
@@ -292,7 +292,7 @@ def read_lock(text: str) -> Lock:
         raise ValueError("it is nested too deep") from None
     for upstream, pinned in lock.upstreams.items():
         for tool, pin in pinned.tools.items():
-            if digest_of(pin.definition) != pin.sha256:
+            if hash_json(pin.definition) != pin.sha256:
                 raise ValueError(
                     f"the definition of tool {as_json_string(tool, _NAME)} of upstream {upstream!r} does not match its "
                     "sha256"

@@ -182,7 +182,7 @@ class Encryptor:
         head = MAGIC + next(iter(self._masters)) + secrets.token_bytes(_SALT)
         return self._build_envelope(head, namespace, base)
 
-    def envelope_of(self, namespace: str, base: str, record: bytes) -> Envelope | None:
+    def find_envelope(self, namespace: str, base: str, record: bytes) -> Envelope | None:
         """The envelope of a stored value, from its record or the record's head; None if the value is in clear.
 
         Raises:
@@ -203,7 +203,7 @@ class Encryptor:
         Raises:
             StoreError: The record cannot be decrypted.
         """
-        envelope = self.envelope_of(namespace, base, record)
+        envelope = self.find_envelope(namespace, base, record)
         return envelope.open_record(record) if envelope else record
 
     def report(self, error: StoreError) -> None:
@@ -226,7 +226,7 @@ def chunks_of(span: Span) -> tuple[int, int]:
     return (span.start // CHUNK, -(-span.stop // CHUNK)) if span.length else (0, 0)
 
 
-def within(size: int, span: Span | None) -> Span:
+def clamp_span(size: int, span: Span | None) -> Span:
     """The part of a range within a value of `size` bytes; the whole value for None."""
     if span is None:
         return Span(0, size)

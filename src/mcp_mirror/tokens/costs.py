@@ -14,7 +14,7 @@ from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
 from mcp_mirror.tokens.lexicon import Data, Known, Lexicon, pack_lexicon
-from mcp_mirror.tokens.pieces import class_of, split_camel_case
+from mcp_mirror.tokens.pieces import classify_piece, split_camel_case
 
 UNIT: Final = 32
 """Costs are counted in this fraction of a token."""
@@ -88,7 +88,7 @@ class Table:
         for start in range(0, len(piece), _AT_ONCE):
             part = piece[start : start + _AT_ONCE]
             packed, count = self.sum_parts(part)
-            for at, rule in enumerate(self.rules[class_of(part)]):
+            for at, rule in enumerate(self.rules[classify_piece(part)]):
                 units = lane(packed, at) if is_run else rule.cost(lane(packed, at), count, len(part))
                 cost += units << LANE * at
                 spread += round(units * rule.spread) << LANE * at
@@ -123,7 +123,7 @@ class Table:
     def _cost_of_unknown(self, character: str) -> int:
         """The packed cost of an unknown character: that of its class, else one token per byte."""
         size = len(character.encode(errors="surrogatepass")) * UNIT
-        return self.unknown.get(class_of(character)) or with_sum([size] * len(self.tokenizers))
+        return self.unknown.get(classify_piece(character)) or with_sum([size] * len(self.tokenizers))
 
 
 def pack(numbers: Iterable[int]) -> int:
@@ -231,4 +231,4 @@ def table() -> Table:
 @lru_cache(maxsize=1 << 14)
 def guess(piece: str) -> Guess:
     """The estimated cost of a piece by the package's table; recent pieces are cached, since rare words recur."""
-    return Guess(*table().guess(piece), class_of(piece))
+    return Guess(*table().guess(piece), classify_piece(piece))

@@ -125,7 +125,7 @@ class Lexicon(Mapping[str, int]):
         return self._numbers[int.from_bytes(self._data[at : at + _ROW.size], "little")]
 
 
-def lexicon_of(numbers: Mapping[str, int]) -> Lexicon:
+def build_lexicon(numbers: Mapping[str, int]) -> Lexicon:
     """The mapping as a lexicon, which needs little memory; it has at most 65,536 distinct numbers."""
     rows = {number: row for row, number in enumerate(dict.fromkeys(numbers.values()))}
     return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows))

@@ -83,7 +83,7 @@ def count_joints(text: str) -> list[int]:
     return [*map(shape.count, JOINTS), len(tags), tags.count("<"), wide]
 
 
-def class_of(piece: str) -> str:
+def classify_piece(piece: str) -> str:
     """The class whose rule applies to a piece without a measured cost."""
     body = piece.strip(" \t\r\n\v\f")
     if not body:

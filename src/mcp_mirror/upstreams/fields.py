@@ -179,13 +179,13 @@ FIELDS: Final[tuple[Field, ...]] = (
 """The table. docs/operations/upstream-fields.md shows it."""
 
 
-def table() -> str:
+def write_table() -> str:
     """Return the table in Markdown."""
     rows = [f"| {one.message} | `{one.name}` | {one.rule} | {one.rule_if_hidden} |" for one in FIELDS]
     return "\n".join(["| message | field | usually | where values are hidden |", "|---|---|---|---|", *rows])
 
 
-def opaque(text: object) -> str:
+def hash_opaque(text: object) -> str:
     """Return an opaque value for a text: the same for the same text while the gateway runs."""
     return hashlib.blake2b(repr(text).encode("utf-8", "replace"), key=_KEY, digest_size=16).hexdigest()
 
@@ -205,7 +205,7 @@ def rebuild_notification(
     if method == "notifications/progress":
         return _rebuild_progress(params, rest)
     if is_content_hidden and method == "notifications/elicitation/complete":
-        return {"elicitationId": opaque(params.get("elicitationId"))}
+        return {"elicitationId": hash_opaque(params.get("elicitationId"))}
     if is_content_hidden or size > MAX_BOUNDED:
         return None
     return rest
@@ -225,7 +225,7 @@ def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]
     kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _MAX_MESSAGE)}
     if params.get("mode") == "url":
         address = sanitize_lines(str(params.get("url", "")), _MAX_MESSAGE)
-        return {**kept, "mode": "url", "url": address, "elicitationId": opaque(params.get("elicitationId"))}
+        return {**kept, "mode": "url", "url": address, "elicitationId": hash_opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MAX_BOUNDED:
         message = "The form of the elicitation request is missing or too large."

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import MirrorError, RefusedError, ToolError, UpstreamError
-from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, failure_of, is_small, result_of
+from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
 from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.settings.labels import FUNCTIONS
@@ -194,11 +194,13 @@ class LocalUpstream:
                 value = await value
             if isinstance(value, AsyncIterable):
                 value = [item async for item in value]
-            return result_of(value) if is_small(value) else await self._run_in_thread(partial(result_of, value))
+            return (
+                convert_result(value) if is_small(value) else await self._run_in_thread(partial(convert_result, value))
+            )
         except ToolError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
-            return failure_of(function.name, error)
+            return convert_failure(function.name, error)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
@@ -216,11 +218,11 @@ def _call_now(function: Function, arguments: bytes) -> Any:
     try:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
-        return returned if is_pending else _Done(result_of(returned))
+        return returned if is_pending else _Done(convert_result(returned))
     except ToolError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
-        return _Done(failure_of(function.name, error))
+        return _Done(convert_failure(function.name, error))
 
 
 def _build_tool(function: Function) -> dict[str, Any]:

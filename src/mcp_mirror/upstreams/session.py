@@ -26,7 +26,7 @@ from mcp_mirror.payload.json_rpc import MARK, is_input_required, open_array
 from mcp_mirror.settings.policies import UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
-from mcp_mirror.upstreams.content_filter import filter_content, hidden_refusal, is_filtered, refusal_log_line
+from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import Listing, Page
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher, PausableTimeout
@@ -355,7 +355,7 @@ class UpstreamSession:
     ) -> RefusedError:
         """Return a JSON-RPC error of the upstream as an exception, with secrets redacted."""
         if is_content_hidden or not self.policy.preview:
-            return hidden_refusal(self.name, what, code, data)
+            return build_hidden_refusal(self.name, what, code, data)
         code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
         return quote_refusal(self.settings, what, code, message, data)
 

@@ -23,8 +23,8 @@ from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection, Statu
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings, Examine, OpenList, UpstreamLimiter
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
+    build_hidden_refusal,
     filter_content,
-    hidden_refusal,
     is_filtered,
     refuse_sampling,
 )
@@ -262,7 +262,7 @@ class ServerUpstream:
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """See `Upstream.refusal`."""
         if is_content_hidden or not self.policy.preview:
-            return hidden_refusal(self.policy.name, what, code)
+            return build_hidden_refusal(self.policy.name, what, code)
         return quote_refusal(self._settings, what, code, message)
 
     async def run(self) -> None:

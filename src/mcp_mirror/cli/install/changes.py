@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from mcp_mirror.cli.install.clients import Client, backup_path, is_gateway, read_servers
-from mcp_mirror.cli.install.files import as_json, exists, full, parse_json, read_bytes, write_file
+from mcp_mirror.cli.install.files import as_json, has_file, parse_json, read_bytes, resolve_path, write_file
 from mcp_mirror.config import parse_config
 from mcp_mirror.errors import ConfigError
 
@@ -58,14 +58,14 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
     """
     before, backup = read_bytes(client.file), backup_path(client)
     written = parse_json(before, client.file)
-    if exists(backup) and read_bytes(backup) != before:
+    if has_file(backup) and read_bytes(backup) != before:
         raise ConfigError(
             f"{backup} is the backup of an earlier installation. Restore those servers first (`mcp-mirror uninstall`), "
             "then install again."
         )
     servers = read_servers(written, client)
     _check(servers, client)
-    path = full(config or client.config)
+    path = resolve_path(config or client.config)
     try:
         text = _write_config_text(client, servers)
         warnings = parse_config(text, path, environ).warnings
@@ -76,8 +76,8 @@ def plan_install(client: Client, config: Path | None, environ: Mapping[str, str]
         ) from None
     except RecursionError:
         raise ConfigError(f"A server in {client.file} is nested too deeply. Fix it first.") from None
-    is_other = exists(path) and read_bytes(path) != text.encode()
-    if is_other or path in map(full, (client.file, backup)):
+    is_other = has_file(path) and read_bytes(path) != text.encode()
+    if is_other or path in map(resolve_path, (client.file, backup)):
         raise ConfigError(f"{path} exists already. Name another file with --config, or move it away.")
     after = {**written, client.block: {ENTRY: _build_entry(client, path, text)}}
     return InstallPlan(client, servers, before, as_json(after, client.file), path, text, warnings)
@@ -108,7 +108,7 @@ def plan_uninstall(client: Client) -> InstallPlan:
         ConfigError: The backup does not exist, or a file cannot be read.
     """
     backup = backup_path(client)
-    if not exists(backup):
+    if not has_file(backup):
         raise ConfigError(f"The backup {backup} of `mcp-mirror install` does not exist. Restore {client.file} by hand.")
     was, now = read_bytes(backup), read_bytes(client.file)
     before, written = parse_json(was, backup), parse_json(now, client.file)
@@ -141,7 +141,7 @@ def apply_uninstall(plan: InstallPlan) -> bool:
         ConfigError: The file cannot be written.
     """
     write_file(plan.client.file, plan.after)
-    is_changed = exists(plan.config) and read_bytes(plan.config) != plan.text.encode()
+    is_changed = has_file(plan.config) and read_bytes(plan.config) != plan.text.encode()
     with suppress(OSError):
         backup_path(plan.client).unlink()
         if not is_changed:

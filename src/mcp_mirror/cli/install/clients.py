@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from platformdirs import user_config_path
 
-from mcp_mirror.cli.install.files import exists, full, parse_json, read_bytes
+from mcp_mirror.cli.install.files import has_file, parse_json, read_bytes, resolve_path
 from mcp_mirror.config import CONFIG_NAME
 from mcp_mirror.errors import ConfigError
 
@@ -64,17 +64,17 @@ def find_client(named: str) -> Client:
     known = known_clients()
     if named in known:
         return known[named]
-    path = full(named)
+    path = resolve_path(named)
     if not os.path.isfile(path):  # noqa: PTH113  # of any text
         names = ", ".join(known)
         raise ConfigError(
             f"{named!r} is neither a client ({names}) nor a file. Name one of these clients or a JSON file."
         )
     for client in known.values():
-        if full(client.file) == path:
+        if resolve_path(client.file) == path:
             return client
     backup = path.with_name(path.name + BACKUP_SUFFIX)
-    written = parse_json(read_bytes(backup if exists(backup) else path), path)
+    written = parse_json(read_bytes(backup if has_file(backup) else path), path)
     blocks = [block for block in ("mcpServers", "servers") if written.get(block)] or ["mcpServers"]
     if len(blocks) > 1:
         raise ConfigError(

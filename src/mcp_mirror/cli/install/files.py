@@ -12,12 +12,12 @@ _PRIVATE: Final = 0o600
 """Clients store secrets of servers in their files, and `install` copies them."""
 
 
-def full(path: str | Path) -> Path:
+def resolve_path(path: str | Path) -> Path:
     """Return the absolute path, with links resolved."""
     return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111  # of any text
 
 
-def exists(path: Path) -> bool:
+def has_file(path: Path) -> bool:
     """Return whether the file exists; False for an impossible name."""
     return os.path.exists(path)  # noqa: PTH110  # of any path
 

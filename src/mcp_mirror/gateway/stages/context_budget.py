@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from mcp_mirror.core.budgets import tokens_wanted
+from mcp_mirror.core.budgets import estimate_wanted_tokens
 from mcp_mirror.core.replies import EMPTY_ERROR, Reply, build_error_reply
 from mcp_mirror.errors import RefusalReason, RefusedError
 from mcp_mirror.gateway.call import Call, Next
@@ -77,7 +77,7 @@ def _settle(call: Call, held: Reservation, cost: int) -> bool:
 def _tokens_wanted(call: Call) -> int:
     entry = call.catalog.entries.get(call.name)
     inline_budget = entry.rules.inline_budget if entry else 0
-    return tokens_wanted(call.config.mirror, inline_budget, is_retrieval=call.name == RETRIEVE)
+    return estimate_wanted_tokens(call.config.mirror, inline_budget, is_retrieval=call.name == RETRIEVE)
 
 
 def _explain_full_context(held: Reservation) -> str:

@@ -18,7 +18,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_spans import Miss, locate, trim
-from mcp_mirror.query.texts import is_text, pieces_of
+from mcp_mirror.query.texts import is_text, split_text
 from mcp_mirror.settings.labels import FILES
 from mcp_mirror.types import Buffer, Span
 
@@ -104,7 +104,7 @@ def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes
     if found_value.kind == "binary":
         member, span = _find_data(found_value)
         from_base64 = member == "blob"
-    texts = (piece.data for piece in pieces_of(blob, span, _never))
+    texts = (piece.data for piece in split_text(blob, span, _never))
     return _decode_base64(texts) if from_base64 else texts
 
 

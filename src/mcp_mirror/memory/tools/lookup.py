@@ -89,7 +89,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     known = await memory.store.describe(namespace, path.base) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
-    labels = memory.flows.labels_of(known) if isinstance(known, Descriptor) else None
+    labels = memory.flows.read_labels(known) if isinstance(known, Descriptor) else None
     found_value = None
     if path and known:
         include_content = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)

@@ -11,7 +11,7 @@ import msgspec
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_lookup import nearest
+from mcp_mirror.memory.value_lookup import find_nearest
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
@@ -165,7 +165,7 @@ class MemoryTool:
             raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
         given = {name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"}
         if unknown := next((name for name in given if name not in self.properties), None):
-            near = nearest(unknown, self.properties)
+            near = find_nearest(unknown, self.properties)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
         if missing := next((name for name in self.required if name not in given), None):

@@ -31,7 +31,7 @@ class Principal:
     """Thumbprint of the key that the token is bound to (RFC 9449, section 6.1). None: a bearer token."""
 
     @classmethod
-    def of_token(cls, name: str, scopes: frozenset[str]) -> "Principal":
+    def from_token(cls, name: str, scopes: frozenset[str]) -> "Principal":
         """Return the principal of a configured token."""
         return cls(_STATIC_ISSUER, name, scopes)
 

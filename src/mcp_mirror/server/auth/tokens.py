@@ -35,7 +35,7 @@ def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterab
             found = policy
     if found is None:
         return None
-    return Principal.of_token(found.name, frozenset(required if found.scopes is None else found.scopes))
+    return Principal.from_token(found.name, frozenset(required if found.scopes is None else found.scopes))
 
 
 def _hash_token(token: str) -> str:

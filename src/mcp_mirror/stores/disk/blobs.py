@@ -87,7 +87,7 @@ class Blobs:
             self._calls.mkdir(self._folder, 0o700)
         self._sync(self._folder.parent, _READ)
 
-    def path_of(self, digest: str, start: int) -> Path:
+    def build_path(self, digest: str, start: int) -> Path:
         """The file of a blob with this digest and offset."""
         return self._folder / name_of(digest, start)
 
@@ -122,7 +122,7 @@ class Blobs:
         Raises:
             OSError: The draft cannot be renamed.
         """
-        self._calls.rename(draft.path, self.path_of(draft.digest, draft.start))
+        self._calls.rename(draft.path, self.build_path(draft.digest, draft.start))
         self._sync(self._folder, _READ)
 
     def remove(self, name: str) -> bool:

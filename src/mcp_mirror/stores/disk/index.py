@@ -408,7 +408,7 @@ class Index:
 
     def _adopt_draft(self, change: sqlite3.Connection, draft: Draft) -> None:
         known = change.execute("SELECT start FROM blobs WHERE digest = ?", (draft.digest,)).fetchone()
-        if known and self._blobs.path_of(draft.digest, *known).exists():
+        if known and self._blobs.build_path(draft.digest, *known).exists():
             return
         self._blobs.adopt(draft)
         place = (draft.digest, draft.start, draft.file_size)

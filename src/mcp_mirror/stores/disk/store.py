@@ -25,7 +25,7 @@ from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk.blobs import SYSTEM, Blobs, SystemCalls
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.index import Index, ValueLocation
-from mcp_mirror.stores.encryption import CHANGED, Encryptor, sealed_span, within
+from mcp_mirror.stores.encryption import CHANGED, Encryptor, clamp_span, sealed_span
 from mcp_mirror.stores.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.quotas import refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
@@ -108,7 +108,7 @@ class DiskStore:
         location = await self._run(self._index.find, namespace, base, Span(0, 0))
         return (
             None
-            if location is None or self._encryptor.envelope_of(namespace, base, location.record)
+            if location is None or self._encryptor.find_envelope(namespace, base, location.record)
             else self._locate_blob(location)
         )
 
@@ -179,13 +179,13 @@ class DiskStore:
         location = self._index.find(namespace, base, cut)
         if location is None:
             return None
-        envelope = self._encryptor.envelope_of(namespace, base, location.record)
+        envelope = self._encryptor.find_envelope(namespace, base, location.record)
         if envelope and not location.size and self._records.decode(namespace, base, location.record).size:
             raise StoreError(CHANGED)  # an empty value has no chunk to check, so its authenticated record must be empty
         kept = location.content if location.digest is None else self._map_file(location)
         if kept is None:
             return None
-        wanted = within(location.size, span)
+        wanted = clamp_span(location.size, span)
         if envelope:
             where, reader = sealed_span(location.size, wanted), envelope.range_reader(location.size, wanted)
             reader.add(memoryview(kept)[where.start : where.stop])
@@ -209,7 +209,7 @@ class DiskStore:
         return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     def _find_path(self, location: ValueLocation) -> Path:
-        return self._blobs.path_of(str(location.digest), location.start)
+        return self._blobs.build_path(str(location.digest), location.start)
 
     def _refuse_foreign(self) -> None:
         """Refuse a store with values of unknown keys, which would look lost.

@@ -21,7 +21,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import map_file, write_all
 from mcp_mirror.settings.policies import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.encryption import CHANGED, HEAD, Encryptor, Envelope, within
+from mcp_mirror.stores.encryption import CHANGED, HEAD, Encryptor, Envelope, clamp_span
 from mcp_mirror.stores.encryption import CHUNK as SEALED
 from mcp_mirror.stores.pieces import cut
 from mcp_mirror.stores.quotas import make_tombstone, refuse_oversized
@@ -157,8 +157,8 @@ class RedisStore:
         entry, used, [head] = await self._look_up(name, ("GETRANGE", self._keys.of("card", name), 0, HEAD - 1))
         if entry is None or used is None or self._is_expired(used) or not head:
             return None
-        envelope = self._encryptor.envelope_of(namespace, base, head)
-        wanted = within(entry.size, span)
+        envelope = self._encryptor.find_envelope(namespace, base, head)
+        wanted = clamp_span(entry.size, span)
         pieces = find_pieces(entry, wanted, is_sealed=envelope is not None)
         is_complete, parts = await self._use(entry, self._clock(), *pieces[:1])
         if not is_complete:

@@ -52,7 +52,7 @@ _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error response that are read."""
 
 
-def event_of(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
+def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
     """Return a server-sent event; its data may have several lines."""
     lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
     return b"\n".join((*fields, *lines, b"", b""))
@@ -267,7 +267,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 self._bypass.give_up()
                 raise httpx2.ReadError(flood.reason)
             if data is not None or event.data is None:
-                yield event_of(event.fields, data)
+                yield encode_event(event.fields, data)
 
     def _rewrite_body(self, frame: Frame, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""

@@ -61,7 +61,7 @@ def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> 
         url: The URL of the request.
     """
     cause, advice = _explain_cause(error)
-    return f"The connection to {address_of(url)} failed: {cause}. {advice}."
+    return f"The connection to {format_address(url)} failed: {cause}. {advice}."
 
 
 def explain_response(response: httpx2.Response) -> str:
@@ -69,7 +69,7 @@ def explain_response(response: httpx2.Response) -> str:
     status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
     shown = f"HTTP status {status}" if response.is_error else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
-    return f"{address_of(response.request.url)} answered with {shown} instead of MCP. {advice}."
+    return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {advice}."
 
 
 def mark(message: str) -> str:
@@ -82,7 +82,7 @@ def read_marked(message: str) -> str | None:
     return message.removeprefix(_MARK) if message.startswith(_MARK) else None
 
 
-def address_of(url: httpx2.URL) -> str:
+def format_address(url: httpx2.URL) -> str:
     """Return host and port of a URL."""
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{host}:{url.port or _PORTS.get(url.scheme, 0)}"
