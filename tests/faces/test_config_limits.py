@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_mirror.config.shape import keys_of
+from mcp_mirror.config.shape import list_keys
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.settings.policies import Config, WirePolicy
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-KEYS = {one.key: one.default for one in keys_of(WirePolicy)}
+KEYS = {one.key: one.default for one in list_keys(WirePolicy)}
 FIVE = "{calls_per_minute: 5}"
 
 

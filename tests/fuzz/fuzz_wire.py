@@ -33,7 +33,7 @@ with atheris.instrument_imports():
     from mcp_mirror.types import Buffer
 
 BOUND = 64
-ORDER = ProcessingOptions(CaptureRules("auto", 10, 10, wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
+ORDER = ProcessingOptions(CaptureRules("auto", 10, 10, is_wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
 
 
 def fuzz(data: bytes) -> None:
