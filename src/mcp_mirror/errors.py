@@ -109,7 +109,7 @@ class BusyError(MirrorError):
             message: A sentence that names the limit.
             retry_after: Seconds after which a retry may succeed.
         """
-        self.retry_after = max(1, ceil(retry_after))
+        self.retry_after: int = max(1, ceil(retry_after))
         """Whole seconds, 1 or more."""
         super().__init__(f"{message} Try again in {self.retry_after} s.")
 

@@ -45,7 +45,7 @@ class CommandTable(TyperGroup):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        self.commands = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+        self.commands: dict[str, Any] = {name: LazyCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
 
 def load_command(name: str) -> Any:

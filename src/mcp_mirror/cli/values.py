@@ -37,7 +37,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer, Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
-values_app = typer.Typer(no_args_is_help=True, help="List, show, export and clear stored values.")
+values_app: typer.Typer = typer.Typer(no_args_is_help=True, help="List, show, export and clear stored values.")
 
 _SHOWN: Final = 2000
 """Bytes of a value that `show` prints."""

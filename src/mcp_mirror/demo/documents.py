@@ -4,7 +4,7 @@ One tool returns the text of a PDF, the other reads the text of a safety data sh
 """
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -16,7 +16,7 @@ from mcp_mirror.demo.sds import SafetyDataSheet, extract
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
-server = MCPServer(
+server: MCPServer[Any] = MCPServer(
     "documents",
     instructions="The text of PDF files, and the ingredients that the text of a safety data sheet states.",
     log_level="WARNING",

@@ -40,7 +40,7 @@ class MoleculeGrid(BaseModel):
     shape: Annotated[list[int], Field(description="[128, 128, 128]")]
 
 
-server = MCPServer(
+server: MCPServer[Any] = MCPServer(
     "molecules",
     instructions="Electron density grids of molecules, and the known molecules whose density is most alike.",
     log_level="WARNING",

@@ -7,7 +7,7 @@ text of the file. It must not know how a case is run. Errors name the file, the 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -33,7 +33,7 @@ Part = TypeVar("Part", bound=BaseModel)
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class ExpectedCall(_Part):

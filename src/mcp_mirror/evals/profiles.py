@@ -5,7 +5,7 @@ Only this module of the evaluations reads files of the user. `docs/evaluation/in
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,7 @@ from mcp_mirror.evals.matrix import Model
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class ModelProfile(_Part):

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -18,11 +18,13 @@ from mcp_mirror.config.given import GivenStore, GivenUpstreams
 from mcp_mirror.core.tool_definitions import Definition, Format
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply
+from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
 from mcp_mirror.library.mirror import Mirror
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned
 from mcp_mirror.settings.policies import TokenProvider
 
+Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -46,8 +48,17 @@ class SyncMirror:
         self._loop_thread = 0
         """The identifier of the thread with the event loop."""
         self._closing = ExitStack()
-        self.tool = self._mirror.tool
+
+    @overload
+    def tool(self, function: Tool, /) -> Tool: ...
+
+    @overload
+    def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[Tool], Tool]: ...
+
+    def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
         """Make a function a tool: see `Mirror.tool`."""
+        make_tool: Callable[..., Any] = self._mirror.tool
+        return make_tool(function, **options)
 
     def __enter__(self) -> Self:
         """Start the event loop and open the mirror.

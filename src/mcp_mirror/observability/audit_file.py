@@ -59,7 +59,7 @@ class AuditFile:
         self._queue: queue.Queue[_Item] = queue.Queue(_QUEUE_SIZE)
         self._is_truncated = self._is_failing = False
         self._dropped = self._failed = 0
-        self.written = 0
+        self.written: int = 0
         """Lines in the file."""
         try:
             self._file = open_log(path, _FLAGS)

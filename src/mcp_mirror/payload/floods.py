@@ -89,8 +89,8 @@ class Flood:
     """The rate limit for unsolicited messages of one connection: a token bucket."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.pacer = Pacer(REST)
-        self.reason = ""
+        self.pacer: Pacer = Pacer(REST)
+        self.reason: str = ""
         """Why the connection must end, as a sentence; empty while the rate limit is kept."""
         self._clock = clock
         self._tokens = float(BURST)

@@ -47,7 +47,7 @@ class MemoryCollector:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._pieces: list[bytes] = []
-        self.size = 0
+        self.size: int = 0
 
     def add(self, piece: Buffer) -> None:
         """Append the next bytes while the message is within the limit."""

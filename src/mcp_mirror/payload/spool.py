@@ -135,7 +135,7 @@ class SpoolCollector:
         self._path: Path | None = None
         self._tail = b""
         self._dropping = False
-        self.size = 0
+        self.size: int = 0
 
     def add(self, piece: Buffer) -> None:
         """Append the next bytes. The caller may overwrite them afterwards."""

@@ -35,7 +35,7 @@ class TokenLedger:
         self._changes: dict[int, dict[Location, Any]] = {}
         self._stale: set[int] = set()
         self._weights: dict[tuple[int, Location], int] = {}
-        self.total = sum(costs)
+        self.total: int = sum(costs)
         """Tokens; for messages with several parts an approximation until `recount`."""
 
     def count_part(self, slot: Slot) -> int:

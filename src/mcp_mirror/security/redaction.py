@@ -50,7 +50,7 @@ class Redactor:
         forms = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
-        self.longest = max(map(len, forms), default=0)
+        self.longest: int = max(map(len, forms), default=0)
         """Characters of the longest redacted text."""
 
     def clean(self, text: str) -> str:

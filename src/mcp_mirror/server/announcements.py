@@ -49,7 +49,7 @@ class SubscriptionStream:
 
     def __init__(self, wanted: types.SubscriptionFilter, caller: Caller) -> None:
         self.caller = caller
-        self.wanted = types.SubscriptionFilter(
+        self.wanted: types.SubscriptionFilter = types.SubscriptionFilter(
             tools_list_changed=wanted.tools_list_changed or None,
             resources_list_changed=wanted.resources_list_changed or None,
             prompts_list_changed=wanted.prompts_list_changed or None,

@@ -79,7 +79,7 @@ class Connections:
 
     def __init__(self, policy: TrafficPolicy) -> None:
         """Create an empty set of connections with the limits of `policy`."""
-        self.head = _HeadLimits(policy.max_header_bytes, policy.header_timeout)
+        self.head: _HeadLimits = _HeadLimits(policy.max_header_bytes, policy.header_timeout)
         self._policy = policy
         self._capacity = _limit_connections(policy.max_connections)
         self._open: set[LimitedProtocol] = set()
@@ -155,7 +155,7 @@ class _LimitedHead(h11.Connection):
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
         self._max_head_bytes = max_head_bytes
-        self.is_head_too_large = False
+        self.is_head_too_large: bool = False
 
     def next_event(self) -> Any:
         """Parse the next event; see `h11.Connection.next_event`.
@@ -185,6 +185,8 @@ class _LimitedHead(h11.Connection):
 class LimitedProtocol(H11Protocol):
     """A connection: uvicorn's HTTP protocol with limits."""
 
+    app: Any
+    app_state: dict[str, Any]
     conn: _LimitedHead
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
@@ -192,8 +194,8 @@ class LimitedProtocol(H11Protocol):
         super().__init__(**keys)
         self.conn = _LimitedHead(connections.head.max_bytes)
         self.app_state = {**self.app_state, _ADMIT: self.admit}
-        self.address = ""
-        self.is_admitted = False
+        self.address: str = ""
+        self.is_admitted: bool = False
         self._connections = connections
         self._deadline: asyncio.TimerHandle | None = None
 

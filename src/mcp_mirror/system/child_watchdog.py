@@ -31,7 +31,7 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 _LAST_WAIT: Final = 1.0
 """Seconds in which the watchdog must exit after its pipe is closed."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class ChildWatchdog:
@@ -43,7 +43,7 @@ class ChildWatchdog:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self.starting = anyio.Lock()
+        self.starting: anyio.Lock = anyio.Lock()
         """Held while a process starts. A start blocks the event loop for milliseconds, so starts run one by one."""
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class ChildWatchdog:
             self._watchdog = _start_watchdog()
             _write(self._watchdog, "".join(f"+ {group}\n" for group in self._groups))
         except OSError as error:
-            log.warning(
+            _logger.warning(
                 "The child watchdog cannot start (%s). If the gateway is killed, its child processes keep running.",
                 error,
             )

@@ -45,10 +45,10 @@ class Stalls:
     """The measurements of a loop. Only the loop's thread writes them; any thread may read them."""
 
     def __init__(self) -> None:
-        self.since = monotonic()
-        self.longest = 0.0
+        self.since: float = monotonic()
+        self.longest: float = 0.0
         """Seconds."""
-        self.counts = dict.fromkeys(BOUNDS, 0)
+        self.counts: dict[float, int] = dict.fromkeys(BOUNDS, 0)
         self.recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         """Of each stall the seconds from the start of the loop to its end, and its own seconds."""
 
@@ -74,7 +74,7 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
     """A selector event loop that can measure its stalls; see `measure_stalls`."""
 
     def __init__(self) -> None:
-        self.stalls = Stalls()
+        self.stalls: Stalls = Stalls()
         self._watch = _Watch(self.stalls)
         super().__init__(_MeasuredSelector(self._watch))
 

@@ -72,7 +72,7 @@ class Lexicon(Mapping[str, int]):
         at = self._boundaries + _BOUNDARY.size * (blocks + 1)
         self._firsts = data[at : at + firsts].split(b"\0") if blocks else []
         self._groups: dict[str, dict[str, int]] = {}
-        self.known = Known(self)
+        self.known: Known = Known(self)
 
     def __getitem__(self, name: str) -> int:
         raw = name.encode(errors="surrogatepass")

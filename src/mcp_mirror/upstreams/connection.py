@@ -62,7 +62,7 @@ State = Literal["starting", "ready", "down"]
 Modes = tuple[Mode, ...]
 """The ways to connect, in the order of the attempts."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +99,18 @@ class ReconnectingConnection:
             is_cached: Its listings go into the listing cache.
         """
         self.settings = settings
-        self.owner = replace(owner, on_change=self._note_change)
-        self.status = Status("starting")
+        self.owner: ConnectionOwner = replace(owner, on_change=self._note_change)
+        self.status: Status = Status("starting")
         self.listing: Listing | None = None
         """The last listing; it stays while the upstream is down, so that tools keep their names."""
-        self.settled = anyio.Event()
+        self.settled: anyio.Event = anyio.Event()
         """Set when the first attempt to connect has ended, successful or not."""
-        self.listed = anyio.Event()
+        self.listed: anyio.Event = anyio.Event()
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self.failure: UpstreamError | None = None
         """Why the last attempt failed; None while it is connected, or before the first attempt."""
-        self.last_used = anyio.current_time()
-        self.keep_open_count = 0
+        self.last_used: float = anyio.current_time()
+        self.keep_open_count: int = 0
         """Users that need the connection open without a request, such as subscriptions."""
         self._is_cached = is_cached
         self._announce = owner.on_change
@@ -358,7 +358,7 @@ class ReconnectingConnection:
         self.settled.set()
         self.listed.set()
         self._notify_waiters()
-        log.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
+        _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._log_output()
 
     def _notify_waiters(self) -> None:
@@ -392,7 +392,7 @@ class ReconnectingConnection:
                 await session.listen(**wanted)
             except MCPError as error:
                 if error.code in _NO_SUBSCRIPTION:
-                    log.warning("upstream %s does not support subscriptions (error %d)", session.name, error.code)
+                    _logger.warning("upstream %s does not support subscriptions (error %d)", session.name, error.code)
                     return
             await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
@@ -407,7 +407,7 @@ class ReconnectingConnection:
                     self.listing = await session.list_tools()
                     await self._save_listing()
             except UpstreamError as error:
-                log.warning("%s", error.log_message)
+                _logger.warning("%s", error.log_message)
                 changed.discard("tools")
             for kind in sorted(changed):
                 await self._announce_change(kind)
@@ -422,4 +422,4 @@ class ReconnectingConnection:
             return
         self._logged_output = self._output
         for line in self._output:
-            log.warning("upstream %s printed: %s", self.settings.policy.name, line)
+            _logger.warning("upstream %s printed: %s", self.settings.policy.name, line)

@@ -28,7 +28,7 @@ from mcp_mirror.upstreams.notifications import explain_too_many_requests
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ROUND: Final = "round"
 """The member of the state that counts the input rounds of a call."""
@@ -220,14 +220,14 @@ class SuspendedCall:
 
     def __init__(self, channel: ClientChannel, timeout: float) -> None:
         """Take the channel of the first request, and the seconds that an answer may take."""
-        self.id = secrets.token_urlsafe(16)
-        self.scope = anyio.CancelScope()
-        self.released = anyio.Event()
+        self.id: str = secrets.token_urlsafe(16)
+        self.scope: anyio.CancelScope = anyio.CancelScope()
+        self.released: anyio.Event = anyio.Event()
         """Set when no further request can come for the call: the client has its outcome, or has disconnected."""
-        self.caller = channel.caller
-        self.log_level = channel.log_level
-        self.wants_progress = channel.wants_progress
-        self.session_channel = channel.session_channel
+        self.caller: Caller = channel.caller
+        self.log_level: str | None = channel.log_level
+        self.wants_progress: bool = channel.wants_progress
+        self.session_channel: ClientChannel | None = channel.session_channel
         self._timeout = timeout
         self._current: ClientChannel | None = channel
         self._open: dict[str, _OpenRequest] = {}
@@ -377,7 +377,7 @@ class SuspendedCalls:
         except UpstreamError as error:
             call.finish(error)
         except Exception as error:  # noqa: BLE001  # it must fail only this call
-            log.error("a suspended call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
+            _logger.error("a suspended call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
             call.finish(UpstreamError("The call failed within the gateway."))
         finally:
             if not call.is_over:

@@ -27,7 +27,7 @@ _MAX_LISTINGS: Final = 200
 """Listings in the cache; the oldest are removed."""
 _NAMES: Final = ("*.json", "*.json.*", DRAFT_NAMES)
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class CachedListing(msgspec.Struct):
@@ -59,7 +59,7 @@ class ListingCache:
         except FileNotFoundError:
             return None
         except (OSError, MirrorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("The listing of upstream %s in %s is not used: %s", policy.name, self._folder / name, error)
+            _logger.warning("The listing of upstream %s in %s is not used: %s", policy.name, self._folder / name, error)
             return None
         self._written[name] = raw
         return cached if cached.version == _VERSION else None
@@ -86,7 +86,7 @@ class ListingCache:
                 await anyio.to_thread.run_sync(_write, self._folder, name, raw)
                 self._written[name] = raw
         except (OSError, MirrorError, UnicodeEncodeError, OverflowError) as error:
-            log.warning("The listing of upstream %s cannot be written to %s: %s", policy.name, self._folder, error)
+            _logger.warning("The listing of upstream %s cannot be written to %s: %s", policy.name, self._folder, error)
 
 
 def _read(path: Path) -> bytes:

@@ -39,7 +39,7 @@ class LocalFunctions:
 
     def __init__(self) -> None:
         self._all: dict[str, Function] = {}
-        self.policy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
+        self.policy: UpstreamPolicy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
         """The settings of the functions, as an upstream."""
         self._on_change: Callable[[], object] = lambda: None
 
@@ -80,9 +80,9 @@ class LocalUpstream:
 
     def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
         """Create an upstream that is not started; it announces added functions to `listeners`."""
-        self.settled = anyio.Event()
-        self.inflight_count = 0
-        self.status = Status("ready")
+        self.settled: anyio.Event = anyio.Event()
+        self.inflight_count: int = 0
+        self.status: Status = Status("ready")
         self.connections: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
         self._listeners = listeners

@@ -43,7 +43,7 @@ CHANGES: Final[Mapping[str, str]] = {
 }
 """The changed list, by the notification that announces it."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class PausableTimeout:
@@ -51,7 +51,7 @@ class PausableTimeout:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self.scope: anyio.CancelScope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         self.reason: str | None = None
         """Why the request was stopped early: the part of the error that follows the upstream's name."""
         self._remaining = 0.0
@@ -104,7 +104,7 @@ class NotificationQueue:
         """
         if self._size + size > self._limit and self._queue:
             if not self._is_full:
-                log.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._limit)
+                _logger.warning("notifications are dropped: over `limits.max_queued_news_bytes` (%d) wait", self._limit)
             self._is_full = True
             return
         size += _QUEUE_OVERHEAD
@@ -135,7 +135,7 @@ class NotificationQueue:
                     with anyio.move_on_after(_DELIVERY_TIMEOUT):
                         await self.channel.notify(method, params)
                 except Exception as error:  # noqa: BLE001  # a client's failure must not end the upstream's connection
-                    log.error("%s could not be delivered: %s", _log_name(method), summarize_traceback(error))  # noqa: TRY400  # no values
+                    _logger.error("%s could not be delivered: %s", _log_name(method), summarize_traceback(error))  # noqa: TRY400  # no values
                 await pacer.end()
         finally:
             self._idle, self._is_full = None, False
@@ -187,7 +187,7 @@ class NotificationDispatcher:
         self._tasks = tasks
         self._bounds = bounds or UpstreamBounds()
         self._answering = 0
-        self._log = RepeatedLog(log)
+        self._log = RepeatedLog(_logger)
         limit = Limit("max_questions_per_call", self._bounds.max_questions_per_call)
         self._outside_calls = TokenBucket(limit, "The connection", anyio.current_time)
         """Limits the requests that the server makes outside of calls."""
@@ -282,7 +282,7 @@ class NotificationDispatcher:
             self._owner.on_change(kind)
 
     def _drop(self, message: ServerMessage) -> None:
-        log.debug("%s is not relayed", _log_name(message.method))
+        _logger.debug("%s is not relayed", _log_name(message.method))
 
     def _find_inflight(self, message: ServerMessage) -> InflightRequest | None:
         """Return the request that a message is about: by its stream, else one of the only caller's requests.
@@ -348,7 +348,7 @@ class NotificationDispatcher:
         except RefusedError as error:
             data = types.ErrorData(code=error.code, message=error.peer_message, data=error.data)
         except Exception as error:  # noqa: BLE001  # a client's failure must not end the upstream's connection
-            log.error("%s could not be relayed: %s", _log_name(message.method), summarize_traceback(error))  # noqa: TRY400  # no values
+            _logger.error("%s could not be relayed: %s", _log_name(message.method), summarize_traceback(error))  # noqa: TRY400  # no values
             data = types.ErrorData(code=types.INTERNAL_ERROR, message="The request could not be relayed to the client.")
         return types.JSONRPCError(jsonrpc="2.0", id=identity, error=data)
 

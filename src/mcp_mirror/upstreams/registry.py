@@ -19,7 +19,7 @@ from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, Upstre
 _DRAIN_INTERVAL: Final = 0.05
 """Seconds between two checks whether the calls of a removed upstream have ended."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class UpstreamRegistry:
@@ -124,7 +124,7 @@ class UpstreamRegistry:
                     try:
                         await session.set_level(level)
                     except UpstreamError as error:
-                        log.warning("%s", error.log_message)
+                        _logger.warning("%s", error.log_message)
 
     async def notify(self, session: str | None, method: str) -> None:
         """Forward a client's notification to the 2025-11-25 servers on its dedicated connections."""

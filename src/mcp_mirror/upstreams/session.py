@@ -33,7 +33,7 @@ from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest,
 from mcp_mirror.upstreams.transports.network_errors import read_marked
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass, RawResponse
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT: Final = 5.0
 """Seconds that the notifications of a request may take to reach its caller before its result does."""
@@ -269,7 +269,7 @@ class UpstreamSession:
             try:
                 await self.set_level(channel.log_level)
             except UpstreamError as error:
-                log.warning("%s", error.log_message)
+                _logger.warning("%s", error.log_message)
 
     def _read_capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
         return channel.caller.capabilities if channel and self.is_stateless else None

@@ -92,7 +92,7 @@ class RedisConnection:
         self._slots = anyio.Semaphore(_CONNECTIONS)
         self._transaction = anyio.Semaphore(1)
         """Transactions of one process run one after another, because they would interrupt each other."""
-        self.is_up = True
+        self.is_up: bool = True
         """Whether the server answered the last exchange, possibly with an error."""
         self._outages = 0
         self._last_error = StoreError(_DOWN)

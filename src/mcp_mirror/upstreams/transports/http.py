@@ -32,7 +32,7 @@ from mcp_mirror.upstreams.transports.network_errors import explain_failed_connec
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _EVENT_SLICE: Final = 1 << 13
 """Bytes that are split into events before other tasks run."""
@@ -104,7 +104,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._bypass = bypass
         self._spool = spool
         self._ends_with_stream = ends_with_stream
-        self._log = RepeatedLog(log)
+        self._log = RepeatedLog(_logger)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""

@@ -124,11 +124,11 @@ class PayloadBypass:
             dispatch: Called with each message that the server sends on its own, in the order of arrival.
             limits: The limits on messages.
         """
-        self.ended = anyio.Event()
+        self.ended: anyio.Event = anyio.Event()
         """Set when either side has ended the connection."""
-        self.is_stuck = False
+        self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
-        self.flood = Flood()
+        self.flood: Flood = Flood()
         """Counts the messages that the gateway did not request."""
         self.is_blocked: Callable[[], bool] = lambda: False
         """Whether a message over its limit blocks the only stream of the transport."""

@@ -43,7 +43,7 @@ _STDERR_RATE: Final = 32 << 20
 _CANCEL_TIMEOUT: Final = 0.2
 """Seconds for sending a cancellation: a child that does not read does not receive it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class _StdioReader(MessageStream):
         self._has_message = False
         self._source = source
         self._bypass = bypass
-        self._log = RepeatedLog(log)
+        self._log = RepeatedLog(_logger)
 
     async def receive(self) -> SessionMessage:
         flood = self._bypass.flood
