@@ -93,7 +93,9 @@ async def test_urls_that_a_server_names_must_be_public() -> None:
 
 async def test_a_silent_address_of_a_host_falls_back_to_another_address(listening: Listening) -> None:
     async with listening("raw_http.py") as port:
-        transport = SSRFGuardTransport(AddressPolicy.from_urls("http://localhost/"))  # also ::1, where no server listens
+        transport = SSRFGuardTransport(
+            AddressPolicy.from_urls("http://localhost/")
+        )  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
 
