@@ -113,7 +113,7 @@ async def test_a_server_below_the_oldest_protocol_version_is_not_used(
     assert checked.code == 1
     (problem,) = [line for line in checked.err.splitlines() if line.startswith("problem:")]
     assert problem.startswith("problem: 2026-07-28")
-    assert "speaks protocol version 2025-11-25, below `oldest_protocol` (2026-07-28). Update" in problem
+    assert "uses protocol version 2025-11-25, below `oldest_protocol` (2026-07-28). Update" in problem
 
 
 async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(

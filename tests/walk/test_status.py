@@ -152,7 +152,7 @@ async def test_a_mistyped_option_is_reported(configured: Configured, run: Run) -
     for address in (":8000", "localhost:70000"):
         ended = await run("serve", "--config", str(configured({})), "--http", address)
         assert ended.code == 2
-        assert "--http wants HOST:PORT" in ended.err
+        assert "--http must be HOST:PORT" in ended.err
     ended = await run("check", "--config", "/no/such/file.yaml")
     assert ended.code == 2
     assert "/no/such/file.yaml" in ended.err

@@ -95,11 +95,11 @@ def _parse(member: Buffer | Segments) -> Any:
 def _split_argument(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        exit_with_error(MirrorError(f"--arg wants KEY=VALUE; got {text!r}."))
+        exit_with_error(MirrorError(f"--arg must be KEY=VALUE; got {text!r}."))
     try:
         text.encode()
     except UnicodeEncodeError:
-        exit_with_error(MirrorError(f"--arg wants UTF-8; got {text!r}."))
+        exit_with_error(MirrorError(f"--arg must be UTF-8; got {text!r}."))
     return key, value
 
 

@@ -66,5 +66,5 @@ def serve(
 def _read_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _MAX_PORT:
-        exit_with_error(MirrorError(f"--http wants HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
+        exit_with_error(MirrorError(f"--http must be HOST:PORT, such as 127.0.0.1:8000; got {text!r}."))
     return host.strip("[]"), int(port)

@@ -1,6 +1,6 @@
-"""The library's face: functions of a program as tools, beside the upstreams of a configuration, with one memory.
+"""The library: functions of a program as tools, together with the upstreams of a configuration, with one memory.
 
-What is called goes through the same gateway as a client's call. Nothing is opened here but through `app`.
+Calls pass through the same gateway as those of clients. Only `app` opens and closes resources.
 """
 
 import asyncio

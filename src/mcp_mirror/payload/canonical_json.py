@@ -16,7 +16,7 @@ _SMALLEST: Final = -5
 
 
 def write_canonical(value: Any) -> str:
-    """The canonical text of a JSON value. NaN and infinity become null, as in what the gateway sends.
+    """The canonical text of a JSON value. NaN and infinity become null, as in sent messages.
 
     Raises:
         RecursionError: The value is nested too deep.

@@ -1,7 +1,6 @@
 """Rate limit for unsolicited messages, time slices for long work, and a bound for repeated log lines.
 
-Reading a flood alternates with all other work of the event loop. The caller decides what is read and what happens past
-the rate limit.
+Reading a flood alternates with all other work of the event loop. The caller reads, and reacts to an exceeded limit.
 """
 
 import logging

@@ -141,7 +141,7 @@ def check_request(frame: Buffer) -> None:
     """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: `params` has too many bytes beside its arguments, or `result` too many values.
+        WireError: `params` has too many bytes outside of its arguments, or `result` too many values.
     """
     if len(frame) <= _MAX_BESIDE:
         return
@@ -153,7 +153,7 @@ def check_request(frame: Buffer) -> None:
     size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in (large.arguments, large.responses))
     if size > _MAX_BESIDE:
         raise WireError(
-            f"`params` has {size:,} bytes beside `arguments`; the limit is {_MAX_BESIDE:,}. Put them into `arguments`."
+            f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."
         )
     if has_more_values(outline.result, MAX_VALUES):
         raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
@@ -171,11 +171,11 @@ def check_envelope(message: Buffer, most: int) -> None:
     """
     if has_more_values(message, MAX_VALUES):
         raise WireError(
-            f"The message has more than {MAX_VALUES:,} members and items beside arguments and results. Send fewer."
+            f"The message has more than {MAX_VALUES:,} members and items outside of arguments and results. Send fewer."
         )
     if len(message) > most:
         raise WireError(
-            f"The message has {len(message):,} bytes beside arguments and results; the limit is {most:,} "
+            f"The message has {len(message):,} bytes outside of arguments and results; the limit is {most:,} "
             "(`limits.max_envelope_bytes`)."
         )
 
@@ -424,7 +424,7 @@ def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
 def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:
     """A JSON object in pieces, without copying its values.
 
-    The value of `OTHER_MEMBERS` is the text of several members, and is written as it is.
+    The value of `OTHER_MEMBERS` is the text of several members, and is written unchanged.
     """
     pieces: list[Buffer] = []
     for key, value in members.items():

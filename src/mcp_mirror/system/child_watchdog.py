@@ -1,7 +1,7 @@
 """A watchdog that kills the gateway's child processes when the gateway ends, even by SIGKILL.
 
-The watchdog is a small shell in its own session. The gateway writes the process groups that live into a pipe. When the
-gateway is gone, the watchdog reads the end of the pipe, kills the remaining groups and exits. Only the gateway has the
+The watchdog is a small shell in its own session. The gateway reports its living process groups over a pipe. When the
+gateway ends, the watchdog reads the end of the pipe, kills the remaining groups and exits. Only the gateway has the
 writing end of the pipe, and the watchdog inherits only the reading end.
 
 Windows has no process groups, so there the watchdog does nothing.

@@ -1,7 +1,7 @@
 """Open file handles: the gateway raises its own limit, and its child processes keep the limit that it started with.
 
 Each child process costs a few handles, and each client connection costs one. Programs that call `select()` need the
-lower limit, so children must not inherit ours.
+lower limit, so children must not inherit the raised one.
 """
 
 import errno

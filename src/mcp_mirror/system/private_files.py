@@ -1,6 +1,6 @@
 """Files and folders that only this user may use.
 
-Files of this user that are open to others are closed; links and files of other users are refused. Permissions are
+The gateway revokes the access of others to this user's files, and refuses links and files of others. Permissions are
 those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
 """
 
@@ -34,7 +34,7 @@ class UnsafePathError(MirrorError):
 
 
 def open_folder(folder: Path, own_names: Collection[str]) -> None:
-    """Create a folder that only this user may use, or close an own folder that is open to others.
+    """Create a folder that only this user may use, or revoke the access of others to a folder of this user.
 
     Args:
         folder: Created with its parents if it does not exist.
@@ -57,7 +57,7 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
         _refuse_foreign(folder, found)
         mode = stat.S_IMODE(found.st_mode)
         if mode & _OTHERS:
-            _close(folder, opened, mode, own_names)
+            _revoke_access(folder, opened, mode, own_names)
         for entry in folder.iterdir():
             if _is_own(entry.name, own_names):
                 check_entry(entry)
@@ -65,7 +65,7 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
         os.close(opened)
 
 
-def _close(folder: Path, opened: int, mode: int, own_names: Collection[str]) -> None:
+def _revoke_access(folder: Path, opened: int, mode: int, own_names: Collection[str]) -> None:
     if all(_is_own(name, own_names) for name in os.listdir(opened)):
         os.fchmod(opened, 0o700)
         _logger.warning("%s was open to other users (mode %04o). Its mode is now 0700.", folder, mode)
@@ -81,7 +81,7 @@ def _is_own(name: str, own_names: Collection[str]) -> bool:
 
 
 def check_entry(path: Path) -> None:
-    """Check a file or folder of the gateway, if it exists, and close it if it is open to others.
+    """Check a file or folder of the gateway, if it exists, and revoke the access of others.
 
     The entries of a folder are checked too if others could write to the folder.
 
@@ -129,7 +129,7 @@ def open_log(path: str, flags: int) -> int:
             mode = stat.S_IMODE(found.st_mode)
             if mode & _EVERYONE_ELSE:
                 os.fchmod(opened, mode & ~_EVERYONE_ELSE)
-                _logger.warning("%s was open to other users (mode %04o). It is now closed to them.", path, mode)
+                _logger.warning("%s was open to other users (mode %04o). Now they have no access.", path, mode)
     except BaseException:
         os.close(opened)
         raise

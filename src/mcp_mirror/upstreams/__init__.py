@@ -1,4 +1,4 @@
-"""Connections to the user's MCP servers. An upstream knows nothing of stored values: arguments and results are bytes.
+"""Connections to the user's MCP servers. They must not know stored values: arguments and results are bytes.
 
 - `UpstreamRegistry` starts, replaces and stops all upstreams. It owns one `Upstream` per server.
 - `Upstream` (`ServerUpstream`, or `LocalUpstream` for functions) picks a caller's connection: the shared one, or a

@@ -306,7 +306,7 @@ class ReconnectingConnection:
                 raise UpstreamError("It ended the connection.")  # noqa: TRY301
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
-            raise UpstreamError("It broke the connection off.") from None  # the SDK's #3560 cancels without a request
+            raise UpstreamError("It aborted the connection.") from None  # the SDK's #3560 cancels without a request
         except Exception as error:  # noqa: BLE001  # a server's failure must not affect other upstreams
             is_starting = self.status.state != "ready"
             self._output = output.lines if is_starting else ()
@@ -414,7 +414,7 @@ class ReconnectingConnection:
             await anyio.sleep(_RELIST_INTERVAL)
 
     def _log_output(self) -> None:
-        """Log what the server printed at a failed start, unless it equals what was logged last.
+        """Log the server's output at a failed start, unless it equals the output that was logged last.
 
         The output cannot contain stored values: a server that fails at its start received none.
         """

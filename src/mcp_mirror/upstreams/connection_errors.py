@@ -74,7 +74,7 @@ def check_protocol(oldest: str | None, version: str) -> None:
     """
     if oldest and not is_version_at_least(version, oldest):
         raise UpstreamError(
-            f"It speaks protocol version {version}, below `oldest_protocol` ({oldest}). Update the server, or lower "
+            f"It uses protocol version {version}, below `oldest_protocol` ({oldest}). Update the server, or lower "
             "the setting."
         )
 

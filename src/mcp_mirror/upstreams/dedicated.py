@@ -1,7 +1,7 @@
 """Dedicated connections, which belong to one session or one principal, and the limits on their number.
 
 At a limit, a new connection replaces an idle one. The session of the closed connection ends too, so that its client
-learns that the server's state is gone.
+learns that the server's state is lost.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Sessions(Protocol):
         """Whether a session has not ended."""
 
     def end(self, key: str) -> None:
-        """End a session; its next request tells its client."""
+        """End a session; the client learns it from the response to its next request."""
 
 
 class Replaceable(Protocol):

@@ -1,7 +1,7 @@
 """The file with the OAuth tokens for one upstream, readable only by this user.
 
-It also contains what the SDK needs to refresh the tokens after a restart: their expiry, the client's registration and
-the metadata of the authorization server. Tokens of one URL are never used for another.
+It also contains the data with which the SDK refreshes the tokens after a restart: expiry, client registration and
+metadata of the authorization server. Tokens of one URL are never used for another.
 """
 
 import json
@@ -34,7 +34,7 @@ class _StoredTokens(BaseModel):
 
 
 class TokenFile(TokenStorage):
-    """Stores the tokens of an OAuth provider of the SDK with what is needed to refresh them."""
+    """Stores the tokens of an OAuth provider of the SDK, with the data that refreshing them needs."""
 
     def __init__(
         self,

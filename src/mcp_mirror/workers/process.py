@@ -1,6 +1,6 @@
 """A child process that serves pickled requests on its standard streams, so that they do not hold the interpreter lock.
 
-This module must not know what the requests mean.
+This module must not know the meaning of the requests.
 """
 
 import pickle

@@ -28,7 +28,7 @@ _IN_THREAD: Final = 1 << 23
 _GRACE: Final = 1.0
 """Seconds that a worker process has after the deadline to return by itself."""
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
-"""One principal leaves a process to others. The memory limit does not count mapped files."""
+"""The limit of one principal leaves a process for others. The memory limit does not count mapped files."""
 
 
 class Query(Protocol[Answer_co]):

@@ -106,7 +106,7 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or 'no reason'})", "If the server speaks plain HTTP, use http:// in `url`"
+        return f"TLS failed ({error.reason or 'no reason'})", "If the server uses plain HTTP, use http:// in `url`"
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return "this machine has no route to it", "Check this machine's network, and the address in `url`"
     return None

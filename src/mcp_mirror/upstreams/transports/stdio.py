@@ -228,7 +228,7 @@ class _Child:
         child_watchdog.add(process.pid)
 
     async def reap(self) -> None:
-        """Wait for the exit of the child, and kill what it left in its group, so that its pipes end."""
+        """Wait for the exit of the child, and kill the remaining processes of its group, so that its pipes end."""
         with anyio.CancelScope(shield=True):  # until `stop` has returned
             await self._process.wait()
             self._signal("SIGKILL")
