@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from mcp_mirror.errors import RefusedError
 
-LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+LOG_LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """The severities of RFC 5424 in rising order."""
 
 LOCAL: Final = "local"

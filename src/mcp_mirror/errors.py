@@ -67,12 +67,12 @@ class ToolError(MirrorError):
 class FlowError(ToolError):
     """The flow policy forbids a value at a destination; nothing of the value was read."""
 
-    def __init__(self, message: str, flow: str, question: str) -> None:
+    def __init__(self, message: str, flow: str, elicitation: str) -> None:
         super().__init__(message, RefusalReason.FLOW)
         self.flow = flow
         """A key for the values, the destination and the tool of the call."""
-        self.question = question
-        """The question for the user, who may allow the flow once."""
+        self.elicitation = elicitation
+        """The message of the elicitation request to the user, who may allow the flow once."""
 
 
 class UpstreamError(MirrorError):

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import CAPABILITY_OF, LEVELS, LOCAL, Caller, NullChannel
+from mcp_mirror.callers import CAPABILITY_OF, LOCAL, LOG_LEVELS, Caller, NullChannel
 from mcp_mirror.errors import RefusedError
 
 
@@ -33,7 +33,7 @@ def test_two_callers_are_one_if_they_share_memory_and_connection() -> None:
 
 
 def test_levels_stand_in_the_protocols_order() -> None:
-    assert get_args(types.LoggingLevel) == LEVELS
+    assert get_args(types.LoggingLevel) == LOG_LEVELS
 
 
 async def test_the_null_channel_drops_notifications_and_refuses_requests() -> None:

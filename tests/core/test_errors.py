@@ -49,7 +49,7 @@ def test_a_traceback_summary_has_types_and_locations_but_no_values() -> None:
 def test_a_refused_flow_is_a_tool_error_with_a_question() -> None:
     error = FlowError("It may not go there.", "crm -> mail in send", "May it go there?")
     assert isinstance(error, ToolError)
-    assert (str(error), error.flow, error.question) == (
+    assert (str(error), error.flow, error.elicitation) == (
         "It may not go there.",
         "crm -> mail in send",
         "May it go there?",

@@ -11,7 +11,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
-from mcp_mirror.callers import LEVELS, Caller
+from mcp_mirror.callers import LOG_LEVELS, Caller
 from mcp_mirror.server.client_channel import Context, is_wanted, read_caller
 
 BOUND = 60
@@ -101,10 +101,10 @@ async def test_unknown_capabilities_are_kept() -> None:
     assert modern.capabilities == greeting.capabilities == declared
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("severity", LEVELS)
+@pytest.mark.parametrize("level", LOG_LEVELS)
+@pytest.mark.parametrize("severity", LOG_LEVELS)
 def test_log_messages_are_wanted_from_the_clients_level(severity: str, level: str) -> None:
-    assert is_wanted(LOG, {"level": severity}, level) is (LEVELS.index(severity) >= LEVELS.index(level))
+    assert is_wanted(LOG, {"level": severity}, level) is (LOG_LEVELS.index(severity) >= LOG_LEVELS.index(level))
 
 
 @pytest.mark.parametrize("params", [{"level": "error"}, {"level": "emergency", "data": 1}])

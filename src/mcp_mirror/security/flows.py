@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import ClassVar, Final
 
 from mcp_mirror.settings.labels import (
     FILES,
@@ -152,7 +152,7 @@ class Flows:
         """Why a value may not flow to a place; None if it may."""
         if not (self.can_hide if to == MODEL else self.can_refuse):
             return None
-        return next((found for check in _CHECKS if (found := check(self, labels, to))), None)
+        return next((found for check in self._CHECKS if (found := check(self, labels, to))), None)
 
     def may_show(self, labels: Labels) -> bool:
         """Whether the model may see a value."""
@@ -236,14 +236,13 @@ class Flows:
                 return Refusal("flows.default: deny", why)
         return None
 
-
-_CHECKS: Final[tuple[Callable[[Flows, Labels, str], Refusal | None], ...]] = (
-    Flows._check_deny_rules,  # noqa: SLF001  # the checks of this class, in their order
-    Flows._check_accepted_sources,  # noqa: SLF001
-    Flows._check_integrity,  # noqa: SLF001
-    Flows._check_confidentiality,  # noqa: SLF001
-    Flows._check_zones,  # noqa: SLF001
-)
+    _CHECKS: ClassVar[tuple[Callable[["Flows", Labels, str], Refusal | None], ...]] = (
+        _check_deny_rules,
+        _check_accepted_sources,
+        _check_integrity,
+        _check_confidentiality,
+        _check_zones,
+    )
 
 
 def build_flows(config: Config, *, is_isolated: bool) -> Flows:

@@ -19,7 +19,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mcp_mirror.callers import LEVELS, Caller, ClientChannel
+from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
@@ -76,7 +76,7 @@ class Session:
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification on the session's stream; see `ClientChannel.notify`."""
-        if not is_wanted(method, params, self.log_level or LEVELS[0]):
+        if not is_wanted(method, params, self.log_level or LOG_LEVELS[0]):
             return
         with contextlib.suppress(*_CLOSED):
             await self.server_session.send_notification(_build_notification(method, params))
@@ -104,7 +104,7 @@ class RequestChannel:
         """The log level that a 2026-07-28 request names, or that the client has set for its session."""
         if self.caller.is_stateless:
             level = read_meta(self.context).get(types.LOG_LEVEL_META_KEY)
-            return level if level in LEVELS else None
+            return level if level in LOG_LEVELS else None
         return self.session_channel.log_level if self.session_channel else None
 
     @property
@@ -116,7 +116,7 @@ class RequestChannel:
         """Send a notification on the request's stream; see `ClientChannel.notify`."""
         if method == _PROGRESS:
             params = {**params, "progressToken": self._progress_token}
-        if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LEVELS[0])):
+        if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LOG_LEVELS[0])):
             return
         with contextlib.suppress(*_CLOSED):
             await self.context.session.send_notification(_build_notification(method, params), self.context.request_id)
@@ -165,7 +165,7 @@ def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool
     if method != _LOG:
         return True
     severity = params.get("level")
-    return level is not None and severity in LEVELS and LEVELS.index(severity) >= LEVELS.index(level)
+    return level is not None and severity in LOG_LEVELS and LOG_LEVELS.index(severity) >= LOG_LEVELS.index(level)
 
 
 def read_caller(context: Context, namespace: str, session: str | None) -> Caller:

@@ -48,9 +48,9 @@ class _Share:
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     """In the order of last use, which is the order of expiry."""
     size: int = 0
-    names: list[str] = field(default_factory=list)
+    bases: list[str] = field(default_factory=list)
     """The bases, sorted."""
-    made: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    by_creation: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     """Creation time and base, sorted, by tool label; those of all labels under the empty label."""
 
     @property
@@ -60,20 +60,20 @@ class _Share:
     def add(self, key: Key, descriptor: Descriptor, size: int) -> None:
         self.keys[key] = None
         self.size += size
-        insort(self.names, descriptor.base)
+        insort(self.bases, descriptor.base)
         for label in {"", label_of(descriptor.base)}:
-            insort(self.made.setdefault(label, []), (descriptor.created, descriptor.base))
+            insort(self.by_creation.setdefault(label, []), (descriptor.created, descriptor.base))
 
     def remove(self, key: Key, descriptor: Descriptor, size: int) -> None:
         del self.keys[key]
         self.size -= size
-        del self.names[bisect_left(self.names, descriptor.base)]
-        place = (descriptor.created, descriptor.base)
+        del self.bases[bisect_left(self.bases, descriptor.base)]
+        position = (descriptor.created, descriptor.base)
         for label in {"", label_of(descriptor.base)}:
-            made = self.made[label]
-            del made[bisect_left(made, place)]
-            if not made:
-                del self.made[label]
+            listed = self.by_creation[label]
+            del listed[bisect_left(listed, position)]
+            if not listed:
+                del self.by_creation[label]
 
 
 class MemoryStore:
@@ -151,7 +151,7 @@ class MemoryStore:
         """A page of the stored values, newest first."""
         self._expire_values()
         share, now = self._shares.get(namespace, _Share()), self._clock()
-        made = share.made.get(label, [])
+        made = share.by_creation.get(label, [])
         at = len(made)
         if after is not None:
             entry = self._entries.get((namespace, after))
@@ -169,9 +169,9 @@ class MemoryStore:
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
         self._expire_values()
-        names = self._shares.get(namespace, _Share()).names
-        at = bisect_left(names, text)
-        return tuple(names[max(at - limit, 0) : at + limit])
+        bases = self._shares.get(namespace, _Share()).bases
+        at = bisect_left(bases, text)
+        return tuple(bases[max(at - limit, 0) : at + limit])
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
@@ -202,7 +202,7 @@ class MemoryStore:
     async def labels(self, namespace: str | None = None) -> frozenset[str]:
         """The tool labels of a namespace's values; of all values and tombstones for None."""
         if namespace is not None:
-            return frozenset(label for label in self._shares.get(namespace, _Share()).made if label)
+            return frozenset(label for label in self._shares.get(namespace, _Share()).by_creation if label)
         return frozenset(label_of(base) for _, base in (*self._entries, *self._tombstones))
 
     def _use(self, key: Key) -> _Entry | None:

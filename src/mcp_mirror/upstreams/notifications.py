@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import anyio
 import mcp_types as types
@@ -221,7 +221,7 @@ class NotificationDispatcher:
         if message.fault and message.id is None:
             self._log.warning("%s is not relayed: %s", _log_name(message.method), message.fault)
         elif message.id is None:
-            _HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
+            self.HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
         elif self._answering >= self._bounds.max_questions:
             self._log.warning(
                 "%s is refused: `limits.max_questions` (%d) wait", _log_name(message.method), self._answering
@@ -407,6 +407,16 @@ class NotificationDispatcher:
             await inflight.is_over.wait()
             raise _build_refusal(types.INVALID_REQUEST, f"The server {reason}")
 
+    HANDLERS: ClassVar[Mapping[str, Callable[["NotificationDispatcher", ServerMessage], None]]] = {
+        **dict.fromkeys(CHANGES, _announce_change),
+        "notifications/progress": _relay_progress,
+        "notifications/resources/updated": _announce_update,
+        "notifications/cancelled": _cancel_request,
+        "notifications/subscriptions/acknowledged": _confirm_subscription,
+        "notifications/tasks/status": _drop,
+    }
+    """The handler of each notification; all others are relayed as they are."""
+
 
 def _count_server_request(inflight: InflightRequest) -> int:
     return inflight.server_requests
@@ -420,17 +430,7 @@ def explain_too_many_requests(limit: int) -> str:
     )
 
 
-_HANDLERS: Final[Mapping[str, Callable[[NotificationDispatcher, ServerMessage], None]]] = {
-    **dict.fromkeys(CHANGES, NotificationDispatcher._announce_change),  # noqa: SLF001  # its own table
-    "notifications/progress": NotificationDispatcher._relay_progress,  # noqa: SLF001
-    "notifications/resources/updated": NotificationDispatcher._announce_update,  # noqa: SLF001
-    "notifications/cancelled": NotificationDispatcher._cancel_request,  # noqa: SLF001
-    "notifications/subscriptions/acknowledged": NotificationDispatcher._confirm_subscription,  # noqa: SLF001
-    "notifications/tasks/status": NotificationDispatcher._drop,  # noqa: SLF001
-}
-"""The handler of each notification; all others are relayed as they are."""
-
-_LOGGED: Final = frozenset({*_HANDLERS, *CAPABILITY_OF, "notifications/message", "ping"})
+_LOGGED: Final = frozenset({*NotificationDispatcher.HANDLERS, *CAPABILITY_OF, "notifications/message", "ping"})
 
 
 def _log_name(method: str) -> str:

@@ -127,7 +127,7 @@ async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequir
     caller = channel.caller
     if not _shows_forms(caller):
         raise refused
-    params = {"message": refused.question, "requestedSchema": _SCHEMA}
+    params = {"message": refused.elicitation, "requestedSchema": _SCHEMA}
     if caller.is_stateless:
         state = {_PENDING: refused.flow, _ONCE: token_urlsafe(12)}
         return InputRequired({_KEY: {"method": _METHOD, "params": {"mode": "form", **params}}}, state)
@@ -142,7 +142,7 @@ async def ask_consent(refused: FlowError, channel: ClientChannel) -> InputRequir
 
 def decline(refused: FlowError) -> FlowError:
     """Return the refusal, with the user's decision."""
-    return FlowError(f"{refused} The user was asked, and does not allow it.", refused.flow, refused.question)
+    return FlowError(f"{refused} The user was asked, and does not allow it.", refused.flow, refused.elicitation)
 
 
 def _shows_forms(caller: Caller) -> bool:
