@@ -6,7 +6,10 @@ This module contains only the grammar; whether a value exists under a path is a 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -98,6 +101,35 @@ def tool_label(tool: str) -> str:
 def new_base(tool: str, identity: UUID) -> str:
     """The base of a new value that `tool` produced."""
     return f"{tool_label(tool)}-{identity}"
+
+
+class NewBases:
+    """The bases of a new value and of its companion, made when they are first needed: most results are not stored."""
+
+    def __init__(self, tool: str, new_id: Callable[[], UUID]) -> None:
+        self._tool = tool
+        self._new_id = new_id
+
+    @cached_property
+    def value(self) -> str:
+        """The base of the value."""
+        return new_base(self._tool, self._new_id())
+
+    @cached_property
+    def companion(self) -> str:
+        """The base of the companion."""
+        return new_base(self._tool, self._new_id())
+
+    def __reduce__(self) -> tuple[type["FixedBases"], tuple[str, str]]:
+        """Worker processes get the bases themselves."""
+        return FixedBases, (self.value, self.companion)
+
+
+class FixedBases(NamedTuple):
+    """The bases of a value and of its companion."""
+
+    value: str
+    companion: str
 
 
 def label_of(base: str) -> str:

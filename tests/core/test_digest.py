@@ -18,6 +18,7 @@ from mcp_mirror.core.result_processing import (
     read_result_members,
 )
 from mcp_mirror.errors import WireError
+from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
 
@@ -27,7 +28,7 @@ BASE, BESIDE = "grid-0b8f8d2e-6a55-4b8e-9d0a-0f3b2f6f6a11", "grid-1c9f8d2e-6a55-
 def order(**changes: Any) -> ProcessingOptions:
     given: dict[str, Any] = {
         "rules": CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False), "style": "compact",
-        "tool": "grid", "arguments": b"{}", "base": BASE, "companion_base": BESIDE, "max_key_bytes": 10,
+        "tool": "grid", "arguments": b"{}", "bases": FixedBases(BASE, BESIDE), "max_key_bytes": 10,
     }  # fmt: skip
     return ProcessingOptions(**(given | changes))
 

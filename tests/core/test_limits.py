@@ -13,6 +13,7 @@ from mcp_mirror.core.resolve import check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
 from mcp_mirror.core.tool_definitions import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
+from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_rpc import check_envelope, is_deeper, open_message
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
 from mcp_mirror.tokens import estimate_tokens
@@ -60,7 +61,7 @@ def test_a_message_that_is_too_deep_names_the_bound_and_the_place() -> None:
 def test_a_result_that_was_not_looked_at_is_held_to_the_depth_too() -> None:
     frame = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"a":[[[1]]]}}}'
     rules = CaptureRules("auto", 10, 10, is_wrapped=False)
-    order = ProcessingOptions(rules, "compact", "t", b"{}", "t-1", "t-2", 1000, max_depth=5)
+    order = ProcessingOptions(rules, "compact", "t", b"{}", FixedBases("t-1", "t-2"), 1000, max_depth=5)
     with pytest.raises(WireError, match=re.escape("`limits.max_depth`")):
         process_frame(frame, order, estimate_tokens)
 

@@ -15,7 +15,7 @@ from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, build_error_reply
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
-from mcp_mirror.paths import MemoryPath, parse_path, position_token
+from mcp_mirror.paths import FixedBases, MemoryPath, parse_path, position_token
 from mcp_mirror.payload.floods import finish
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines
@@ -30,7 +30,7 @@ OTHER = "say-11111111-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 def read(result: Mapping[str, Any], style: NoticeStyle = "compact", **rules: Any) -> ProcessedResult:
     told = CaptureRules(**{"mode": "auto", "inline_budget": 800, "error_budget": 2000, "is_wrapped": False, **rules})
-    order = ProcessingOptions(told, style, "say", b"{}", BASE, OTHER, 1 << 16).without_preview()
+    order = ProcessingOptions(told, style, "say", b"{}", FixedBases(BASE, OTHER), 1 << 16).without_preview()
     members = {key: json.dumps(value).encode() for key, value in result.items()}
     return process_result(members, order, lambda raw: estimate_tokens(bytes(raw)))
 

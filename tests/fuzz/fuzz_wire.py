@@ -15,6 +15,7 @@ with atheris.instrument_imports():
     from mcp_mirror.core.resolve import find_pointers
     from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_frame
     from mcp_mirror.errors import WireError
+    from mcp_mirror.paths import FixedBases
     from mcp_mirror.payload.framing import EventReader, LineReader, MemoryCollector
     from mcp_mirror.payload.json_rpc import (
         Message,
@@ -33,7 +34,9 @@ with atheris.instrument_imports():
     from mcp_mirror.types import Buffer
 
 BOUND = 64
-ORDER = ProcessingOptions(CaptureRules("auto", 10, 10, is_wrapped=True), "compact", "t", b"{}", "t-1", "t-2", 1000)
+ORDER = ProcessingOptions(
+    CaptureRules("auto", 10, 10, is_wrapped=True), "compact", "t", b"{}", FixedBases("t-1", "t-2"), 1000
+)
 
 
 def fuzz(data: bytes) -> None:

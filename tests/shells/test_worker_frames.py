@@ -14,6 +14,7 @@ from recording_watchdog import RecordingWatchdog
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import UpstreamError, WireError
+from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import SpooledFrame, map_file
 from mcp_mirror.types import FileSpan, Span
@@ -24,8 +25,8 @@ RULES = CaptureRules("auto", inline_budget=20, error_budget=50, is_wrapped=False
 
 def order(**changes: Any) -> ProcessingOptions:
     given: dict[str, Any] = {
-        "rules": RULES, "style": "compact", "tool": "grid", "arguments": b"{}", "base": "grid-1",
-        "companion_base": "grid-2", "max_key_bytes": 100,
+        "rules": RULES, "style": "compact", "tool": "grid", "arguments": b"{}",
+        "bases": FixedBases("grid-1", "grid-2"), "max_key_bytes": 100,
     }  # fmt: skip
     return ProcessingOptions(**(given | changes))
 

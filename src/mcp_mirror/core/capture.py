@@ -55,6 +55,8 @@ Estimate = Callable[[Buffer], int]
 
 Decode = Callable[[Buffer], Buffer]
 """Returns the text of a JSON string, UTF-8."""
+_MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
+"""The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
 
 def decode_text(literal: Buffer) -> Buffer:
@@ -344,6 +346,8 @@ def _read_media_type(blob: Buffer) -> str | None:
 
 def _parse_json_text(text: Buffer, decode: Decode) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
+    if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in _MAY_BEGIN_JSON:
+        return None
     if text_start(text, trim(text), _PEEK_BYTES).lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None
     decoded = decode(text)

@@ -13,6 +13,7 @@ import msgspec
 from mcp_mirror.core.capture import Captured, CaptureRules, Decode, Estimate, capture, decode_text
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.errors import WireError
+from mcp_mirror.paths import FixedBases, NewBases
 from mcp_mirror.payload.json_rpc import bound_error, is_input_required, open_message
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
@@ -42,10 +43,8 @@ class ProcessingOptions:
     tool: str
     arguments: bytes
     """The arguments as the model wrote them, a JSON object."""
-    base: str
-    """The base of the value if there is one to store."""
-    companion_base: str
-    """The base of the companion."""
+    bases: NewBases | FixedBases
+    """The bases of the value and its companion if they are stored."""
     max_key_bytes: int
     provider: TokenProvider = "default"
     """The provider whose tokenizer the budgets refer to."""
@@ -210,9 +209,9 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
 
 
 def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate) -> str:
-    content_base = options.companion_base if captured.companion else options.base
+    content_base = options.bases.companion if captured.companion else options.bases.value
     stored = NoticeInput(
-        path=options.base,
+        path=options.bases.value,
         tool=options.tool,
         arguments=options.arguments,
         blob=value.blob,
@@ -220,7 +219,7 @@ def _write_notice(value: Draft, captured: Captured, options: ProcessingOptions, 
         estimate=estimate,
         members=value.members,
         shown=captured.shown,
-        companion=options.companion_base if captured.is_named else None,
+        companion=options.bases.companion if captured.is_named else None,
         media=tuple((f"{content_base}{place}", what) for place, what in captured.media),
         error=captured.error,
         preview=value.preview,

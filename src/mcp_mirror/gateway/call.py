@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
@@ -21,6 +21,9 @@ from mcp_mirror.upstreams.elicitation import InputRound
 
 _DEFAULTS: Final = Config()
 _NO_TOOLS: Final = Catalog({}, frozenset())
+_PROCESS_ID: Final = token_hex(4)
+"""The first half of the ids of this process's calls, which other replicas do not use."""
+_CALL_NUMBERS: Final = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Call:
     """The one flow that the user allowed for this call."""
     round_state: Mapping[str, str] = field(default_factory=dict)
     """State that the client returns with its answers, if the upstream requires input."""
-    id: str = field(default_factory=partial(token_hex, 8))
+    id: str = field(default_factory=lambda: f"{_PROCESS_ID}{next(_CALL_NUMBERS):08x}")
     """The correlation id in the audit log."""
     trace: CallTrace = field(default_factory=CallTrace, compare=False)
     """Facts about the call for the audit log, the log and the usage counts."""

@@ -18,7 +18,7 @@ from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
 from mcp_mirror.errors import StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.paths import new_base
+from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.json_rpc import array_of, join, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
@@ -158,8 +158,7 @@ class ContentCapture:
             style=self.mirror.notice,
             tool=label,
             arguments=msgspec.json.encode({"of": origin.key}),
-            base=new_base(label, self.new_id()),
-            companion_base=new_base(label, self.new_id()),
+            bases=NewBases(label, self.new_id),
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )

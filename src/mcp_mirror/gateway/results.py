@@ -30,7 +30,7 @@ from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.reply_cost import count_reply_tokens
 from mcp_mirror.gateway.services import Services, fit_to_reservation
-from mcp_mirror.paths import new_base
+from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
@@ -106,8 +106,7 @@ class ResultProcessor:
             style=fit_to_reservation(call.config.mirror, call.reservation).notice,
             tool=entry.tool,
             arguments=bytes(call.arguments[:_QUOTED_BYTES]),
-            base=new_base(entry.tool, self.services.new_id()),
-            companion_base=new_base(entry.tool, self.services.new_id()),
+            bases=NewBases(entry.tool, self.services.new_id),
             max_key_bytes=self.services.limits.max_key_bytes,
             provider=call.config.mirror.provider,
             max_depth=self.services.limits.max_depth,
@@ -156,7 +155,7 @@ class ResultProcessor:
             paths = tuple(sorted({value.path for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths)
             await self.services.writer.store_result(call.namespace, provenance, options, captured, trace.labels)
-            trace.path = options.base
+            trace.path = options.bases.value
         trace.envelope = captured.envelope
 
     async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> Reply:
@@ -166,9 +165,9 @@ class ResultProcessor:
             return await self._pass_through(call, options.tool, result.members)
         call.trace.hidden_tokens = count_hidden_tokens(result.captured)
         if processed.is_hidden:
-            return _build_hidden_reply(result, options.base)
-        reply = build_reply(result, options.base if call.config.mirror.resource_links else None)
-        return reply if await self._fits(call, reply) else build_path_reply(result, options.base)
+            return _build_hidden_reply(result, options.bases.value)
+        reply = build_reply(result, options.bases.value if call.config.mirror.resource_links else None)
+        return reply if await self._fits(call, reply) else build_path_reply(result, options.bases.value)
 
     async def reply_unstored(
         self, call: Call, options: ProcessingOptions, processed: CallResult, error: StoreError

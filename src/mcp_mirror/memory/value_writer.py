@@ -52,11 +52,11 @@ class ValueWriter:
         """
         if captured.value is None:
             return
-        companion = options.companion_base if captured.companion else None
+        companion = options.bases.companion if captured.companion else None
         if captured.companion:
-            described = self._describe(options.companion_base, captured.companion, provenance, labels)
+            described = self._describe(options.bases.companion, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
-        described = self._describe(options.base, captured.value, provenance, labels)
+        described = self._describe(options.bases.value, captured.value, provenance, labels)
         described = replace(described, companion=companion, envelope=captured.envelope)
         try:
             await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)

@@ -4,9 +4,8 @@ Waiters are admitted round-robin by key (a principal), however many calls each k
 not know tools, upstreams or protocols.
 """
 
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,8 +58,10 @@ class ConcurrencyLimiter:
         self._bound = bound
         self._queue = queue
         self._owner = owner
-        self._running = Counter[str]()
+        self._running: dict[str, int] = {}
         """Running calls by key."""
+        self._total = 0
+        """Running calls."""
         self._waiting: dict[str, deque[_Waiter]] = {}
         """Waiters by key, in the order of admission."""
         self._shares: dict[str, int] = {}
@@ -76,9 +77,8 @@ class ConcurrencyLimiter:
         """The number of calls in the queue."""
         return sum(map(len, self._waiting.values()))
 
-    @asynccontextmanager
-    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
-        """Hold one place.
+    def acquire(self, key: str, *, is_shared: bool = False) -> "Place":
+        """Hold one place for the duration of the context.
 
         Args:
             key: The caller. Callers are admitted round-robin.
@@ -88,18 +88,25 @@ class ConcurrencyLimiter:
         Raises:
             BusyError: The queue is full, or this call has waited too long.
         """
-        share = max(1, self._bound.most // 2) if is_shared else self._bound.most
+        return Place(self, key, max(1, self._bound.most // 2) if is_shared else self._bound.most)
+
+    async def enter(self, key: str, share: int) -> None:
+        """Take a place for a caller that gets at most `share` of them.
+
+        Raises:
+            BusyError: See `acquire`.
+        """
         if self._waiting.get(key) or not self._has_room(key, share):
             await self._wait(key, share)
         else:
-            self._running[key] += 1
-        try:
-            yield
-        finally:
-            self._release(key)
+            self._admit(key)
 
     def _has_room(self, key: str, share: int) -> bool:
-        return self._running.total() < self._bound.most and self._running[key] < share
+        return self._total < self._bound.most and self._running.get(key, 0) < share
+
+    def _admit(self, key: str) -> None:
+        self._running[key] = self._running.get(key, 0) + 1
+        self._total += 1
 
     async def _wait(self, key: str, share: int) -> None:
         """Wait in the queue until this call is admitted."""
@@ -120,22 +127,23 @@ class ConcurrencyLimiter:
 
     def _withdraw(self, key: str, waiter: _Waiter) -> None:
         if waiter.is_admitted.is_set():  # admitted while it was cancelled
-            self._release(key)
+            self.release(key)
             return
         self._waiting[key].remove(waiter)
         if not self._waiting[key]:
             del self._waiting[key], self._shares[key]
 
-    def _release(self, key: str) -> None:
+    def release(self, key: str) -> None:
         """Free a place and admit the next waiter, round-robin by key."""
+        self._total -= 1
         self._running[key] -= 1
         if not self._running[key]:
             del self._running[key]
-        for following in tuple(self._waiting):
+        for following in tuple(self._waiting) if self._waiting else ():
             if not self._has_room(following, self._shares[following]):
                 continue
             waiters = self._waiting.pop(following)
-            self._running[following] += 1
+            self._admit(following)
             waiters.popleft().is_admitted.set()
             if waiters:
                 self._waiting[following] = waiters
@@ -143,8 +151,23 @@ class ConcurrencyLimiter:
                 del self._shares[following]
 
     def _busy_error(self, reason: str) -> BusyError:
-        calls = "calls" if self._running.total() >= self._bound.most else "calls, of which one client gets half,"
+        calls = "calls" if self._total >= self._bound.most else "calls, of which one client gets half,"
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
+
+
+class Place:
+    """A place that `ConcurrencyLimiter.acquire` returns. Every call takes some, so this is not a generator."""
+
+    __slots__ = ("_key", "_limiter", "_share")
+
+    def __init__(self, limiter: ConcurrencyLimiter, key: str, share: int) -> None:
+        self._limiter, self._key, self._share = limiter, key, share
+
+    async def __aenter__(self) -> None:
+        await self._limiter.enter(self._key, self._share)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._limiter.release(self._key)
 
 
 class TokenBucket:
@@ -203,9 +226,8 @@ class PerKeyLimiter:
         """The number of owners with running or recent calls."""
         return len(self._limiters.keys() | self._buckets.keys())
 
-    @asynccontextmanager
-    async def acquire(self, owner: str, key: str, title: str, *, is_shared: bool = False) -> AsyncIterator[None]:
-        """Hold one place of an owner.
+    def acquire(self, owner: str, key: str, title: str, *, is_shared: bool = False) -> "OwnedPlace":
+        """Hold one place of an owner for the duration of the context.
 
         Args:
             owner: The owner of the limits.
@@ -216,16 +238,27 @@ class PerKeyLimiter:
         Raises:
             BusyError: A limit is reached.
         """
+        return OwnedPlace(self, owner, key, title, is_shared=is_shared)
+
+    def take(self, owner: str, title: str) -> ConcurrencyLimiter:
+        """Count a call by the rate limit of an owner, and return the owner's concurrency limit.
+
+        Raises:
+            BusyError: The rate limit is reached.
+        """
         if self._rate is not None:
             self._sweep()
-            self._buckets.setdefault(owner, TokenBucket(self._rate, title, self._clock)).take()
-        limiter = self._limiters.setdefault(owner, ConcurrencyLimiter(self._bound, self._queue, title))
-        try:
-            async with limiter.acquire(key, is_shared=is_shared):
-                yield
-        finally:
-            if limiter.is_idle and self._limiters.get(owner) is limiter:
-                del self._limiters[owner]
+            if (bucket := self._buckets.get(owner)) is None:
+                bucket = self._buckets[owner] = TokenBucket(self._rate, title, self._clock)
+            bucket.take()
+        if (limiter := self._limiters.get(owner)) is None:
+            limiter = self._limiters[owner] = ConcurrencyLimiter(self._bound, self._queue, title)
+        return limiter
+
+    def drop_idle(self, owner: str, limiter: ConcurrencyLimiter) -> None:
+        """Forget the concurrency limit of an owner without calls."""
+        if limiter.is_idle and self._limiters.get(owner) is limiter:
+            del self._limiters[owner]
 
     def _sweep(self) -> None:
         """Remove full buckets if there are many."""
@@ -233,3 +266,25 @@ class PerKeyLimiter:
             return
         for name in [name for name, bucket in self._buckets.items() if bucket.is_idle]:
             del self._buckets[name]
+
+
+class OwnedPlace:
+    """A place that `PerKeyLimiter.acquire` returns."""
+
+    __slots__ = ("_is_shared", "_key", "_limiter", "_limiters", "_owner", "_place", "_title")
+
+    def __init__(self, limiters: PerKeyLimiter, owner: str, key: str, title: str, *, is_shared: bool) -> None:
+        self._limiters, self._owner, self._key, self._title, self._is_shared = limiters, owner, key, title, is_shared
+
+    async def __aenter__(self) -> None:
+        self._limiter = self._limiters.take(self._owner, self._title)
+        self._place = self._limiter.acquire(self._key, is_shared=self._is_shared)
+        try:
+            await self._place.__aenter__()
+        except BaseException:
+            self._limiters.drop_idle(self._owner, self._limiter)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._place.__aexit__()
+        self._limiters.drop_idle(self._owner, self._limiter)

@@ -76,7 +76,7 @@ class Table:
     parts: Lexicon = field(repr=False)
     """By part of a piece: the same."""
     joints: tuple[tuple[float, ...], ...] = ()
-    """By tokenizer: tokens for each joint (`pieces.count_joints`)."""
+    """By tokenizer: tokens for each joint (`pieces.count_joints`); empty if all are 0."""
 
     def guess(self, piece: str) -> tuple[int, int]:
         """Units of a piece without a measured cost, and their variance in 1 / `UNIT` square tokens; in lanes.
@@ -184,7 +184,7 @@ def decode_table(data: Data) -> Table:
         unknown={name: with_sum(units) for name, units in header["unknown"].items()},
         costs=Lexicon(data, start, rows),
         parts=Lexicon(data, parts, rows),
-        joints=tuple(map(tuple, header["joints"])),
+        joints=tuple(tuple(each) if any(each) else () for each in header["joints"]),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from operator import mul, not_
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_mirror.tokens.costs import UNIT, costs, guess, lane, table
 from mcp_mirror.tokens.pieces import count_joints, split
@@ -37,8 +37,7 @@ _CONTINUATION: Final = 0x80
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """Expected tokens of a text by one tokenizer, the variance of those of rare pieces, and the sampling error.
 
     The sampling error is a standard error in tokens, 0 for a text that was examined whole.
@@ -66,11 +65,7 @@ def _measure(text: str | Buffer, tokenizers: Sequence[int]) -> list[Expected]:
     """Measure a small text whole, a larger one by windows."""
     if not len(text):
         return [Expected(0, 0, 0)] * len(tokenizers)
-    return (
-        _expect([_decode(text)], [len(text)], tokenizers)
-        if len(text) <= _MAX_WHOLE
-        else _measure_windows(text, tokenizers)
-    )
+    return _measure_whole(_decode(text), tokenizers) if len(text) <= _MAX_WHOLE else _measure_windows(text, tokenizers)
 
 
 def _decode(text: str | Buffer) -> str:
@@ -94,6 +89,8 @@ class _RarePieces:
 
         The errors of n occurrences of a rare piece are equal, so its variance counts n squared times.
         """
+        if not self.pieces:
+            return [0.0] * len(tokenizers)
         costs: dict[str, int] = {}
         spread = 0
         for piece, times in Counter(self.pieces).items():
@@ -115,30 +112,43 @@ def _count_units(text: str, rare: _RarePieces) -> int:
     return total + rare.add(compress(pieces, map(not_, known))) if 0 in known else total
 
 
-def _expect(
-    windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[int], scale: float = 1
-) -> list[Expected]:
-    """Expected tokens, by tokenizer, of a text `scale` times as long as its windows: pieces and joints."""
+def _measure_whole(text: str, tokenizers: Sequence[int]) -> list[Expected]:
+    """Expected tokens, by tokenizer, of a text that is examined whole: pieces and joints."""
+    rare = _RarePieces()
+    units = _count_units(text, rare)
+    joints = _joint_tokens(text, tokenizers)
+    return [
+        Expected(max(lane(units, at) / UNIT + of_joints, 0.0), variance, 0.0)
+        for at, of_joints, variance in zip(tokenizers, joints, rare.variances(tokenizers), strict=True)
+    ]
+
+
+def _joint_tokens(text: str, tokenizers: Sequence[int]) -> list[float]:
+    """The expected tokens of the joints between pieces, by tokenizer."""
+    weights = [table().joints[at] for at in tokenizers]
+    joints = count_joints(text) if any(weights) else []
+    return [sum(map(mul, joints, by_joint)) if by_joint else 0.0 for by_joint in weights]
+
+
+def _expect(windows: Sequence[str], sizes: Sequence[int], tokenizers: Sequence[int], scale: float) -> list[Expected]:
+    """Expected tokens, by tokenizer, of a text `scale` times as long as its windows."""
     rare = _RarePieces()
     each = [_count_units(window, rare) for window in windows]
-    weights = [table().joints[at] for at in tokenizers]
-    joints = count_joints("".join(windows)) if any(map(any, weights)) else []
+    joints = _joint_tokens("".join(windows), tokenizers)
     found = []
-    for at, by_joint, variance in zip(tokenizers, weights, rare.variances(tokenizers), strict=True):
+    for at, of_joints, variance in zip(tokenizers, joints, rare.variances(tokenizers), strict=True):
         tokens = [lane(total, at) / UNIT for total in each]
-        whole = max(sum(tokens) + sum(map(mul, joints, by_joint)), 0.0)
+        whole = max(sum(tokens) + of_joints, 0.0)
         found.append(Expected(whole * scale, variance * scale * scale, _compute_standard_error(tokens, sizes) * scale))
     return found
 
 
 def _compute_standard_error(tokens: Sequence[float], sizes: Sequence[int]) -> float:
-    """The standard error of the sum of windows of these sizes; 0 for a single window.
+    """The standard error of the sum of windows of these sizes.
 
     Computed from the differences of neighbours' residuals, as is usual for a systematic sample (Wolter, Introduction to
     Variance Estimation, section 8.2).
     """
-    if len(tokens) == 1:
-        return 0.0
     density = sum(tokens) / sum(sizes)
     beyond = [count - density * size for count, size in zip(tokens, sizes, strict=True)]
     differences = sum((one - other) ** 2 for one, other in pairwise(beyond)) / (2 * (len(tokens) - 1))

@@ -164,8 +164,10 @@ class UpstreamRegistry:
 
     async def settle_one(self, name: str, seconds: float) -> None:
         """Wait until the first attempt of one upstream has ended; see `settle`."""
-        with anyio.CancelScope(deadline=self._started + seconds):
-            await self[name].settled.wait()
+        settled = self[name].settled
+        if not settled.is_set():
+            with anyio.CancelScope(deadline=self._started + seconds):
+                await settled.wait()
 
     def _create(self, policy: UpstreamPolicy) -> Upstream:
         return ServerUpstream(policy, self._dependencies, self._client)

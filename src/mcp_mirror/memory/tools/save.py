@@ -13,7 +13,7 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
-from mcp_mirror.paths import new_base
+from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
@@ -99,8 +99,8 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         inputs = tuple(str(one.path) for one in value.inputs)
         provenance = Provenance(UPSTREAM, call.tool, arguments_digest, inputs)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
-        memory.trace.path = options.base
-    return SavedValue(options.base, result.notice)
+        memory.trace.path = options.bases.value
+    return SavedValue(options.bases.value, result.notice)
 
 
 def _join_labels(call: ToolInput, value: NewValue) -> Labels:
@@ -119,8 +119,7 @@ def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
         style=mirror.notice,
         tool=call.tool,
         arguments=call.arguments.raw[:_QUOTED_BYTES],
-        base=new_base(call.tool, call.memory.new_id()),
-        companion_base=new_base(call.tool, call.memory.new_id()),
+        bases=NewBases(call.tool, call.memory.new_id),
         max_key_bytes=call.memory.limits.max_key_bytes,
         provider=mirror.provider,
     )
