@@ -56,7 +56,7 @@ def test_only_this_machine_is_loopback(host: str, *, loopback: bool) -> None:
         ("http:///x", False),
     ],
 )
-def test_what_is_encrypted_or_stays_here_is_private(url: str, *, private: bool) -> None:
+def test_https_and_loopback_urls_are_confidential(url: str, *, private: bool) -> None:
     assert is_confidential(url) is private
 
 
@@ -109,5 +109,5 @@ def test_only_the_whole_internets_addresses_are_public(address: str, *, public: 
         ("0x7f.1", False),
     ],
 )
-def test_who_names_an_address_or_a_local_name_means_no_public_host(host: str, *, local: bool) -> None:
+def test_addresses_and_local_names_are_local_hosts(host: str, *, local: bool) -> None:
     assert is_local_host(host) is local

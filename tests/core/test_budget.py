@@ -30,7 +30,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(1, 300_000), TOKENS, STEPS)
-def test_what_is_sent_and_held_never_exceeds_the_capacity(
+def test_sent_and_reserved_tokens_never_exceed_the_capacity(
     capacity: int, before: int, steps: list[tuple[str, int, int, int]]
 ) -> None:
     account, open_calls = TokenAccount(capacity, before), list[int]()
@@ -79,7 +79,7 @@ def test_calls_made_at_once_share_the_room_and_the_last_gets_a_path_still(wanted
         (ContextPolicy(10, 0.0), 10),
     ],
 )
-def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: int | None) -> None:
+def test_the_capacity_for_answers_is_the_unreserved_part(policy: ContextPolicy, capacity: int | None) -> None:
     assert compute_capacity(policy) == capacity
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_reserved_is_for_answers(policy: ContextPolicy, capacity: in
         (MIN_CALL_TOKENS, 128, 128, 112, 128, "opaque"),
     ],
 )
-def test_every_budget_falls_with_what_a_call_holds(  # the columns of the table
+def test_every_budget_decreases_with_the_reservation_of_a_call(  # the columns of the table
     held: int, inline: int, error: int, read: int, answer: int, notice: str
 ) -> None:
     low = lower_budgets(MirrorPolicy(), held)
@@ -103,7 +103,7 @@ def test_every_budget_falls_with_what_a_call_holds(  # the columns of the table
 
 
 @given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))
-def test_no_budget_falls_where_a_call_holds_all_that_it_wants(inline: int, error: int, read: int) -> None:
+def test_a_call_with_its_full_reservation_keeps_its_budgets(inline: int, error: int, read: int) -> None:
     mirror = MirrorPolicy(inline_budget=inline, error_budget=error, read_budget=read, answer_budget=0)
     assert lower_budgets(mirror, estimate_wanted_tokens(mirror, 0, is_retrieval=False)) == mirror
     assert lower_budgets(MirrorPolicy(answer_budget=read), max(read, MIN_CALL_TOKENS)).answer_budget == read

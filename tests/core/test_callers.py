@@ -79,7 +79,7 @@ def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> No
         ([], ["a"], False),
     ],
 )
-def test_who_shows_a_token_may_see_what_its_scopes_are_enough_for(
+def test_a_caller_has_access_with_all_required_scopes(
     scopes: list[str] | None, required: list[str], *, holds: bool
 ) -> None:
     assert Caller("x", scopes=None if scopes is None else frozenset(scopes)).has_scopes(required) is holds

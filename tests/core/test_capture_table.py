@@ -249,7 +249,7 @@ def test_a_text_is_shown_as_its_text() -> None:
         ([text(LARGE)], []),
     ],
 )
-def test_small_media_and_links_go_on_beside_the_notice(content: list[Any], passed: list[Any]) -> None:
+def test_small_media_and_links_pass_with_the_notice(content: list[Any], passed: list[Any]) -> None:
     captured = taken(result(content))
     assert [json.loads(bytes(block)) for block in captured.passed] == passed
 
@@ -467,7 +467,7 @@ def test_a_text_counts_as_it_is_read_and_not_as_it_is_escaped() -> None:
     assert taken(result([text(said)]), rules("large", inline=500)) == Captured()
 
 
-def test_what_agrees_is_shown_in_its_shortest_form() -> None:
+def test_equal_values_are_shown_in_their_shortest_form() -> None:
     value = {"a": [1, 2], "b": "x" * 20}
     captured = taken(result([text(json.dumps(value, indent=4))], value))
     assert captured.shown == json.dumps(value)

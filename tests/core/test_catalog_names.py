@@ -89,7 +89,7 @@ def locked(world: World) -> Lock:
 @pytest.mark.parametrize("transparent", [False, True])
 @settings(max_examples=25)
 @given(pinned=WORLD, world=WORLD)
-def test_what_is_not_pinned_changes_no_name_of_what_is(
+def test_tools_without_a_pin_do_not_change_names_of_pinned_tools(
     mode: LockMode,
     transparent: bool,  # noqa: FBT001  # both ways
     pinned: World,

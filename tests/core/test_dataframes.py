@@ -87,7 +87,7 @@ def test_records_of_numpy_are_objects() -> None:
     assert schema(array) == {"type": "numpy.ndarray", "rows": 2, "columns": {"n": "int32", "name": "<U1"}}
 
 
-def test_what_has_no_json_in_an_array_is_an_error() -> None:
+def test_an_array_item_without_a_json_form_is_an_error() -> None:
     with pytest.raises(MirrorError, match=r"A value of type list cannot be encoded as JSON: "):
         convert_result(np.array([object()]))
 

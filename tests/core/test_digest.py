@@ -150,7 +150,7 @@ def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "never"])
 @pytest.mark.parametrize("result", [{"content": text("ok")}, {"content": text("wrong"), "isError": True}])
-def test_what_the_model_may_not_see_is_stored_whatever_the_rules_are(result: dict[str, Any], mode: CaptureMode) -> None:
+def test_hidden_results_are_stored_for_all_capture_rules(result: dict[str, Any], mode: CaptureMode) -> None:
     rules = CaptureRules(mode, inline_budget=20, error_budget=20, is_wrapped=False)
     digest = process_result(members(**result), order(rules=rules).path_only(), estimate_tokens)
     assert digest.captured.value is not None

@@ -121,7 +121,7 @@ def test_every_upstreams_name_makes_a_scheme(upstream: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"5", b"[]", b"{", b"{}", b'{"name":null}', b'{"name":7}', b'{"name":"\\ud800"}'])
-def test_what_has_no_name_is_not_listed(odd: bytes) -> None:
+def test_entries_without_a_name_are_not_listed(odd: bytes) -> None:
     one = merge_lists("prompts", [("a", [odd, item("prompts", "x", spaced=True)])])
     assert [join(raw) for raw in one.items] == [item("prompts", "x", spaced=True)]
     assert one.origins == {"x": ResourceOrigin("a", "x")}

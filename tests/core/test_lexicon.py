@@ -9,7 +9,7 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(st.dictionaries(names, st.integers(), max_size=200), names)
-def test_it_holds_what_a_dict_holds(numbers: dict[str, int], other: str) -> None:
+def test_a_lexicon_equals_its_dict(numbers: dict[str, int], other: str) -> None:
     held = build_lexicon(numbers)
     assert dict(held) == numbers
     assert held.get(other) == numbers.get(other)
@@ -40,13 +40,13 @@ def test_it_keeps_few_prefixes_and_forgets_no_name(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("absent", ["", "a", "b\0c", "bc", "zz", "\0", "\ud800"])
-def test_what_is_not_a_name_is_not_found(absent: str) -> None:
+def test_unknown_names_are_not_found(absent: str) -> None:
     held = build_lexicon({"b": 1, "c": 2, "z": 3})
     assert absent not in held
     assert Known(held)[absent] == 0
 
 
-def test_what_was_asked_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_looked_up_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "_KEPT", 3)
     known = Known(build_lexicon({"b": 1, "c": 2}))
     for _ in range(2):

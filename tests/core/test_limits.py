@@ -66,7 +66,7 @@ def test_a_result_that_was_not_looked_at_is_held_to_the_depth_too() -> None:
         process_frame(frame, order, estimate_tokens)
 
 
-def test_what_is_read_of_a_message_is_bounded() -> None:
+def test_a_message_without_its_payload_is_bounded() -> None:
     check_envelope(b"12345", 5)
     with pytest.raises(WireError, match=r"6 bytes .* the limit is 5 \(`limits.max_envelope_bytes`\)"):
         check_envelope(b"123456", 5)

@@ -50,7 +50,7 @@ def test_the_pixel_size_is_read_from_the_header(data: bytes, pixels: tuple[int, 
     assert media.size == len(data)
 
 
-def test_what_is_not_base64_has_no_pixels() -> None:
+def test_invalid_base64_has_no_pixel_size() -> None:
     media = read_media(b'{"type":"image","data":"=not base64=","mimeType":"image/png"}')
     assert media is not None
     assert media.pixels is None
@@ -69,7 +69,7 @@ def test_what_is_not_base64_has_no_pixels() -> None:
         b"[]",
     ],
 )
-def test_other_blocks_are_no_media(raw: bytes) -> None:
+def test_other_blocks_are_not_media(raw: bytes) -> None:
     assert read_media(raw) is None
 
 

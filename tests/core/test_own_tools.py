@@ -65,7 +65,7 @@ def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, said: 
         ("memory_edit", b'{"memory_path":"p","old_text":"a","new_text":"b","all":false}', {"all": False}),
     ],
 )
-def test_what_models_write_for_a_number_is_taken_for_one(tool: str, arguments: bytes, read: dict[str, int]) -> None:
+def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes, read: dict[str, int]) -> None:
     given = TOOLS[tool].read_arguments(arguments)
     assert {name: given.flag(name) if name == "all" else given.number(name) for name in read} == read
 

@@ -58,14 +58,14 @@ def test_a_label_is_safe_short_and_the_same_each_time(tool: str) -> None:
         *(f"\u00e9-{ID}", f"make_grid-{ID.upper()}", f"make_grid-{ID[:14]}5{ID[15:]}", f"make_grid{ID}"),
     ],
 )
-def test_what_is_not_a_path_to_the_letter_is_none(text: str) -> None:
+def test_only_exact_paths_are_parsed(text: str) -> None:
     assert parse_path(text) is None
 
 
 @pytest.mark.parametrize(
     "around", ["{}", " {}\n", '"{}"', "'{}'", "`{}`", "memory://{}", '`"memory://{}"`', '"memory:// {}"']
 )
-def test_what_models_put_around_a_path_is_taken_off(around: str) -> None:
+def test_wrapping_around_a_path_is_removed(around: str) -> None:
     assert strip_wrapping(around.format(f"{BASE}/a")) == f"{BASE}/a"
 
 
@@ -139,7 +139,7 @@ def test_every_path_in_json_is_a_candidate(
 
 
 @pytest.mark.parametrize("text", ["[0.12345678901, -1.5e-05, -123456]", '["2026-11-01T12:00:00", "well-known"]', "{}"])
-def test_numbers_dates_and_words_are_no_candidates(text: str) -> None:
+def test_numbers_dates_and_words_are_not_candidates(text: str) -> None:
     assert find_candidate_offsets(text.encode()) == []
 
 

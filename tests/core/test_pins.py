@@ -135,7 +135,7 @@ def test_an_upstream_can_override_the_mode_unless_it_is_off(of_all: LockMode, ow
         )
 
 
-def test_without_pins_there_are_no_findings() -> None:
+def test_without_pins_nothing_is_found() -> None:
     assert NO_PINS.check_tool(policy(), "add", TOOL) is None
     assert NO_PINS.check_instructions(policy(), "x") is None
 

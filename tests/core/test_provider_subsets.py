@@ -321,7 +321,7 @@ DESCRIPTIONS = st.sampled_from([0, 9, 1003, 1004, 1005, 1024]).map(lambda length
 @settings(suppress_health_check=[HealthCheck.too_slow])  # too many rejected examples are still reported
 @pytest.mark.parametrize("provider", PROVIDERS)
 @given(st.data())
-def test_what_a_provider_takes_it_takes_of_the_twin_too(provider: str, data: st.DataObject) -> None:
+def test_a_provider_that_accepts_a_tool_accepts_its_twin(provider: str, data: st.DataObject) -> None:
     kinds = OPENAPI if provider == "Gemini, parameters" else JSON_SCHEMA | OPENAPI
     tool = a_tool(data.draw(kinds), data.draw(TOOL_NAMES), data.draw(DESCRIPTIONS))
     assume(not broken_rules(provider, tool))

@@ -32,7 +32,7 @@ def test_the_text_is_what_a_model_reads_of_each_block(blocks: list[Any], text: s
     assert list(reply.content) == blocks
 
 
-def test_structured_content_is_the_text_if_there_is_no_other() -> None:
+def test_structured_content_is_the_text_without_a_text_block() -> None:
     assert read_reply({"content": b"[]", "structuredContent": b'{"n": 1.0}'}).text == '{"n": 1.0}'
     assert read_reply({"content": json.dumps([SAID]).encode(), "structuredContent": b"{}"}).text == "said"
     assert read_reply({"structuredContent": b"{}"}).text == "{}"

@@ -54,7 +54,7 @@ def test_a_string_that_is_a_path_in_any_wrapping_is_a_pointer(below: str, around
         "x",
     ],
 )
-def test_a_string_that_only_holds_a_path_is_a_literal(text: str) -> None:
+def test_a_string_that_contains_more_than_a_path_is_a_literal(text: str) -> None:
     assert pointer_of(text) is None
 
 

@@ -132,7 +132,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_what_is_stored_of_a_value_is_the_value(value: Any) -> None:
+def test_the_stored_value_equals_the_returned_value(value: Any) -> None:
     captured = capture(convert_result(value), RULES, len)
     assert captured.value is not None
     assert json.loads(bytes(captured.value.blob)) == value
@@ -271,7 +271,7 @@ def test_a_whole_result_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {(1, 2): 3}, "\ud800", [lambda: 1]])
-def test_what_has_no_json_is_refused_with_its_type(value: object) -> None:
+def test_the_error_for_a_value_without_json_names_its_type(value: object) -> None:
     with pytest.raises(MirrorError, match=f"A value of type {type(value).__name__} cannot be encoded as JSON: "):
         convert_result(value)
 
@@ -287,6 +287,6 @@ def test_what_has_no_json_is_refused_with_its_type(value: object) -> None:
         (ValueError("half \ud800"), "load failed: ValueError: half ?"),
     ],
 )
-def test_what_is_raised_is_an_error_that_names_it(error: BaseException, said: str) -> None:
+def test_an_exception_becomes_an_error_that_names_it(error: BaseException, said: str) -> None:
     found = {key: json.loads(bytes(raw)) for key, raw in convert_failure("load", error).items()}
     assert found == {"content": [{"type": "text", "text": said}], "isError": True}

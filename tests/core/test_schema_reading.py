@@ -216,7 +216,7 @@ def nested(depth: int) -> Any:
     [float("inf"), float("-inf"), "\ud800", {"\ud800": 1}, nested(600)],
     ids=["1e400", "-1e400", "text", "key", "deep"],
 )
-def test_what_cannot_be_judged_is_not_refused(value: Any) -> None:
+def test_values_that_cannot_be_judged_are_accepted(value: Any) -> None:
     assert compile_check(VALID | {"additionalProperties": {"type": "number"}})({"n": 1, "x": value}) is None
 
 

@@ -273,7 +273,7 @@ def unknown(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F8
         (type("iterator", (), {"__call__": None, "__name__": "iterator"})(), "it has no signature"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_in_a_sentence_or_two(function: Any, said: str) -> None:
+def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, said: str) -> None:
     with pytest.raises(MirrorError) as caught:
         read(function)
     assert said in str(caught.value)

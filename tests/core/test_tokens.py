@@ -143,7 +143,7 @@ def test_a_text_costs_what_its_bytes_cost(text: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_text_cost_what_their_replacement_costs(raw: bytes) -> None:
+def test_invalid_bytes_cost_as_much_as_their_replacement(raw: bytes) -> None:
     assert estimate_tokens(raw) == estimate_tokens(raw.decode(errors="replace"))
 
 
@@ -254,7 +254,7 @@ def test_an_image_costs_a_stated_bound(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AS_JSON)
-def test_what_a_model_reads_as_json_costs_all_of_its_json(name: str) -> None:
+def test_parts_that_models_read_as_json_cost_all_of_their_json(name: str) -> None:
     message, value = AS_JSON[name]
     for provider in PROVIDERS:
         assert estimate_tokens(message, provider) > estimate_tokens(json.dumps(value), provider)
@@ -265,7 +265,7 @@ def test_a_file_reference_without_size_counts_as_one_medium() -> None:
         assert estimate_tokens(turn("tool", {"type": kind, "fileId": "x"})) > MEDIUM_TOKENS
 
 
-def test_what_is_encrypted_costs_by_its_size() -> None:
+def test_encrypted_parts_cost_by_their_size() -> None:
     thought = {"type": "reasoning", "summary": [], "encrypted_content": "A" * 40_000}
     assert estimate_tokens(thought, "openai") >= 10_000
 

@@ -102,7 +102,7 @@ def test_of_large_items_only_the_first_ones_are_looked_at() -> None:
     assert shown.summary.endswith("; fields: a text")
 
 
-def test_items_that_are_no_objects_are_passed_over() -> None:
+def test_items_that_are_not_objects_are_skipped() -> None:
     assert preview([{"a": 1}, 5, {"a": "x"}]).summary == "array of 3 objects, 25 B; fields: a number or text"
     assert preview([{}, {}]).summary == "array of 2 objects, 8 B"
 

@@ -54,7 +54,7 @@ def test_overrides_are_joined_member_by_member_and_a_later_one_wins() -> None:
     assert UpstreamPolicy("u", ENDPOINT).tool_policy("x") == ToolPolicy()
 
 
-def test_what_may_hold_a_secret_is_not_shown() -> None:
+def test_the_repr_of_a_configuration_has_no_secrets() -> None:
     http = HttpEndpoint("https://user:canary@x.example/?key=canary", {"Authorization": "canary"})
     config = Config(upstreams=(UpstreamPolicy("a", ENDPOINT), UpstreamPolicy("b", http)))
     assert "canary" not in repr(config)

@@ -106,7 +106,7 @@ def test_real_cas_numbers_verify(number: str) -> None:
 @pytest.mark.parametrize(
     "text", ["7732-18-4", "200-578-6", "01-2119457610-43", "603-002-00-5", "64-17-55", "", "0-00-0"]
 )
-def test_other_numbers_are_no_cas_numbers(text: str) -> None:
+def test_other_numbers_are_not_cas_numbers(text: str) -> None:
     assert not is_cas_number(text)
 
 
@@ -151,7 +151,7 @@ def test_formulae_are_recognized(word: str) -> None:
 @pytest.mark.parametrize(
     "word", ["H225", "P210", "Water", "CAS", "ACID", "In", "C12", "PVC", "Tin", "No", "R36", "OSHA"]
 )
-def test_other_words_are_no_formulae(word: str) -> None:
+def test_other_words_are_not_formulae(word: str) -> None:
     assert not is_formula(word)
 
 
@@ -180,7 +180,7 @@ def test_a_line_is_read_into_its_fields(line: str, fields: list[tuple[str, str]]
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "no sheet at all", "SECTION 3: Composition\n", "Product name:"])
-def test_what_the_text_does_not_say_is_missing(content: str) -> None:
+def test_missing_information_is_none(content: str) -> None:
     assert extracted(content) == {"product_name": None, "ingredients": []}
 
 

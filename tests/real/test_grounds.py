@@ -28,7 +28,7 @@ def test_the_lock_file_locks_what_the_package_file_asks_for() -> None:
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_what_is_missing_is_skipped_and_on_ci_a_failure(
+def test_missing_programs_skip_tests_and_fail_them_on_ci(
     ci: str, outcome: type[BaseException], missing: "Missing", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", ci)

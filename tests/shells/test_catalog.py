@@ -196,11 +196,11 @@ def test_names_of_our_own_tools_are_not_given_away() -> None:
     assert OWN[0] not in catalog.entries
 
 
-def test_what_the_tools_labels_are_is_known_for_telling_paths_from_text() -> None:
+def test_the_catalog_knows_the_path_labels_of_its_tools() -> None:
     assert build((policy("up"), [tool("get it"), tool("x")])).labels == {"get_it", "x"}
 
 
-def test_ten_thousand_tools_that_share_a_name_are_no_matter_of_minutes() -> None:
+def test_ten_thousand_tools_with_equal_names_are_cataloged_quickly() -> None:
     same = [tool(f"a{'.' * index}b") for index in range(60)]
     many = [tool(f"tool_{index}") for index in range(10_000)]
     listings = ((policy("one"), many + same), (policy("two"), many))

@@ -65,7 +65,7 @@ async def test_the_question_is_a_form_of_one_yes_or_no() -> None:
         (None, False),
     ],
 )
-async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bool) -> None:  # noqa: FBT001  # a table
+async def test_only_a_clear_yes_allows_a_flow(answer: Any, allowed: bool) -> None:  # noqa: FBT001  # a table
     asked = await asked_in_2026()
     answers = {} if answer is None else dict.fromkeys(asked["inputRequests"], answer)
     again = read_round(json.dumps(answers).encode(), asked["requestState"])
@@ -78,7 +78,7 @@ async def test_nothing_but_a_clear_yes_lets_a_flow_pass(answer: Any, allowed: bo
 
 
 @pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null"])
-def test_answers_that_cannot_be_read_are_no_yes(answers: bytes) -> None:
+def test_unreadable_answers_do_not_allow_a_flow(answers: bytes) -> None:
     assert read_consent(InputRound(answers, {"flow_asked": "f10w", "flow_once": "1"}), UsedConsents()) == Consent(
         declined="f10w"
     )
@@ -135,7 +135,7 @@ def test_of_the_answers_that_were_taken_the_last_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}, {"elicitation": None}, {"sampling": {}}])
-async def test_who_shows_no_forms_is_not_asked(capabilities: dict[str, Any]) -> None:
+async def test_clients_without_forms_get_no_consent_request(capabilities: dict[str, Any]) -> None:
     with pytest.raises(FlowError, match=r"No\.$"):
         await ask_consent(REFUSED, modern(capabilities))
 

@@ -184,7 +184,7 @@ async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> Non
         {},
     ],
 )
-async def test_what_has_no_contents_passes(result: Mapping[str, Buffer]) -> None:
+async def test_results_without_contents_pass_unchanged(result: Mapping[str, Buffer]) -> None:
     shelf = Shelf()
     assert await shelf.capture.capture_resource(result, "me", PLACE) == result
     assert await shelf.capture.capture_prompt(result, "me", PLACE) == result

@@ -68,7 +68,7 @@ def test_a_conversation_is_what_the_harness_calls_it_else_its_connection(
     ["", "x" * 201, 7, ["c"], {"id": 7}, {"id": ""}, {"tokens": -1}, {"tokens": 1.5}, {"tokens": True},
      {"reset": "yes"}, {"token": 5}],
 )  # fmt: skip
-def test_what_names_no_conversation_is_answered_with_what_is_wanted(said: Any) -> None:
+def test_the_error_for_an_invalid_conversation_names_the_format(said: Any) -> None:
     with pytest.raises(ToolError, match="must be an id of up to 200 characters, or an object with any of"):
         read_conversation({CONVERSATION: said}, "s-1")
 
@@ -108,7 +108,7 @@ def test_a_harness_reports_the_size_or_the_restart_of_a_conversation() -> None:
     assert spend(conversations, Conversation(("harness", "newer"), 3000, is_reset=True), 0) == 5000
 
 
-def test_what_a_call_holds_is_free_again_when_it_ends_however_that_is() -> None:
+def test_a_failed_call_releases_its_reservation() -> None:
     conversations = kept()
     with pytest.raises(KeyError), conversations.reserve("me", CHAT, 1000, lambda: 100):
         raise KeyError
@@ -123,7 +123,7 @@ def test_a_call_in_flight_keeps_its_budget_when_the_conversation_restarts() -> N
     assert spend(conversations, CHAT, 0) == 7600
 
 
-def test_another_window_holds_for_conversations_that_go_on() -> None:
+def test_a_changed_window_applies_to_running_conversations() -> None:
     conversations = kept()
     spend(conversations, CHAT, 900)
     conversations = replace(conversations, policy=ContextPolicy(2000, 0.25))

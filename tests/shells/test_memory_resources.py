@@ -71,7 +71,7 @@ async def test_every_value_is_listed_once_the_newest_first(memory: Memory, numbe
         assert (await read(memory, item["uri"]))["text"] == "1"
 
 
-async def test_what_is_stored_between_two_pages_is_not_mixed_into_the_second(memory: Memory) -> None:
+async def test_new_values_do_not_appear_in_later_pages(memory: Memory) -> None:
     bases = [await put(memory, at, b"1", "number") for at in range(PAGE + 5)]
     _, cursor = await list_values(memory, "me", None)
     await put(memory, 500, b"1", "number")

@@ -63,7 +63,7 @@ async def counted(request: pytest.FixtureRequest, tmp_path: Path) -> Counted:
     return Counted(DiskStore(policy, lambda: 1e9, tmp_path))
 
 
-async def test_what_was_pruned_is_rebuilt_from_a_store(counted: Counted) -> None:
+async def test_pruned_parts_are_rebuilt_from_a_store(counted: Counted) -> None:
     async with counted.store:
         pruned = await counted.prune()
         assert [cut.message for cut in pruned.cuts] == [2, 1, 4]
@@ -73,7 +73,7 @@ async def test_what_was_pruned_is_rebuilt_from_a_store(counted: Counted) -> None
         assert [member.key for member in getattr(rows, "members", ())] == ["rows", "total"]
 
 
-async def test_what_is_pruned_again_is_not_stored_again(counted: Counted) -> None:
+async def test_parts_that_are_pruned_again_are_not_stored_again(counted: Counted) -> None:
     async with counted.store:
         first, second = await counted.prune(), await counted.prune()
         assert first.messages == second.messages

@@ -227,7 +227,7 @@ async def test_exits_soon_after_each_start_open_the_circuit_breaker(connect: Con
         assert len(program.starts) <= 7
 
 
-async def test_reconnect_delays_grow_while_there_are_no_requests(connect: Connect) -> None:
+async def test_reconnect_delays_grow_without_requests(connect: Connect) -> None:
     async with connect(broken=True) as (_, program):
         while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
             await anyio.sleep(0.05)

@@ -235,7 +235,7 @@ async def test_very_many_values_make_room_for_one(redis_server: RedisProcess, tm
         assert all(isinstance(one, Tombstone) and one.reason == "evicted" for one in gone)
 
 
-async def test_quotas_are_exact_whoever_writes_at_once(redis_server: RedisProcess, tmp_path: Path) -> None:
+async def test_quotas_are_exact_with_concurrent_writers(redis_server: RedisProcess, tmp_path: Path) -> None:
     """Three gateways' stores; the accounts are read all the while, and are never over."""
 
     async def write(store: RedisStore, writer: int) -> None:
@@ -411,9 +411,7 @@ async def test_a_server_outage_is_reported_in_time_and_recovered_from(
         check_accounts(own_redis, tmp_path)
 
 
-async def test_who_waits_for_a_server_that_has_gone_silent_fails_with_the_first(
-    own_redis: RedisProcess, tmp_path: Path
-) -> None:
+async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")

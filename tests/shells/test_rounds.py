@@ -39,7 +39,7 @@ def test_request_state_is_accepted_only_for_the_same_arguments(
             check_round(again, others)
 
 
-def test_questions_go_on_as_the_server_wrote_them() -> None:
+def test_input_requests_are_forwarded_unchanged() -> None:
     raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
     reply = build_input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
     assert reply["inputRequests"] == raw

@@ -99,7 +99,7 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("sealed", TAMPERED.values(), ids=TAMPERED)
-def test_what_was_changed_does_not_open(sealed: bytes) -> None:
+def test_changed_bytes_do_not_open(sealed: bytes) -> None:
     with pytest.raises(StoreError, match="was changed or moved outside the gateway"):
         opened(ENVELOPE, sealed, SIZE)
 
@@ -114,7 +114,7 @@ def test_a_value_does_not_open_as_a_shorter_one(size: int) -> None:
     ("namespace", "base"),
     [("you", "t-1"), ("me", "t-2"), ("m", "et-1"), ("met", "-1"), ("", "met-1"), ("me\0", "t-1"), ("ME", "t-1")],
 )
-def test_what_is_anothers_or_another_value_does_not_open(namespace: str, base: str) -> None:
+def test_records_of_other_owners_or_values_do_not_open(namespace: str, base: str) -> None:
     stranger = encryptor().find_envelope(namespace, base, RECORD)
     assert stranger
     with pytest.raises(StoreError, match="changed or moved"):
@@ -164,7 +164,7 @@ def test_a_key_may_be_given_in_base64(written: Callable[[bytes], bytes]) -> None
     assert len({next(iter(encryptor(one).key_ids)) for one in (base64.b64encode(key).decode(), *others)}) == 5
 
 
-def test_what_is_in_clear_passes_or_is_refused() -> None:
+def test_clear_records_are_accepted_or_refused() -> None:
     assert Encryptor().new_envelope("me", "t-1") is None
     assert encryptor(enabled=False).new_envelope("me", "t-1") is None
     assert encryptor(enabled=False).open_record("me", "t-1", RECORD) == b"what is known"

@@ -110,7 +110,7 @@ async def test_a_range_is_read_without_the_rest(store: Store, clock: Clock) -> N
     assert bytes(await store.read("me", "t-1", Span(0, 0)) or b"") == b""
 
 
-async def test_what_was_never_stored_is_none(store: Store) -> None:
+async def test_an_unknown_value_is_none(store: Store) -> None:
     assert await store.describe("me", "t-1") is None
     assert await store.read("me", "t-1") is None
     assert await store.delete("me", "t-1") is False
@@ -201,7 +201,7 @@ async def test_an_expired_value_leaves_a_tombstone_with_the_time(store: Store, c
     assert (await store.stats("me")).values == 1
 
 
-async def test_what_was_used_longest_ago_makes_room(store: Store, clock: Clock) -> None:
+async def test_the_least_recently_used_value_is_evicted(store: Store, clock: Clock) -> None:
     for index in range(4):
         await put(store, clock, f"t-{index}", b'"' + b"x" * 248 + b'"')
         clock.now += 1
@@ -520,7 +520,7 @@ async def test_equal_values_do_not_go_with_one_another(roomy: Store, clock: Cloc
     assert bytes((await roomy.read("me", "t-2")) or b"") == blob
 
 
-async def test_what_was_read_stays_readable_when_its_value_goes(roomy: Store, clock: Clock) -> None:
+async def test_read_bytes_stay_readable_after_eviction(roomy: Store, clock: Clock) -> None:
     for size in SIZES:
         blob = content(size)
         await put(roomy, clock, "t-1", blob)

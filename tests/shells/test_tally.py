@@ -45,7 +45,7 @@ async def test_counts_are_reported_at_once_and_stored_later(store: Fickle) -> No
     assert (await usage_counter.stats("stranger")).traffic == Traffic()
 
 
-async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(store: Fickle) -> None:
+async def test_rejected_counts_are_offered_again_and_counted_once(store: Fickle) -> None:
     usage_counter = UsageCounter(store)
     usage_counter.add("me", 10, 500)
     store.away = True
@@ -58,7 +58,7 @@ async def test_what_the_store_does_not_take_is_offered_again_and_counted_once(st
     assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
 
 
-async def test_what_is_counted_reaches_the_store_by_and_by(store: Fickle) -> None:
+async def test_counts_reach_the_store_with_a_delay(store: Fickle) -> None:
     usage_counter = UsageCounter(store, pause=0.001)
     async with asyncio.timeout(60), anyio.create_task_group() as tasks:
         tasks.start_soon(usage_counter.run)

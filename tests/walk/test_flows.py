@@ -168,7 +168,7 @@ async def test_a_file_carries_no_value_past_the_rules(desk: Any) -> None:
         assert "untrusted" in await user.refused("mail_hear_mirrored", x=imported)
 
 
-async def test_what_the_model_stores_is_as_secret_as_what_it_may_see(desk: Any) -> None:
+async def test_values_saved_by_the_model_get_the_labels_of_the_model(desk: Any) -> None:
     async with desk(STRICT) as user:
         assert "untrusted" in await user.refused(
             "mail_hear_mirrored", x=path_in(await user.text("memory_put", value="x"))
@@ -418,7 +418,7 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
     ("era", "upstreams_era"),
     [("legacy", "2026-07-28"), ("2026-07-28", "2025-11-25"), ("2026-07-28", "2026-07-28")],
 )
-async def test_what_was_allowed_is_so_through_the_questions_of_the_upstream(
+async def test_an_allowed_flow_stays_allowed_during_input_rounds(
     configured: Configured, tmp_path: Path, era: str, upstreams_era: str
 ) -> None:
     desk = {
@@ -445,7 +445,7 @@ async def test_what_was_allowed_is_so_through_the_questions_of_the_upstream(
 
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-async def test_who_cannot_be_asked_hears_the_refusal(configured: Configured, tmp_path: Path, era: str) -> None:
+async def test_clients_without_elicitation_get_the_refusal(configured: Configured, tmp_path: Path, era: str) -> None:
     given = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
     config = configured(given, store={"kind": "memory", "path": None}, flows={"on_refusal": "ask"})
     async with serving_gateway(config) as served:
@@ -515,7 +515,7 @@ async def test_the_matrix_is_printed(configured: Configured, run: Run, tmp_path:
     assert "flows.default" not in table.stdout
 
 
-async def test_what_a_program_prunes_stores_and_returns_is_labelled(tmp_path: Path) -> None:
+async def test_values_of_a_program_are_labelled(tmp_path: Path) -> None:
     sections = {"deny": ["model -> functions"], "model": {"labels": {"confidentiality": "internal"}}}
     mirror = Mirror(upstreams={"upstreams": {"crm": upstream("crm", tmp_path)}, "flows": sections})
 

@@ -69,7 +69,7 @@ async def read_text(client: Lines, tool: str, arguments: Any) -> str:
     return "\n".join(block.get("text", "") for block in content)
 
 
-async def test_every_attack_meets_a_named_error_or_passes_and_others_go_on(
+async def test_every_attack_gets_an_error_or_passes_and_others_continue(
     configured: Configured, speak: Speak, upstreams: dict[str, Any]
 ) -> None:
     async with speak(configured(upstreams, limits=BOUNDS)) as client:
@@ -113,7 +113,7 @@ async def test_a_hostile_server_cannot_replace_another_tool(
         assert not re.search("[\u202e\x00\x1b]", problems)
 
 
-async def test_what_looks_like_ours_in_a_result_is_data(
+async def test_texts_like_notices_in_a_result_are_data(
     configured: Configured, speak: Speak, upstreams: dict[str, Any]
 ) -> None:
     async with speak(configured(upstreams, limits=BOUNDS)) as client:

@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-async def test_what_is_installed_serves_the_clients_servers(
+async def test_the_installed_command_serves_the_clients_servers(
     chemist: dict[str, Any], write: Callable[..., Path], run: Run
 ) -> None:
     file = write(chemist=chemist)

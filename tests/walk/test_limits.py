@@ -104,7 +104,9 @@ LISTED: dict[str, tuple[list[Any], str]] = {
 }
 
 
-async def test_what_an_upstream_lists_is_bounded(configured: Configured, run: Run, raw: Any, tmp_path: Path) -> None:
+async def test_the_listing_of_an_upstream_is_bounded(
+    configured: Configured, run: Run, raw: Any, tmp_path: Path
+) -> None:
     limits = {"max_tools": 3, "max_tool_bytes": 1000, "max_name_bytes": 30, "max_schema_depth": 9}
     upstreams: dict[str, Any] = {"pages": raw("loop")}
     for name, (tools, _) in LISTED.items():

@@ -92,7 +92,7 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
         assert "occurs more than once" in again
 
 
-async def test_what_is_not_edited_keeps_its_digits(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_unedited_numbers_keep_their_digits(configured: Configured, speak: Speak, raw: Any) -> None:
     digits = "7" * 5000
     value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'
     async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
@@ -109,7 +109,7 @@ async def test_what_is_not_edited_keeps_its_digits(configured: Configured, speak
         assert f"[1.0,{digits},1e400]" in await hear(client, found)
 
 
-async def test_what_a_model_has_is_stored_and_used_by_path(configured: Configured, speak: Speak, raw: Any) -> None:
+async def test_a_model_can_save_a_value_and_use_its_path(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
         await client.greet()
         for value, wanted in (
@@ -229,9 +229,7 @@ async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, spe
         assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1}'
 
 
-async def test_a_text_that_holds_json_is_queried_as_what_it_holds(
-    configured: Configured, speak: Speak, raw: Any
-) -> None:
+async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, speak: Speak, raw: Any) -> None:
     async with speak(configured({"raw": raw()})) as client:
         await client.greet()
         for held, expression, found in (

@@ -111,7 +111,7 @@ async def test_a_value_expired_before_the_restart_is_reported_as_expired(
         assert "tool \"say\" of upstream 'raw'" in gone
 
 
-async def test_what_call_stores_on_the_disk_the_next_call_finds(
+async def test_a_value_of_one_call_command_is_found_by_the_next(
     configured: Configured, run: Run, raws: dict[str, Any]
 ) -> None:
     config = str(configured(raws, store={"kind": "disk"}))

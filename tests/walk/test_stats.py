@@ -29,7 +29,7 @@ async def footer(client: Lines) -> list[int]:
     return [int(number.replace(",", "")) for number in told.groups()]
 
 
-async def test_what_is_sent_and_kept_out_is_counted_and_outlives_the_gateway(
+async def test_sent_and_saved_tokens_are_counted_across_restarts(
     configured: Configured, speak: Speak, run: Run, raw: Any, count_tokens: Callable[[str], int]
 ) -> None:
     config = configured({"raw": raw()})
