@@ -240,7 +240,7 @@ def test_an_edit_returns_spans_of_the_old_value() -> None:
 
 
 def test_an_edit_stops_at_its_time_limit() -> None:
-    for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", everywhere=False)):
+    for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", replaces_all=False)):
         with pytest.raises(ToolError, match="timeout"):
             change(b'{"a":1}', lambda: True)
 

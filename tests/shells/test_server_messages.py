@@ -182,8 +182,8 @@ async def test_messages_on_a_requests_stream_go_to_its_caller() -> None:
     async with dispatching(owner_client) as setup:
         track = setup.dispatcher.track
         with (
-            track("one", first, PausableTimeout(9), resets=False) as one,
-            track("two", second, PausableTimeout(9), resets=False) as two,
+            track("one", first, PausableTimeout(9), resets_timeout=False) as one,
+            track("two", second, PausableTimeout(9), resets_timeout=False) as two,
         ):
             setup.receive(LOG, {"data": 1}, about="one")
             setup.receive(LOG, {"data": 2}, about="two")
@@ -214,7 +214,7 @@ async def test_messages_that_name_no_request_go_to_the_only_caller(
     clients = {str(at): ready(session) for at, session in enumerate(sessions)} | {"owner_client": ready("owner_client")}
     async with dispatching(clients["owner_client"] if owner_client else None) as setup:
         tracked = [
-            setup.dispatcher.track(name, client, PausableTimeout(9), resets=False)
+            setup.dispatcher.track(name, client, PausableTimeout(9), resets_timeout=False)
             for name, client in clients.items()
             if name != "owner_client"
         ]
@@ -230,7 +230,7 @@ async def test_messages_that_name_no_request_go_to_the_only_caller(
 async def test_a_completed_request_gets_no_more_messages() -> None:
     client = ready()
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets=False):
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
             pass
         setup.receive(LOG, {}, about="one")
         setup.receive(PROGRESS, {"progressToken": "one", "progress": 1})
@@ -247,9 +247,9 @@ async def test_progress_goes_to_the_request_with_its_token() -> None:
     async with dispatching() as setup:
         track = setup.dispatcher.track
         with (
-            track("one", wants, timeout, resets=True) as inflight,
-            track("two", not_wants, late, resets=True),
-            track("three", wants, steady, resets=False),
+            track("one", wants, timeout, resets_timeout=True) as inflight,
+            track("two", not_wants, late, resets_timeout=True),
+            track("three", wants, steady, resets_timeout=False),
         ):
             setup.receive(PROGRESS, {"progressToken": "one", "progress": 1, "vendor": None})
             setup.receive(PROGRESS, {"progressToken": "two", "progress": 2})
@@ -292,7 +292,7 @@ async def test_a_new_subscription_after_a_lost_one_announces_all_lists() -> None
 async def test_a_server_request_is_answered_with_the_callers_answer(method: str) -> None:
     client = ready(answer={"action": "accept", "vendor": [1]})
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets=False):
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
             setup.receive(method, {"message": "?", "vendor": 1}, id="q-1")
             assert await setup.sink.answer() == types.JSONRPCResponse(
                 jsonrpc="2.0", id="q-1", result={"action": "accept", "vendor": [1]}
@@ -303,7 +303,7 @@ async def test_a_server_request_is_answered_with_the_callers_answer(method: str)
 async def test_a_server_request_pauses_the_timeout_and_keeps_its_order() -> None:
     client, timeout = Client(), PausableTimeout(100)
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, timeout, resets=False):
+        with setup.dispatcher.track("one", client, timeout, resets_timeout=False):
             for number in range(5):
                 setup.receive(LOG, {"data": number}, about="one")
             setup.receive("roots/list", id=1, about="one")
@@ -358,7 +358,9 @@ async def test_server_requests_that_name_no_call_are_shared_among_the_calls() ->
     clients = [ready(), ready(), ready()]
     async with dispatching() as setup, AsyncExitStack() as stack:
         for number, client in enumerate(clients):
-            stack.enter_context(setup.dispatcher.track(f"call-{number}", client, PausableTimeout(9), resets=False))
+            stack.enter_context(
+                setup.dispatcher.track(f"call-{number}", client, PausableTimeout(9), resets_timeout=False)
+            )
         for identity in range(6):
             setup.receive("elicitation/create", {"message": str(identity)}, id=identity)
             await setup.sink.answer()
@@ -370,8 +372,8 @@ async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() 
     timeouts = [PausableTimeout(100), PausableTimeout(100)]
     async with dispatching() as setup:
         with (
-            setup.dispatcher.track("1", client, timeouts[0], resets=False),
-            setup.dispatcher.track("2", client, timeouts[1], resets=False),
+            setup.dispatcher.track("1", client, timeouts[0], resets_timeout=False),
+            setup.dispatcher.track("2", client, timeouts[1], resets_timeout=False),
         ):
             for number in range(2 * most):
                 setup.receive("roots/list", id=number)

@@ -123,7 +123,7 @@ class _VisitBudget:
         """All schemas that apply where one of these does, within the budget."""
         seen: dict[int, Any] = {}
         found = (
-            one for part in parts for one, _ in _find_applicable_schemas(self.references, part, seen, certain=True)
+            one for part in parts for one, _ in _find_applicable_schemas(self.references, part, seen, is_certain=True)
         )
         visited = list(islice(found, self.left))
         self.left -= len(visited)
@@ -199,16 +199,16 @@ def _flatten_root(schema: Schema) -> Schema:
     """
     if ROOT_COMBINATORS.isdisjoint(schema):
         return schema
-    parts = list(_find_applicable_schemas(References(schema), schema, {}, certain=True))
+    parts = list(_find_applicable_schemas(References(schema), schema, {}, is_certain=True))
     properties: dict[str, Any] = {}
-    for part in reversed([part for part, certain in parts if certain]):
+    for part in reversed([part for part, is_certain in parts if is_certain]):
         properties |= _read_properties(part, schema)
     cases: dict[str, dict[str, Any]] = {}
-    for part in (part for part, certain in parts if not certain):
+    for part in (part for part, is_certain in parts if not is_certain):
         for name, value in _read_properties(part, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
     either = {name: _join_alternatives(list(found.values())) for name, found in cases.items()}
-    named = [name for part, certain in parts if certain for name in _as_sequence(part.get("required"))]
+    named = [name for part, is_certain in parts if is_certain for name in _as_sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
     kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
@@ -224,13 +224,13 @@ def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:
 
 
 def _find_applicable_schemas(
-    references: References, part: Any, seen: dict[int, Any], *, certain: bool
+    references: References, part: Any, seen: dict[int, Any], *, is_certain: bool
 ) -> Iterator[tuple[Schema, bool]]:
     """The schemas that apply at the location of `part`, except those in `seen`, and whether each applies in every case.
 
     Each schema is visited once, so the work is linear in the size of the whole schema.
     """
-    stack = [(part, certain)]
+    stack = [(part, is_certain)]
     while stack:
         here, is_certain = stack.pop()
         if not isinstance(here, dict) or id(here) in seen:

@@ -254,7 +254,7 @@ def hide_errors(tool: str, visibility: Visibility) -> Iterator[None]:
         ToolError: In place of the upstream's error.
     """
     if visibility is Visibility.METADATA:
-        with hide_error_text(preview=False):
+        with hide_error_text(may_show=False):
             yield
         return
     try:

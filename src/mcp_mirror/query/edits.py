@@ -253,7 +253,7 @@ class Replace:
 
     old: str
     new: str
-    everywhere: bool
+    replaces_all: bool
     """Replace all occurrences. Otherwise the old text must occur once."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
@@ -263,7 +263,7 @@ class Replace:
             ToolError: The text does not occur, or too often; the result is not JSON; the time limit is reached.
         """
         span = trim(blob)
-        most = _MAX_REPLACED if self.everywhere else 2
+        most = _MAX_REPLACED if self.replaces_all else 2
         found = find_text(blob, span, self.old.encode(), most, is_over)
         self._check_count(len(found))
         is_string = is_text(blob, span)
@@ -282,11 +282,11 @@ class Replace:
         text = as_json_string(self.old, _MAX_NAME)
         if not times:
             raise ToolError(f"{text} is not in the value. Read the value, and copy `old_text` from it exactly.")
-        if self.everywhere and times == _MAX_REPLACED:
+        if self.replaces_all and times == _MAX_REPLACED:
             raise ToolError(
                 f"{text} occurs {_MAX_REPLACED:,} times or more, which is over the limit. Use a longer `old_text`."
             )
-        if not self.everywhere and times > 1:
+        if not self.replaces_all and times > 1:
             raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
 
 

@@ -301,7 +301,7 @@ class _ResponseWriter:
         length = str(sum(len(segment) for segment in segments)).encode()
         headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
         await self._send({**start, "headers": [*headers, (b"content-length", length)]})
-        await self._send_pieces(segments, more=False)
+        await self._send_pieces(segments, has_more=False)
 
     async def _send_event(self, message: Message) -> None:
         body: bytes = message.get("body", b"")
@@ -309,7 +309,7 @@ class _ResponseWriter:
             await self._send(message)
             return
         lines = [self._splice_line(line) for line in body.splitlines(keepends=True)]
-        await self._send_pieces((piece for line in lines for piece in line), more=message.get("more_body", False))
+        await self._send_pieces((piece for line in lines for piece in line), has_more=message.get("more_body", False))
 
     def _splice_line(self, line: bytes) -> Segments:
         if not line.startswith(_DATA) or _MARK not in line:
@@ -319,10 +319,10 @@ class _ResponseWriter:
         payload = self._pending_payloads.outbound(data[len(_DATA) :])
         return (_DATA, *(_join_lines(segment) for segment in payload), end)
 
-    async def _send_pieces(self, segments: Iterable[Buffer], *, more: bool) -> None:
+    async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:
         for chunk in chunks_of(segments):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b"", "more_body": more})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
 
 
 def _join_lines(segment: Buffer) -> Buffer:

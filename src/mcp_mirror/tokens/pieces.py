@@ -90,7 +90,7 @@ def classify_piece(piece: str) -> str:
         return "space"
     last = body[-1]
     if last.isascii():
-        return _classify_ascii(body, inside=piece[0] == body[0])
+        return _classify_ascii(body, is_inside=piece[0] == body[0])
     code = ord(last)
     return next(name for end, name in _BLOCKS if code < end)
 
@@ -123,8 +123,8 @@ _BLOCKS: Final = (
 """The end of each class of characters beyond ASCII."""
 
 
-def _classify_ascii(body: str, *, inside: bool) -> str:
-    """The class of ASCII text; `inside` means that it continues a word, as in the middle of `camelCase`."""
+def _classify_ascii(body: str, *, is_inside: bool) -> str:
+    """The class of ASCII text; `is_inside` means that it continues a word, as in the middle of `camelCase`."""
     if body[-1].isdigit():
         return "digit"
     if not body[-1].isalpha():
@@ -132,10 +132,10 @@ def _classify_ascii(body: str, *, inside: bool) -> str:
     word = body if body[0].isalpha() else body[1:]
     if word.islower():
         return "lower" if word is body else "joined"
-    inside = inside and word is body
+    is_inside = is_inside and word is body
     if word.isupper():
-        return "initials" if inside else "upper"
+        return "initials" if is_inside else "upper"
     if word[1:].islower():
-        return "camel" if inside else "title"
+        return "camel" if is_inside else "title"
     switches = sum(one.isupper() != other.isupper() for one, other in pairwise(word))
     return "tangled" if switches * 3 > len(word) + 3 else "cased"

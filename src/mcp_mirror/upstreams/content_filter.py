@@ -90,11 +90,11 @@ def refusal_log_line(upstream: str, code: int) -> str:
 
 
 @contextmanager
-def hide_error_text(*, preview: bool) -> Iterator[None]:
+def hide_error_text(*, may_show: bool) -> Iterator[None]:
     """Replace the text of an upstream's errors if it may repeat an argument that may not be shown.
 
     Args:
-        preview: Whether the arguments may be shown.
+        may_show: Whether the arguments may be shown.
 
     Raises:
         ToolError: In place of a `RefusedError`.
@@ -102,7 +102,7 @@ def hide_error_text(*, preview: bool) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        if preview or is_for_client(error):
+        if may_show or is_for_client(error):
             raise
         reason = "Its message is hidden because it may repeat a hidden value (`preview: false`)."
         raise ToolError(f"{error.log_message} {reason}") from None

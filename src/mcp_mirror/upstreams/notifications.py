@@ -148,7 +148,7 @@ class InflightRequest:
 
     queue: NotificationQueue
     timeout: PausableTimeout
-    resets: bool
+    resets_timeout: bool
     """Progress starts the timeout again."""
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
@@ -205,11 +205,11 @@ class NotificationDispatcher:
 
     @contextmanager
     def track(
-        self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets: bool
+        self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
     ) -> Iterator[InflightRequest]:
         """Route messages about a request to its caller for the duration of the context."""
         queue = NotificationQueue(channel, self._tasks, self._bounds)
-        inflight = self._inflight[token] = InflightRequest(queue, timeout, resets)
+        inflight = self._inflight[token] = InflightRequest(queue, timeout, resets_timeout)
         try:
             yield inflight
         finally:
@@ -235,7 +235,7 @@ class NotificationDispatcher:
         inflight = self._inflight.get(str(message.params.get("progressToken")))
         if inflight is None:
             return
-        if inflight.resets:
+        if inflight.resets_timeout:
             inflight.timeout.restart()
         if inflight.channel.wants_progress:
             self._post(message, inflight.queue, is_content_hidden=False)

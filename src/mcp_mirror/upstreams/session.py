@@ -214,7 +214,7 @@ class UpstreamSession:
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
         token = self.bypass.open(request.method, request.params, self._read_capabilities(channel))
         tracked = (
-            self.dispatcher.track(token, channel, timeout, resets=self.policy.progress_resets_timeout)
+            self.dispatcher.track(token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout)
             if channel
             else nullcontext()
         )

@@ -150,7 +150,7 @@ def apply_uninstall(plan: InstallPlan) -> bool:
 
 
 def _write_config_text(client: Client, servers: Mapping[str, Any]) -> str:
-    literal = servers if client.expands else _escape_variables(servers)
+    literal = servers if client.expands_variables else _escape_variables(servers)
     text: str = yaml.dump(
         {client.block: literal}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _build_entry(client: Client, config: Path, text: str) -> dict[str, Any]:
     script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
     program = [script] if script else [sys.executable, "-m", "mcp_mirror"]
     kind = {"type": "stdio"} if client.block == "servers" else {}
-    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if client.expands else {}
+    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if client.expands_variables else {}
     env = {"env": named} if named else {}
     return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)], **env}
 

@@ -28,7 +28,7 @@ class Client:
     """The default gateway configuration for these servers."""
     block: str = "mcpServers"
     """The key of the servers in the file."""
-    expands: bool = True
+    expands_variables: bool = True
     """Whether the client expands `${VAR}`; otherwise it is plain text."""
 
 
@@ -47,7 +47,7 @@ def known_clients() -> dict[str, Client]:
             "Claude Desktop",
             folder / "Claude" / "claude_desktop_config.json",
             ours / "claude-desktop.yaml",
-            expands=False,
+            expands_variables=False,
         ),
         "cursor": Client("Cursor", home / ".cursor" / "mcp.json", ours / "cursor.yaml"),
         "vscode": Client("VS Code", folder / "Code" / "User" / "mcp.json", ours / "vscode.yaml", "servers"),

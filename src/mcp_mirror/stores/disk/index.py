@@ -247,7 +247,7 @@ class Index:
 
     def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk or long for another process."""
-        with self._change(durable=False) as change:
+        with self._change(is_durable=False) as change:
             change.execute(_COUNT, (namespace, traffic.sent, traffic.kept_out))
 
     def namespaces(self) -> frozenset[str]:
@@ -292,15 +292,15 @@ class Index:
             return self._connection.execute(query, parameters).fetchall()
 
     @contextmanager
-    def _change(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def _change(self, *, is_durable: bool = True) -> Iterator[sqlite3.Connection]:
         """An atomic change. A durable change is on the disk afterwards, if `store.fsync` is set.
 
         A change that is not durable can also be made later, so it fails soon if another process has the write lock.
         """
         with self._lock:
             connection = self._connection
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durable and self._policy.fsync else 'NORMAL'}")
-            connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if durable else _SHORT_LOCK_TIMEOUT}")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable and self._policy.fsync else 'NORMAL'}")
+            connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._write_uses(connection)
@@ -328,7 +328,7 @@ class Index:
             return None
         self._pending_uses[key] = now
         if expires < now + self._policy.lifetime:
-            with suppress(sqlite3.Error), self._change(durable=False):  # a full disk must not prevent reading
+            with suppress(sqlite3.Error), self._change(is_durable=False):  # a full disk must not prevent reading
                 pass
         return row
 
@@ -340,7 +340,7 @@ class Index:
             key: self._read_rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing
         }
         for key in missing:
-            with suppress(sqlite3.Error), self._change(durable=False) as change:
+            with suppress(sqlite3.Error), self._change(is_durable=False) as change:
                 unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
                 change.execute(unused, (key, MAGIC, len(key), key))
         return sum(left.values())
@@ -417,7 +417,7 @@ class Index:
 
     def _discard_draft(self, draft: Draft) -> None:
         """Remove the file of a value that was not stored. If that fails, the next start removes the file."""
-        with suppress(sqlite3.Error), self._change(durable=False) as change:
+        with suppress(sqlite3.Error), self._change(is_durable=False) as change:
             place = (draft.digest, draft.start)
             if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
                 self._blobs.remove(name_of(*place))
@@ -427,7 +427,7 @@ class Index:
         with suppress(sqlite3.Error):
             if not self._read_rows("SELECT 1 FROM doomed LIMIT 1", ()):
                 return
-            with self._change(durable=False) as change:
+            with self._change(is_durable=False) as change:
                 for place in change.execute("SELECT digest, start FROM doomed").fetchall():
                     if self._blobs.remove(name_of(*place)):
                         change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place)
