@@ -1,15 +1,18 @@
 """Lines over file descriptors, for both sides of stdio: clients and upstreams.
 
-Reading waits until the descriptor is readable. A short line is written to the pipe directly; a thread writes a long
-one, and finishes it even if the sending task is cancelled, because half a line would break the connection. The
+The event loop reads when the descriptor is readable. A short line is written to the pipe directly; a thread writes a
+long one, and finishes it even if the sending task is cancelled, because half a line would break the connection. The
 descriptors stay blocking, since other processes may share them.
 """
 
+import asyncio
 import os
 import select
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Self
 
 import anyio
@@ -43,9 +46,14 @@ class LineSource:
         """Bytes that were read and not yet split into lines."""
         self._ended = False
         self._pacer = Pacer(REST)
-        self._waiting = anyio.CancelScope()
-        self._pollable = sys.platform != "win32"
-        self._buffer = bytearray(PIPE_BYTES if self._pollable else 0)
+        self._interrupt: Callable[[], object] = lambda: None
+        """Ends the current wait."""
+        self._arrival: asyncio.Future[None] | None = None
+        """Done when bytes were read or reading failed; None while no task waits."""
+        self._watching_loop: asyncio.AbstractEventLoop | None = None
+        """The loop that watches the descriptor. It does so between reads too, because each change is a system call."""
+        self._is_regular_file = False
+        self._buffer = bytearray(PIPE_BYTES if sys.platform != "win32" else 0)
         """Reused, because new memory for each read of a large message costs as much as the read."""
 
     async def receive(self) -> Frame:
@@ -67,7 +75,7 @@ class LineSource:
     def end(self) -> None:
         """Stop reading: `receive` raises `anyio.EndOfStream`."""
         self._ended = True
-        self._waiting.cancel()
+        self._interrupt()
 
     @property
     def is_dropping(self) -> bool:
@@ -76,26 +84,68 @@ class LineSource:
 
     def close(self) -> None:
         """Discard an unfinished message and close the descriptor."""
+        self._unwatch()
         self._collector.close()
         os.close(self._descriptor)
 
     async def _read(self) -> None:
-        with anyio.CancelScope() as self._waiting:
-            if not self._ended:
-                await self._read_some()
-        if self._ended and not self._ready:
+        """Wait for the next bytes, or for `end`.
+
+        Raises:
+            anyio.EndOfStream: The stream has ended.
+            OSError: The descriptor cannot be read.
+        """
+        if self._ended:
+            raise anyio.EndOfStream
+        if sys.platform == "win32":
+            with anyio.CancelScope() as scope:
+                self._interrupt = scope.cancel
+                data = await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
+                self._take(data, len(data))
+        else:
+            await self._read_when_readable(asyncio.get_running_loop())
+        if self._ended:
             raise anyio.EndOfStream
 
-    async def _read_some(self) -> None:
-        if sys.platform == "win32":
-            data = await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
-            self._take(data, len(data))
-            return
-        if self._pollable:
+    async def _read_when_readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        arrival = self._arrival = loop.create_future()
+        self._interrupt = partial(_finish, arrival)
+        try:
+            if self._is_regular_file or not self._watch(loop):
+                self._read_now()
+            else:
+                await arrival
+        finally:
+            self._arrival = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Watch the descriptor; False for a regular file, which is always readable."""
+        if self._watching_loop is None:
             try:
-                await anyio.wait_readable(self._descriptor)
-            except PermissionError:  # a regular file is always readable
-                self._pollable = False
+                loop.add_reader(self._descriptor, self._on_readable)
+            except PermissionError:
+                self._is_regular_file = True
+                return False
+            self._watching_loop = loop
+        return True
+
+    def _unwatch(self) -> None:
+        if self._watching_loop is not None:
+            self._watching_loop.remove_reader(self._descriptor)
+            self._watching_loop = None
+
+    def _on_readable(self) -> None:
+        if self._arrival is None or self._arrival.done():
+            self._unwatch()  # until a task waits again
+            return
+        try:
+            self._read_now()
+        except Exception as error:  # noqa: BLE001  # the waiting task raises it
+            self._arrival.set_exception(error)
+        else:
+            self._arrival.set_result(None)
+
+    def _read_now(self) -> None:
         self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
 
     def _take(self, data: bytes | bytearray, size: int) -> None:
@@ -112,6 +162,11 @@ class LineSource:
         self._ready.extend(self._lines.feed(bytes(piece)))
 
 
+def _finish(arrival: "asyncio.Future[None]") -> None:
+    if not arrival.done():
+        arrival.set_result(None)
+
+
 class LineSink:
     """Writes messages to a descriptor."""
 
@@ -120,6 +175,8 @@ class LineSink:
         self._queue: MemoryObjectSendStream[tuple[Segments, anyio.Event]] | None = None
         self._writing = False
         self._failure: OSError | None = None
+        self._poll: select.poll | None = None
+        """Tells whether the descriptor is writable; made at the first use, because Windows has none."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write long lines, until cancelled."""
@@ -145,8 +202,8 @@ class LineSink:
         """
         if self._failure:
             raise self._failure
-        if not self._writing and sum(len(segment) for segment in segments) < _SHORT and self._is_writable():
-            self._write(segments)
+        if not self._writing and sum(map(len, segments)) < _SHORT and self._is_writable():
+            self._write_all(b"".join(segments).replace(b"\n", b" ") + b"\n")  # as `line_of`, in one piece
             return
         assert self._queue is not None  # noqa: S101  # run() opens it
         done = anyio.Event()
@@ -162,15 +219,19 @@ class LineSink:
     def _is_writable(self) -> bool:
         if sys.platform == "win32":
             return True
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLOUT)
-        return bool(poll.poll(0))
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLOUT)
+        return bool(self._poll.poll(0))
 
     def _write(self, segments: Segments) -> None:
         for piece in line_of(segments):
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            self._write_all(piece)
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
 
 
 class MessageStream:
