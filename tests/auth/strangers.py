@@ -99,7 +99,7 @@ async def furnish(owner: Visitor, rng: random.Random, values: int) -> Owned:
             else {"content": [{"type": "text", "text": f"{canary} " * 300}]}
         )
         answer = await owner.call("say_mirrored", result=json.dumps(said))
-        notice = json.loads(answer.partition("data: ")[2])["result"]["content"][0]["text"]
+        notice = json.loads(answer.partition("data: ")[2] or answer)["result"]["content"][0]["text"]
         notices.append(notice)
         paths.append(re.findall(r"say-[0-9a-f-]{36}", notice)[0])
     for path in paths[:: max(1, values // 4)]:

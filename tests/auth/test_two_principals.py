@@ -111,9 +111,7 @@ async def answers_of(visitor: Visitor, path: str) -> list[str]:
     told += [await visitor.ask("resources/read", {"uri": f"memory://{path}{more}"}) for more in ("", "/private")]
     told += [await visitor.ask("resources/list", {"cursor": path})]
     told += [await visitor.ask("resources/read", {"uri": f"memory://{path}"}, modern=True)]
-    return [
-        answer.replace(path, "PATH").partition("data: ")[2].partition('"id":')[2].partition(",")[2] for answer in told
-    ]
+    return [answer.replace(path, "PATH").partition('"id":')[2].partition(",")[2].rstrip() for answer in told]
 
 
 @own_store

@@ -1,7 +1,8 @@
 """Scripted clients over Streamable HTTP, protocol version 2025-11-25."""
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import httpx2
 
@@ -13,9 +14,13 @@ HELLO: Final = json.dumps({
 _BOUND: Final = 60.0
 
 
-async def open_session(client: httpx2.AsyncClient, url: str) -> dict[str, str]:
+async def open_session(
+    client: httpx2.AsyncClient, url: str, capabilities: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """Open a session and return the headers of its requests."""
-    answer = await client.post(url, content=HELLO, headers=HEADERS)
+    hello = json.loads(HELLO)
+    hello["params"]["capabilities"] = capabilities or {}
+    answer = await client.post(url, json=hello, headers=HEADERS)
     assert answer.status_code == 200, answer.text
     session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
     told = '{"jsonrpc":"2.0","method":"notifications/initialized"}'

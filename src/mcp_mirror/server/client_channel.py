@@ -1,14 +1,14 @@
 """Channels to a client: on the stream of one request, or on the stream of its session.
 
-A channel relays messages of upstreams with all their members. The SDK routes them to the right stream.
+A channel relays messages of upstreams with all their members.
 """
 
 import contextlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
@@ -16,8 +16,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+from mcp_types.methods import validate_client_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.datastructures import Headers
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
@@ -66,6 +68,10 @@ class Session:
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
     log_level: str | None = None
+    protocol_version: str | None = None
+    """The protocol version of the session; None until the SDK has accepted a tool call of it."""
+    direct_calls: dict[types.RequestId, anyio.CancelScope] = field(default_factory=dict)
+    """The cancel scopes of the direct calls over HTTP, by their ids as the SDK compares ids."""
     wants_progress: bool = False
     is_waiting: bool = True
 
@@ -88,13 +94,50 @@ class Session:
         return await _send_request(self.server_session, method, params, None, self.answer_timeout)
 
 
+class RequestStream(Protocol):
+    """The stream of one client request, which carries messages to the client before the result."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification, or drop it if the client cannot receive it."""
+
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Send a request and return its result; `seconds` is the timeout.
+
+        Raises:
+            RefusedError: The client returned an error or an invalid result, or did not respond in time.
+        """
+
+
+@dataclass(slots=True)
+class SdkStream:
+    """A stream of the SDK."""
+
+    session: ServerSession
+    related_id: types.RequestId | None
+    """The id of the client's request with the stream; None: the connection's stream."""
+    is_closed: bool = False
+    """Whether the client has the result, so that it receives no more messages."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification; see `RequestStream.notify`."""
+        if not self.is_closed:
+            with contextlib.suppress(*_CLOSED):
+                await self.session.send_notification(_build_notification(method, params), self.related_id)
+
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Send a request; see `RequestStream.request`."""
+        return await _send_request(self.session, method, params, self.related_id, seconds)
+
+
 @dataclass(slots=True)
 class RequestChannel:
     """The channel to a client on the stream of one of its requests."""
 
-    context: Context
+    stream: RequestStream
+    meta: Mapping[str, Any]
+    """The `_meta` of the request."""
     caller: Caller
-    session_channel: ClientChannel | None
+    session_channel: Session | None
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
     is_waiting: bool = True
@@ -103,31 +146,25 @@ class RequestChannel:
     def log_level(self) -> str | None:
         """The log level that a 2026-07-28 request names, or that the client has set for its session."""
         if self.caller.is_stateless:
-            level = read_meta(self.context).get(types.LOG_LEVEL_META_KEY)
+            level = self.meta.get(types.LOG_LEVEL_META_KEY)
             return level if level in LOG_LEVELS else None
         return self.session_channel.log_level if self.session_channel else None
 
     @property
     def wants_progress(self) -> bool:
         """Whether the request has a progress token."""
-        return self._progress_token is not None
+        return self.meta.get("progressToken") is not None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification on the request's stream; see `ClientChannel.notify`."""
         if method == _PROGRESS:
-            params = {**params, "progressToken": self._progress_token}
-        if not is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LOG_LEVELS[0])):
-            return
-        with contextlib.suppress(*_CLOSED):
-            await self.context.session.send_notification(_build_notification(method, params), self.context.request_id)
+            params = {**params, "progressToken": self.meta.get("progressToken")}
+        if is_wanted(method, params, self.log_level or (None if self.caller.is_stateless else LOG_LEVELS[0])):
+            await self.stream.notify(method, params)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the request's stream; see `ClientChannel.request`."""
-        return await _send_request(self.context.session, method, params, self.context.request_id, self.answer_timeout)
-
-    @property
-    def _progress_token(self) -> Any:
-        return read_meta(self.context).get("progressToken")
+        return await self.stream.request(method, params, self.answer_timeout)
 
 
 def read_meta(context: Context) -> Mapping[str, Any]:
@@ -136,20 +173,25 @@ def read_meta(context: Context) -> Mapping[str, Any]:
     return meta if isinstance(meta, Mapping) else {}
 
 
-def select_relayed_meta(context: Context) -> dict[str, Any]:
-    """Return the members of a request's `_meta` for the upstream, without credentials of the client."""
-    headers = [] if context.request is None else [context.request.headers.get(name, "") for name in _CREDENTIALS]
-    secrets = {word for text in headers for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
-    meta = {
-        key: value
-        for key, value in read_meta(context).items()
-        if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
-    }
-    if not secrets:
-        return meta
-    return {
+def select_relayed_meta(meta: Mapping[str, Any], headers: Headers | None) -> dict[str, Any]:
+    """Return the members of a request's `_meta` for the upstream, without credentials of the client.
+
+    Args:
+        meta: The `_meta` of the request.
+        headers: The HTTP headers of the request, which may contain credentials; None on stdio.
+    """
+    relayed = {
         key: value
         for key, value in meta.items()
+        if key not in _GATEWAY_META_KEYS and key.lower().rpartition("/")[2] not in _CREDENTIALS
+    }
+    if not relayed or headers is None:
+        return relayed
+    texts = [headers.get(name, "") for name in _CREDENTIALS]
+    secrets = {word for text in texts for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
+    return {
+        key: value
+        for key, value in relayed.items()
         if not any(secret in json.dumps([key, value], ensure_ascii=False) for secret in secrets)
     }
 
@@ -178,7 +220,7 @@ def read_caller(context: Context, namespace: str, session: str | None) -> Caller
     """
     is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     if is_stateless:
-        declared = read_meta(context).get(types.CLIENT_CAPABILITIES_META_KEY)
+        declared: Any = read_meta(context).get(types.CLIENT_CAPABILITIES_META_KEY)
     elif context.method == "initialize":
         declared = (context.params or {}).get("capabilities")
     else:
@@ -199,14 +241,58 @@ def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return supported
 
 
+def write_notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a notification as the SDK sends them."""
+    return _build_notification(method, params).model_dump(by_alias=True, mode="json", exclude_none=True)  # type: ignore[no-any-return]
+
+
+def write_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a request, without its id, as the SDK sends them."""
+    return _build_request(method, params).model_dump(by_alias=True, mode="json", exclude_none=True)  # type: ignore[no-any-return]
+
+
+def read_client_result(method: str, protocol_version: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check the result of a request to a client as the SDK does, and return it.
+
+    Raises:
+        RefusedError: The result is not valid in the protocol version.
+    """
+    try:
+        with contextlib.suppress(KeyError):  # the protocol does not define the method
+            validate_client_result(method, protocol_version, result)
+        return _AnyResult.model_validate(result, by_name=False).model_dump(mode="json")
+    except ValidationError:
+        raise _invalid_result() from None
+
+
+def refused_error(error: MCPError) -> RefusedError:
+    """Return the error that a client answered a request with."""
+    return RefusedError(str(error), error.error.code, error.error.message, error.error.data)
+
+
+def timeout_error(seconds: float) -> RefusedError:
+    """Return the error for a client that has not answered a request in time."""
+    message = f"The client has not answered within {seconds:g} s."
+    return RefusedError(message, types.REQUEST_TIMEOUT, message)
+
+
+def _invalid_result() -> RefusedError:
+    message = "The client's result is not valid in the protocol."
+    return RefusedError(message, types.INTERNAL_ERROR, message)
+
+
 def _build_notification(method: str, params: Mapping[str, Any]) -> Any:
     return types.Notification[Any, str](method=method, params=dict(params))
+
+
+def _build_request(method: str, params: Mapping[str, Any]) -> Any:
+    return types.Request[Any, str](method=method, params=dict(params) or None)
 
 
 async def _send_request(
     session: ServerSession, method: str, params: Mapping[str, Any], related_id: types.RequestId | None, seconds: float
 ) -> Mapping[str, Any]:
-    """Send a request to a client and return its result.
+    """Send a request to a client through the SDK and return its result.
 
     Args:
         session: The SDK's session.
@@ -218,16 +304,11 @@ async def _send_request(
     Raises:
         RefusedError: The client returned an error or an invalid result, or did not respond in time.
     """
-    request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
     metadata = None if related_id is None else ServerMessageMetadata(related_request_id=related_id)
     try:
-        result = await session.send_request(request, _AnyResult, seconds, metadata)
+        result = await session.send_request(_build_request(method, params), _AnyResult, seconds, metadata)
     except MCPError as error:
-        if error.error.code == types.REQUEST_TIMEOUT:
-            message = f"The client has not answered within {seconds:g} s."
-            raise RefusedError(message, types.REQUEST_TIMEOUT, message) from None
-        raise RefusedError(str(error), error.error.code, error.error.message, error.error.data) from None
+        raise (timeout_error(seconds) if error.error.code == types.REQUEST_TIMEOUT else refused_error(error)) from None
     except ValidationError:
-        message = "The client's result is not valid in the protocol."
-        raise RefusedError(message, types.INTERNAL_ERROR, message) from None
+        raise _invalid_result() from None
     return result.model_dump(mode="json")

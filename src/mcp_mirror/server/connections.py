@@ -27,6 +27,8 @@ _logger = logging.getLogger(__name__)
 
 _ADMIT: Final = "admit_connection"
 """The key in an ASGI scope's state of the function that marks the connection as admitted."""
+_WATCH: Final = "watch_disconnect"
+"""The key in an ASGI scope's state of the function that sets the callback for a disconnection."""
 _REFUSED_CONNECTIONS: Final = 64
 """Connections over the limit that get HTTP 503; the server closes further ones without a response."""
 _RESERVED_FILES: Final = 256
@@ -46,6 +48,13 @@ def admit_connection(scope: Scope) -> None:
     admit: Callable[[], None] | None = scope.get("state", {}).get(_ADMIT)
     if admit:
         admit()
+
+
+def watch_disconnect(scope: Scope, callback: Callable[[], object] | None) -> None:
+    """Set the function that is called if the client disconnects before the response; None: no function."""
+    watch: Callable[[Callable[[], object] | None], None] | None = scope.get("state", {}).get(_WATCH)
+    if watch:
+        watch(callback)
 
 
 def _limit_connections(configured: int) -> int:
@@ -193,9 +202,10 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, connections: Connections, **keys: Any) -> None:
         super().__init__(**keys)
         self.conn = _LimitedHead(connections.head.max_bytes)
-        self.app_state = {**self.app_state, _ADMIT: self.admit}
-        self.address: str = ""
-        self.is_admitted: bool = False
+        self.app_state = {**self.app_state, _ADMIT: self.admit, _WATCH: self.watch_disconnect}
+        self._on_disconnect: Callable[[], object] | None = None
+        self.address = ""
+        self.is_admitted = False
         self._connections = connections
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -214,6 +224,8 @@ class LimitedProtocol(H11Protocol):
         """Remove the connection from the count."""
         self._release()
         super().connection_lost(exc)
+        if self._on_disconnect is not None:
+            self._on_disconnect()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client."""
@@ -236,6 +248,12 @@ class LimitedProtocol(H11Protocol):
     def admit(self) -> None:
         """Mark the connection as admitted."""
         self.is_admitted = True
+
+    def watch_disconnect(self, callback: Callable[[], object] | None) -> None:
+        """Set the function that is called if the client disconnects; call it now if the client has disconnected."""
+        self._on_disconnect = callback
+        if callback is not None and self.transport.is_closing():
+            callback()
 
     def drop(self) -> None:
         """Close the connection immediately, without a response."""

@@ -1,13 +1,13 @@
 """Handlers of the methods that clients can call: each calls the gateway, and returns a stub of the result to the SDK.
 
-The members of a result bypass the SDK; see `pending_payloads`.
+The members of a result bypass the SDK; see `pending_payloads`. Most tool calls do not enter the SDK; see `direct_path`.
 """
 
 import contextlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -15,7 +15,7 @@ import msgspec
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
@@ -34,8 +34,9 @@ from mcp_mirror.payload.floods import Steps, take_sliced
 from mcp_mirror.payload.json_rpc import MAX_MEMBERS, array_of, has_more_values, join
 from mcp_mirror.security.rate_limits import PerKeyLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
+from mcp_mirror.server.accepted_envelopes import AcceptedEnvelopes
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.client_channel import Context, RequestChannel, read_meta, select_relayed_meta
+from mcp_mirror.server.client_channel import Context, RequestChannel, SdkStream, read_meta, select_relayed_meta
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import read_stalls
@@ -63,6 +64,20 @@ _STATUS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCallRequest:
+    """A `tools/call` request of a client."""
+
+    channel: RequestChannel
+    name: str
+    params: Mapping[str, Buffer]
+    """The JSON text of each parameter."""
+    headers: Headers | None
+    """The HTTP headers; None on stdio."""
+    state: str | None = None
+    """The `requestState`, decrypted."""
+
+
 @dataclass(slots=True)
 class Handlers:
     """The handlers of all methods."""
@@ -75,6 +90,10 @@ class Handlers:
     pending_payloads: PendingPayloads
     admission: PerKeyLimiter
     """The rate and concurrency limits of each principal."""
+    accepted_envelopes: AcceptedEnvelopes = field(default_factory=AcceptedEnvelopes)
+    """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
+    direct_calls: int = 0
+    """The number of tool calls that the direct path answers now."""
 
     def register(self, server: Server[Any]) -> None:
         """Register the handlers in a server of the SDK."""
@@ -101,7 +120,8 @@ class Handlers:
     def _build_channel(self, context: Context) -> RequestChannel:
         """Return the channel to the client on the stream of its request."""
         session, caller = self.sessions.session_of(context), self.sessions.caller_of(context)
-        return RequestChannel(context, caller, session, self.sessions.answer_timeout)
+        stream = SdkStream(context.session, context.request_id)
+        return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         caller, upstreams = self.sessions.caller_of(context), self.gateway.upstreams
@@ -116,28 +136,50 @@ class Handlers:
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = read_meta(context), self._build_channel(context)
-        # Over HTTP, only a session identifies the connection of one client.
-        connection = STDIO if context.request is None else channel.caller.session
         try:
             members = self.pending_payloads.params(meta, context.params)
-            conversation = read_conversation(meta, connection)
         except ToolError as error:
             return self.pending_payloads.stub({"content": []}, build_error_reply(str(error)), meta)
-        input_round = read_round(members.get("inputResponses"), params.request_state)
+        self._record_accepted(context, channel, members)
+        request = ToolCallRequest(channel, params.name, members, _headers_of(context), params.request_state)
+        return self._stub({"content": []}, await self.call_tool(request), meta)
+
+    def _record_accepted(self, context: Context, channel: RequestChannel, params: Mapping[str, Buffer]) -> None:
+        """Record that the SDK has accepted a tool call, so that the direct path answers the client's next ones."""
+        if channel.session_channel:
+            channel.session_channel.protocol_version = context.protocol_version
+        elif channel.caller.is_stateless:
+            self.accepted_envelopes.add(params, context, channel.caller.capabilities)
+
+    async def call_tool(self, request: ToolCallRequest) -> Reply:
+        """Answer a tool call; see `Gateway.call_tool`.
+
+        Raises:
+            MCPError: The HTTP headers contradict the arguments.
+            MirrorError: The client, not the model, must see the error.
+        """
+        caller, meta = request.channel.caller, request.channel.meta
+        # Over HTTP, only a session identifies the connection of one client.
+        connection = STDIO if request.headers is None else caller.session
+        try:
+            conversation = read_conversation(meta, connection)
+        except ToolError as error:
+            return build_error_reply(str(error))
+        input_round = read_round(request.params.get("inputResponses"), request.state)
         if input_round and conversation:
             conversation = conversation.without_report
         call = self.gateway.new_call(
-            channel,
-            params.name,
-            members.get("arguments", b"{}"),
-            meta=select_relayed_meta(context),
+            request.channel,
+            request.name,
+            request.params.get("arguments", b"{}"),
+            meta=select_relayed_meta(meta, request.headers),
             input_round=input_round,
             conversation=conversation,
             is_limited=True,
         )
-        if schema := call.catalog.header_schema(call.name):
-            _check_headers(schema, call.arguments, context)
-        return self._stub({"content": []}, await self.gateway.call_tool(call), meta)
+        if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(call.name)):
+            _check_headers(schema, call.arguments, request.headers)
+        return await self.gateway.call_tool(call)
 
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         """List the resources of upstreams on the first page, and the stored values of the caller on all pages."""
@@ -220,7 +262,7 @@ class Handlers:
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
                 for upstream in self.gateway.upstreams.visible_to(caller)
             ],
-            "requests": len(self.pending_payloads) - 1,  # without the request for this resource
+            "requests": len(self.pending_payloads) + self.direct_calls - 1,  # without the request for this resource
             **({"audit": counts} if counts else {}),
             **({"event_loop": stalls} if stalls else {}),
         }
@@ -293,54 +335,71 @@ class Handlers:
         """Return a handler with the limits of its principal, which raises JSON-RPC errors."""
 
         async def handle(context: Context, params: Any) -> Any:
+            namespace = ""
             try:
                 namespace = self.sessions.namespace_of(context)
                 if method in _UNLIMITED:
                     return await handler(context, params)
                 async with self.admission.acquire(namespace, namespace, "This client"):
                     return await handler(context, params)
-            except BusyError as error:
-                self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
-                raise MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after}) from None
             except MirrorError as error:
-                _raise_json_rpc(error)
+                raise self.json_rpc_error(error, namespace, method) from None
 
         return handle
+
+    def json_rpc_error(self, error: MirrorError, namespace: str, method: str) -> MCPError:
+        """Return an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data.
+
+        Args:
+            error: The error.
+            namespace: The namespace of the request.
+            method: The method of the request.
+        """
+        if isinstance(error, BusyError):
+            self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
+            return MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after})
+        if isinstance(error, RefusedError):
+            return MCPError(error.code, sanitize_ends(error.peer_message, MAX_ERROR_BYTES), error.data)
+        code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
+        return MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES))
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.params(read_meta(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
-        return RelayRequest(self._build_channel(context), params, select_relayed_meta(context), input_round)
+        meta = select_relayed_meta(read_meta(context), _headers_of(context))
+        return RelayRequest(self._build_channel(context), params, meta, input_round)
 
     def _stub(self, stub: Mapping[str, Any], reply: Reply, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a result that the SDK writes.
-
-        The SDK writes all of an input-required result, because it encrypts the `requestState`.
-        """
-        parsed = {key: _parse(reply[key]) for key in _SDK_MEMBERS if key in reply and _is_small(reply[key])}
-        if isinstance(parsed.get("_meta"), dict):  # the server info of the upstream is not that of the gateway
-            upstream_meta = parsed["_meta"].items()
-            parsed["_meta"] = {key: value for key, value in upstream_meta if key != types.SERVER_INFO_META_KEY}
-        if "resultType" in reply and _parse(reply["resultType"]) == "input_required":
-            members = ("resultType", "inputRequests", "requestState")
-            stub = {key: _parse(reply[key]) for key in members if key in reply}
-        present = {key: value for key, value in parsed.items() if value is not None}
-        return self.pending_payloads.stub({**stub, **present}, reply, meta)
+        """Return the part of a result that the SDK writes, for the `_meta` of its request."""
+        return self.pending_payloads.stub(sdk_part(stub, reply), reply, meta)
 
 
-def _raise_json_rpc(error: MirrorError) -> NoReturn:
-    """Raise an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data."""
-    if isinstance(error, RefusedError):
-        raise MCPError(error.code, sanitize_ends(error.peer_message, MAX_ERROR_BYTES), error.data) from None
-    code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-    raise MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES)) from None
+def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+    """Return the part of a result that the SDK writes.
+
+    The SDK writes all of an input-required result, because it encrypts the `requestState`.
+
+    Args:
+        empty: The smallest valid result of the method.
+        reply: The result, JSON text by member.
+    """
+    parsed = {key: _parse(reply[key]) for key in _SDK_MEMBERS if key in reply and _is_small(reply[key])}
+    meta = parsed.pop("_meta", None)
+    if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
+        parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
+    if "resultType" in reply and _parse(reply["resultType"]) == "input_required":
+        members = ("resultType", "inputRequests", "requestState")
+        empty = {key: _parse(reply[key]) for key in members if key in reply}
+    return {**empty, **{key: value for key, value in parsed.items() if value is not None}}
 
 
-def _check_headers(schema: Schema, arguments: Buffer, context: Context) -> None:
+def _headers_of(context: Context) -> Headers | None:
+    return None if context.request is None else context.request.headers
+
+
+def _check_headers(schema: Schema, arguments: Buffer, headers: Headers) -> None:
     """Raise an `MCPError` if a 2026-07-28 client sent other arguments in HTTP headers than in the body."""
-    if context.request is None or context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        return
-    rejection = validate_mcp_param_headers(schema, json.loads(bytes(arguments)), context.request.headers)
+    rejection = validate_mcp_param_headers(schema, json.loads(bytes(arguments)), headers)
     if isinstance(rejection, InboundLadderRejection):
         raise MCPError(rejection.code, rejection.message, rejection.data)
 

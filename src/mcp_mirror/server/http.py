@@ -21,9 +21,11 @@ from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_namespace
 from mcp_mirror.server.connections import admit_connection
+from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sessions import Sessions, build_session_key
+from mcp_mirror.server.response_stream import join_lines
+from mcp_mirror.server.sessions import build_session_key
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
@@ -59,8 +61,8 @@ class PayloadMiddleware:
         pending_payloads: PendingPayloads,
         spool: Spool,
         addresses: AddressCheck,
-        sessions: Sessions,
         audit: Audit,
+        direct_http: DirectHttp,
     ) -> None:
         """Wrap an application.
 
@@ -69,12 +71,13 @@ class PayloadMiddleware:
             pending_payloads: Keeps the payloads.
             spool: Stores large bodies.
             addresses: Rejects requests of foreign web pages.
-            sessions: Tracks the open requests and the end of sessions.
             audit: Records rejected requests.
+            direct_http: Answers tool calls without the SDK, and knows the sessions.
         """
         self._audit = audit
+        self._direct_http = direct_http
         self._app = app
-        self._sessions = sessions
+        self._sessions = direct_http.sessions
         self._pending_payloads = pending_payloads
         self._spool = spool
         self._addresses = addresses
@@ -103,7 +106,10 @@ class PayloadMiddleware:
             return
         send = self._watch_session_end(session, send)
         with self._sessions.open_request(session), self._count_request(namespace):
-            await (self._post if scope["method"] == "POST" else self._app)(scope, receive, send)
+            if scope["method"] == "POST":
+                await self._post(scope, receive, send, session)
+            else:
+                await self._app(scope, receive, send)
         if scope["method"] == "DELETE":
             self._sessions.end(session)
 
@@ -127,21 +133,28 @@ class PayloadMiddleware:
             if not self._open_requests[namespace]:
                 del self._open_requests[namespace]
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _post(self, scope: Scope, receive: Receive, send: Send, session: str) -> None:
         if not Request(scope).headers.get("content-type", "").lower().startswith("application/json"):
             refusal = PlainTextResponse("The body must be application/json.", 400)
             await self._reject(refusal, scope, receive, send)
             return
         admit_connection(scope)
-        opened = await self._open_body(scope, receive)
-        if not isinstance(opened, tuple):
-            if opened is not None:
-                await self._reject(opened, scope, receive, send)
+        body = await self._receive(scope, receive)
+        if isinstance(body, JSONResponse):
+            await self._reject(body, scope, receive, send)
+        elif body is not None and not await self._direct_http.serve(body, scope, session, send):
+            await self._serve_with_sdk(body, scope, receive, send)
+
+    async def _serve_with_sdk(self, body: Buffer, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lift the parameters out of a body, and let the SDK serve the rest."""
+        opened = self._open_body(body, scope)
+        if isinstance(opened, JSONResponse):
+            await self._reject(opened, scope, receive, send)
             return
-        body, token = opened
+        stub, token = opened
         try:
             writer = _ResponseWriter(self._pending_payloads, self._watch_session_start(read_namespace(scope), send))
-            await self._app(_with_length(scope, len(body)), _replay(body, receive), writer.send)
+            await self._app(_with_length(scope, len(stub)), _replay(stub, receive), writer.send)
         finally:
             self._pending_payloads.discard(token)
 
@@ -150,16 +163,12 @@ class PayloadMiddleware:
         self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
         await refusal(scope, receive, send)
 
-    async def _open_body(self, scope: Scope, receive: Receive) -> tuple[bytes, str | None] | JSONResponse | None:
-        """Read the body and lift its parameters out.
+    def _open_body(self, body: Buffer, scope: Scope) -> tuple[bytes, str | None] | JSONResponse:
+        """Lift the parameters out of a body.
 
         Returns:
-            The body for the SDK and the token of the pending parameters; or the response that rejects the request; or
-            None if the client disconnected.
+            The body for the SDK and the token of the pending parameters; or the response that rejects the request.
         """
-        body = await self._receive(scope, receive)
-        if body is None or isinstance(body, JSONResponse):
-            return body
         if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(read_namespace(scope), body):
             return _build_limit_response(
                 "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
@@ -317,18 +326,12 @@ class _ResponseWriter:
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
         payload = self._pending_payloads.outbound(data[len(_DATA) :])
-        return (_DATA, *(_join_lines(segment) for segment in payload), end)
+        return (_DATA, *(join_lines(segment) for segment in payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:
         for chunk in chunks_of(segments):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
-
-
-def _join_lines(segment: Buffer) -> Buffer:
-    """Replace line breaks between JSON tokens by spaces, because a line break would end the event's line."""
-    text = bytes(segment)
-    return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else segment
 
 
 def _is_json(start: Message) -> bool:

@@ -42,12 +42,26 @@ class _PendingPayload:
     result: Mapping[str, Segments] | None = None
 
 
+def payload_of(members: Mapping[str, Buffer | Segments]) -> dict[str, Segments]:
+    """Return the members of a result that bypass the SDK."""
+    return {
+        key: value if isinstance(value, tuple) else (value,)
+        for key, value in members.items()
+        if key not in _SDK_MEMBERS
+    }
+
+
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
     def __init__(self, limits: WirePolicy | None = None) -> None:
         self._limits = limits or WirePolicy()
         self._payloads: OrderedDict[str, _PendingPayload] = OrderedDict()
+
+    @property
+    def limits(self) -> WirePolicy:
+        """The limits of messages."""
+        return self._limits
 
     def __len__(self) -> int:
         """Return the number of requests with pending payloads."""
@@ -112,8 +126,7 @@ class PendingPayloads:
         Returns:
             The stub with a token in `_meta`; `outbound` replaces the token by the members.
         """
-        pieces = {key: value if isinstance(value, tuple) else (value,) for key, value in members.items()}
-        result = {key: value for key, value in pieces.items() if key not in _SDK_MEMBERS}
+        result = payload_of(members)
         token = str((meta or {}).get(MARK) or "")
         if not token:
             token = secrets.token_hex(16)

@@ -23,6 +23,8 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.sanitize import sanitize_lines
 from mcp_mirror.server.auth.gate import Gate
 from mcp_mirror.server.client_channel import Context, read_caller, read_meta
+from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
@@ -91,8 +93,10 @@ class MirrorServer:
             ttl=policy.answer_timeout,
             bind_principal=handlers.sessions.namespace_of,
         )
+        boundary = RequestStateBoundary(security, default_audience=policy.name)
         # Without the SDK's tracing middleware, which takes longer than a small call.
-        self._server.middleware[:] = [self._observe, RequestStateBoundary(security, default_audience=policy.name)]
+        self._server.middleware[:] = [self._observe, boundary]
+        self._direct_path = DirectPath(handlers, self._server, boundary)
 
     async def serve_stdio(self, shutdown: anyio.Event) -> None:
         """Serve the client on the standard streams until it disconnects or `shutdown` is set.
@@ -103,7 +107,8 @@ class MirrorServer:
             MirrorError: Standard output is closed.
         """
         self._waits_for_client = True
-        async with open_stdio_streams(self.handlers.pending_payloads, self._spool, shutdown) as (read, write):
+        pending_payloads = self.handlers.pending_payloads
+        async with open_stdio_streams(pending_payloads, self._spool, shutdown, self._direct_path) as (read, write):
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
             await self._server.run(read, write, self._server.create_initialization_options(notifications))
 
@@ -119,12 +124,13 @@ class MirrorServer:
             host=host,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # see `AddressCheck`
             max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
-            session_idle_timeout=policy.session_idle,
+            session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
         )
         self.handlers.sessions.close = make_session_closer(app, policy.path)
         audit = self.handlers.gateway.audit
+        direct_http = DirectHttp(self._direct_path, self.handlers.sessions, policy.path)
         payload_app = PayloadMiddleware(
-            app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), self.handlers.sessions, audit
+            app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), audit, direct_http
         )
         self._gate = Gate(payload_app, self._auth, time.monotonic, audit) if self._auth.is_required else None
         return _allow_origins(self._gate or payload_app, policy.allowed_origins)

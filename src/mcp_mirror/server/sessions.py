@@ -73,9 +73,13 @@ class Sessions:
             MirrorError: The gateway requires authentication, and the request has no verified principal.
         """
         namespace = LOCAL if context.request is None else read_namespace(context.request.scope)
-        if self._requires_auth and context.request is not None and namespace == LOCAL:
+        if context.request is not None and self.is_anonymous(namespace):
             raise MirrorError("The request has no verified principal.")
         return namespace
+
+    def is_anonymous(self, namespace: str) -> bool:
+        """Whether an HTTP request with this namespace lacks the principal that the gateway requires."""
+        return self._requires_auth and namespace == LOCAL
 
     def caller_of(self, context: Context) -> Caller:
         """Return the sender of a request: the client of its session, with the scopes of this request's token.
@@ -85,7 +89,7 @@ class Sessions:
         """
         session = self.session_of(context)
         caller = session.caller if session else read_caller(context, self.namespace_of(context), None)
-        return replace(caller, scopes=_read_scopes(context))
+        return with_scopes(caller, _read_scopes(context))
 
     def record_request(self, context: Context) -> Session | None:
         """Create the session of a request, or mark it as used.
@@ -102,11 +106,20 @@ class Sessions:
         else:
             caller = read_caller(context, self.namespace_of(context), key)
             session = Session(caller, context.session, anyio.Event(), self.answer_timeout)
-        session.caller = replace(session.caller, scopes=_read_scopes(context))
+        session.caller = with_scopes(session.caller, _read_scopes(context))
         self._sessions[key] = (session, now)
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
         return session
+
+    def find(self, key: str) -> Session | None:
+        """Return a session; None if it has no requests yet, or has ended."""
+        return known[0] if (known := self._sessions.get(key)) else None
+
+    def record_use(self, session: Session, key: str, scopes: frozenset[str] | None) -> None:
+        """Mark a session as used by a request with a token of these scopes."""
+        session.caller = with_scopes(session.caller, scopes)
+        self._sessions[key] = (session, self._clock())
 
     @contextmanager
     def open_request(self, key: str) -> Iterator[None]:
@@ -132,10 +145,7 @@ class Sessions:
 
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal."""
-        idle_since = self._clock() - self._idle_timeout
-        for key, (_, used) in tuple(self._http_sessions.items()):
-            if used < idle_since and key not in self._open_requests:
-                del self._http_sessions[key]
+        self._end_idle(self._clock())
         return sum(owner == namespace for owner, _ in self._http_sessions.values())
 
     def is_open(self, key: str) -> bool:
@@ -156,7 +166,9 @@ class Sessions:
         if self.close is not None and (http_session or key in self._sessions):
             self._closing.add(key)
             self._wake.set()
-        if self._sessions.pop(key, None):
+        if known := self._sessions.pop(key, None):
+            for call in tuple(known[0].direct_calls.values()):
+                call.cancel()
             self._on_end(key)
 
     async def run(self) -> NoReturn:
@@ -172,7 +184,7 @@ class Sessions:
                 self._closing.discard(key)
 
     def _end_idle(self, now: float) -> None:
-        for key, (_, used) in tuple(self._sessions.items()):
+        for key, (_, used) in (*self._http_sessions.items(), *self._sessions.items()):
             if key != STDIO and now - used > self._idle_timeout and key not in self._open_requests:
                 self.end(key)
 
@@ -184,6 +196,11 @@ class Sessions:
 
 def _read_scopes(context: Context) -> frozenset[str] | None:
     return None if context.request is None else read_scopes(context.request.scope)
+
+
+def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
+    """Return a client with the scopes of a request's token."""
+    return caller if caller.scopes == scopes else replace(caller, scopes=scopes)
 
 
 def build_session_key(namespace: str, session_id: str) -> str:

@@ -8,21 +8,28 @@ to standard output goes to standard error.
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, TextIO
 
 import anyio
 import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
+from mcp_mirror.callers import LOCAL
 from mcp_mirror.errors import MirrorError, WireError
 from mcp_mirror.payload.floods import Pacer
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
+from mcp_mirror.server.client_channel import SdkStream
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectCall, DirectPath, Origin, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.types import Buffer
+from mcp_mirror.server.sessions import STDIO
+from mcp_mirror.types import Buffer, Segments
 
 _SUBSCRIPTION: Final = "subscriptions/listen"
 _CANCELLED: Final = "notifications/cancelled"
@@ -30,12 +37,15 @@ _GRACE: Final = 1.0
 """Seconds after the end of the input in which open requests can be answered."""
 _STARTUP_GRACE: Final = 5.0
 """The same for requests that wait for upstreams to start, because the input may be a file or a pipe."""
+_LAST_WRITE: Final = 1.0
+"""Seconds that the error for a call may take which the end of the connection cancels."""
+_CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 _STARTUP_METHODS: Final = frozenset({"initialize", "server/discover", "tools/list"})
 
 
 @asynccontextmanager
 async def open_stdio_streams(
-    pending_payloads: PendingPayloads, spool: Spool, shutdown: anyio.Event
+    pending_payloads: PendingPayloads, spool: Spool, shutdown: anyio.Event, direct_path: DirectPath
 ) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
     """Open the transport on the standard streams of the process for the duration of the context.
 
@@ -43,6 +53,7 @@ async def open_stdio_streams(
         pending_payloads: Keeps the payloads that bypass the SDK.
         spool: Stores large messages.
         shutdown: Set to end the connection after the open requests.
+        direct_path: Answers tool calls without the SDK.
 
     Yields:
         The stream that the SDK reads messages from, and the one that it writes to.
@@ -57,7 +68,10 @@ async def open_stdio_streams(
             connection = _Connection(pending_payloads, sink, shutdown)
             source = LineSource(input_descriptor, spool.collector())
             tasks.start_soon(_end_at_shutdown, connection, source)
-            yield _StdioReader(connection, source), _StdioWriter(connection)
+            async with anyio.create_task_group() as calls:
+                direct_calls = _DirectCalls(direct_path, connection, calls)
+                yield _StdioReader(connection, source, direct_calls), _StdioWriter(connection)
+                calls.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
 
 
@@ -70,19 +84,32 @@ class _Connection:
         self.shutdown = shutdown
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id."""
-        self._is_changed = anyio.Event()
+        self._is_answered: anyio.Event | None = None
+        """Set when all requests are answered; None while nothing waits for it."""
 
     def record(self, message: types.JSONRPCMessage) -> None:
         """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
-            self._open_requests[message.id] = message.method
+            self.add_request(message.id, message.method)
         elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
             if isinstance(cancelled := (message.params or {}).get("requestId"), RequestId):
-                self._open_requests.pop(cancelled, None)
+                self.remove_request(cancelled)
         elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-            self._open_requests.pop(message.id, None)
-        self._is_changed.set()
-        self._is_changed = anyio.Event()
+            self.remove_request(message.id)
+
+    def add_request(self, request_id: RequestId, method: str) -> None:
+        """Record a request of the client."""
+        self._open_requests[request_id] = method
+
+    def remove_request(self, request_id: RequestId) -> None:
+        """Record that a request was answered, or needs no response."""
+        self._open_requests.pop(request_id, None)
+        if self._is_answered is not None and not self._open_requests:
+            self._is_answered.set()
+
+    def is_open(self, request_id: RequestId) -> bool:
+        """Whether a request with this id has no response yet."""
+        return request_id in self._open_requests
 
     @property
     def grace(self) -> float:
@@ -92,15 +119,79 @@ class _Connection:
     async def wait_until_answered(self) -> None:
         """Wait until all requests are answered."""
         while self._open_requests:
-            await self._is_changed.wait()
+            if self._is_answered is None or self._is_answered.is_set():
+                self._is_answered = anyio.Event()
+            await self._is_answered.wait()
+
+
+class _DirectCalls:
+    """The tool calls of the connection that do not enter the SDK."""
+
+    def __init__(self, direct_path: DirectPath, connection: _Connection, tasks: TaskGroup) -> None:
+        self._direct_path = direct_path
+        self._connection = connection
+        self._tasks = tasks
+        self._scopes: dict[RequestId, anyio.CancelScope] = {}
+        """The cancel scope of each running call, by its id as the SDK compares ids."""
+
+    def start(self, frame: Frame) -> bool:
+        """Start a call; return False if the SDK must handle the message."""
+        if self._connection.shutdown.is_set() or not isinstance(frame, bytes):
+            return False
+        call = self._direct_path.open_call(frame)
+        if call is None or self._connection.is_open(call.id):
+            return False
+        if (origin := self._direct_path.find_origin(call, STDIO, LOCAL)) is None:
+            return False
+        scope = self._scopes[coerce_request_id(call.id)] = anyio.CancelScope()
+        self._connection.add_request(call.id, TOOL_CALL)
+        self._tasks.start_soon(self._run, call, origin, scope)
+        return True
+
+    def record(self, message: types.JSONRPCMessage) -> None:
+        """Cancel the call that a message of the client cancels; forget one whose id the message uses again."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._scopes.pop(coerce_request_id(message.id), None)  # a later cancellation is for the new request
+        elif isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED:
+            request_id = cancelled_request_id_from_params(message.params)
+            scope = None if request_id is None else self._scopes.get(coerce_request_id(request_id))
+            if scope is not None:
+                scope.cancel()
+
+    async def _run(self, call: DirectCall, origin: Origin, scope: anyio.CancelScope) -> None:
+        """Answer a call; the client gets no response to a call that it cancelled.
+
+        The end of the connection cancels open calls, with an error as their response.
+        """
+        stream = SdkStream(origin.server_session, None)
+        try:
+            with scope:
+                outcome = await self._direct_path.answer(call, origin, stream)
+        except anyio.get_cancelled_exc_class():
+            if not scope.cancel_called:
+                with anyio.move_on_after(_LAST_WRITE, shield=True):
+                    await self._send(call.id, _CONNECTION_CLOSED)
+            raise
+        finally:
+            stream.is_closed = True
+            if self._scopes.get(coerce_request_id(call.id)) is scope:
+                del self._scopes[coerce_request_id(call.id)]
+        if not scope.cancel_called:
+            await self._send(call.id, outcome)
+        self._connection.remove_request(call.id)
+
+    async def _send(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
+        with suppress(OSError):  # the client has closed its end; the end of the input ends the session
+            await self._connection.sink.send(write_response(request_id, outcome))
 
 
 class _StdioReader(MessageStream):
     """The messages of the client."""
 
-    def __init__(self, connection: _Connection, source: LineSource) -> None:
+    def __init__(self, connection: _Connection, source: LineSource, direct_calls: _DirectCalls) -> None:
         self._connection = connection
         self._source = source
+        self._direct_calls = direct_calls
         self._pacer = Pacer()
 
     async def receive(self) -> SessionMessage:
@@ -108,10 +199,11 @@ class _StdioReader(MessageStream):
             while True:
                 frame = await self._source.receive()
                 self._pacer.begin()
-                message = await self._parse(frame)
+                message = None if self._direct_calls.start(frame) else await self._parse(frame)
                 await self._pacer.end()
                 if message is not None:
                     self._connection.record(message.message)
+                    self._direct_calls.record(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
             with anyio.move_on_after(self._connection.grace):

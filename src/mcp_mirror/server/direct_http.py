@@ -1,0 +1,157 @@
+"""Direct tool calls over Streamable HTTP; see `direct_path`.
+
+A 2025-11-25 client that disconnects does not cancel its call; a 2026-07-28 client does.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import anyio
+import mcp_types as types
+from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Scope, Send
+
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.json_rpc import check_request
+from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.connections import watch_disconnect
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectCall, DirectPath, Origin
+from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.types import Buffer, Segments
+
+_SESSION_HEADER: Final = "mcp-session-id"
+_JSON: Final = "application/json"
+_ACCEPTED: Final = 202
+_CANCELLED: Final = "notifications/cancelled"
+_CALL_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
+
+
+class DirectHttp:
+    """Answers direct calls over HTTP."""
+
+    def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
+        """Create the direct path of an HTTP server.
+
+        Args:
+            direct_path: Answers the calls.
+            sessions: The sessions of 2025-11-25 clients.
+            path: The path of the MCP endpoint.
+        """
+        self._direct_path = direct_path
+        self.sessions = sessions
+        self._path = path
+        self._client_requests = ClientRequests()
+
+    async def serve(self, body: Buffer, scope: Scope, session_key: str, send: Send) -> bool:
+        """Answer a POST request if it is a direct call, or the client's response to a request of one.
+
+        Args:
+            body: The body of the request.
+            scope: Its ASGI scope.
+            session_key: The key of its session; empty for a request without one.
+            send: Sends the response.
+
+        Returns:
+            False if the SDK must handle the request. Nothing was sent then.
+        """
+        call = self._direct_path.open_call(body)
+        if call is None:
+            session = self.sessions.find(session_key)
+            return session is not None and bool(session.direct_calls) and await self._apply(body, session, scope, send)
+        request, namespace = Request(scope), read_namespace(scope)
+        if scope["path"] != self._path or not _is_acceptable(call, request.headers):
+            return False
+        origin = self._direct_path.find_origin(call, session_key, namespace, request)
+        if origin is None or self.sessions.is_anonymous(namespace):
+            return False
+        session_id = request.headers.get(_SESSION_HEADER) if origin.session else None
+        response = ResponseStream(send, origin, session_id, self._client_requests)
+        try:
+            outcome = await self._run(call, origin, response, scope)
+            if outcome is not None:
+                await response.send_outcome(call.id, outcome)
+            elif origin.session is not None and self.sessions.find(session_key) is origin.session:
+                await response.send_outcome(call.id, _CALL_CANCELLED)
+            elif origin.session is not None:  # its session has ended
+                await response.end()
+        finally:
+            response.close()
+        return True
+
+    async def _run(
+        self, call: DirectCall, origin: Origin, response: ResponseStream, scope: Scope
+    ) -> Segments | types.ErrorData | None:
+        """Return the outcome of a call; None if it was cancelled."""
+        cancel, call_id = anyio.CancelScope(), coerce_request_id(call.id)
+        if origin.session is None:
+            watch_disconnect(scope, cancel.cancel)
+        else:
+            origin.session.direct_calls[call_id] = cancel
+        outcome: Segments | types.ErrorData | None = None
+        try:
+            with cancel:
+                outcome = await self._direct_path.answer(call, origin, response)
+        finally:
+            if origin.session is None:
+                watch_disconnect(scope, None)
+            elif origin.session.direct_calls.get(call_id) is cancel:
+                del origin.session.direct_calls[call_id]
+        return None if cancel.cancel_called else outcome
+
+    async def _apply(self, body: Buffer, session: Session, scope: Scope, send: Send) -> bool:
+        """Apply a message to the direct calls of its session.
+
+        Returns:
+            Whether the message is a response to a request of such a call. The SDK handles all others too.
+        """
+        try:
+            check_request(body)
+            message = types.jsonrpc_message_adapter.validate_json(bytes(body), by_name=False)
+        except (WireError, ValueError):
+            return False  # the SDK's path reports the error
+        if isinstance(message, types.JSONRPCRequest):
+            session.direct_calls.pop(coerce_request_id(message.id), None)  # a later cancellation is for this request
+        elif isinstance(message, types.JSONRPCNotification):
+            call_id = cancelled_request_id_from_params(message.params) if message.method == _CANCELLED else None
+            cancel = None if call_id is None else session.direct_calls.get(coerce_request_id(call_id))
+            if cancel is not None:
+                cancel.cancel()
+        elif self._client_requests.resolve(session, message):
+            session_id = Headers(scope=scope).get(_SESSION_HEADER, "").encode("latin-1")
+            headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return True
+        return False
+
+
+def _is_acceptable(call: DirectCall, headers: Headers) -> bool:
+    """Whether the SDK would accept the headers of a call."""
+    if len(set(headers.keys())) < len(headers.keys()) or not _accepts_both(headers.get("accept", "")):
+        return False
+    if headers.get("content-type", "").partition(";")[0].strip() != _JSON:
+        return False
+    version = headers.get("mcp-protocol-version")
+    if not call.envelope:
+        return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
+    body = {"method": TOOL_CALL, "params": {"name": call.name, "_meta": call.meta}}
+    return version not in HANDSHAKE_PROTOCOL_VERSIONS and isinstance(
+        classify_inbound_request(body, headers=headers), InboundModernRoute
+    )
+
+
+@lru_cache(32)
+def _accepts_both(accept: str) -> bool:
+    """Whether an `Accept` header admits JSON and event streams."""
+    return check_accept_headers(Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})) == (
+        True,
+        True,
+    )

@@ -1,0 +1,259 @@
+"""The direct path of tool calls, which does not enter the SDK.
+
+The SDK handles handshakes, and the first tool call of each session or envelope. The direct path then answers the
+further calls: it opens the message once, calls the same handler as the SDK, and writes the response. Everything else
+takes the SDK's path: calls with parameters that the SDK validates, such as `requestState`; calls with an envelope that
+the SDK has not accepted yet; large, deeply nested and invalid messages. This is decided before the call starts.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mcp_types as types
+import msgspec
+from mcp.server import Server
+from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+from mcp_types.methods import serialize_server_result
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from mcp_mirror.callers import Caller
+from mcp_mirror.core.replies import Reply
+from mcp_mirror.errors import MirrorError, WireError
+from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message
+from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
+from mcp_mirror.server.auth.principals import read_scopes
+from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
+from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
+from mcp_mirror.server.pending_payloads import payload_of
+from mcp_mirror.types import Buffer, Segments
+
+_logger = logging.getLogger(__name__)
+
+TOOL_CALL: Final = "tools/call"
+_MAX_BYTES: Final = 1 << 15
+"""Bytes of a message on the direct path. No limit on the number of a message's values can be reached below it."""
+_MAX_BRACKETS: Final = 400
+"""Opening brackets of a message on the direct path: its nesting cannot reach a limit of the interpreter."""
+_PARAMETERS: Final = frozenset({"name", "arguments", "_meta"})
+_EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
+_ENCODE: Final = msgspec.json.Encoder().encode
+_NAME: Final = msgspec.json.Decoder(str)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectCall:
+    """A tool call that was opened without the SDK."""
+
+    id: RequestId
+    name: str
+    params: Mapping[str, Buffer]
+    """The JSON text of each parameter."""
+    meta: Mapping[str, Any]
+    """The parsed `_meta`."""
+    envelope: Envelope
+    """The reserved members of `_meta`; empty for 2025-11-25 calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The sender of a direct call, as the SDK accepted it in an earlier request."""
+
+    caller: Caller
+    protocol_version: str
+    session: Session | None
+    """The session of a 2025-11-25 client."""
+    server_session: ServerSession
+    """The SDK's session of the earlier request."""
+    request: Request | None = None
+    """The HTTP request; None on stdio."""
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the client uses protocol version 2026-07-28."""
+        return self.caller.is_stateless
+
+    @property
+    def headers(self) -> Headers | None:
+        """The HTTP headers; None on stdio."""
+        return None if self.request is None else self.request.headers
+
+
+def open_direct_call(frame: Buffer, max_depth: int) -> DirectCall | None:
+    """Open a message if it is a tool call that the direct path can answer.
+
+    Args:
+        frame: A JSON-RPC message.
+        max_depth: Levels of nesting that it may have.
+
+    Returns:
+        The call; None for other messages, which the SDK's path handles.
+    """
+    if not _is_small_call(frame):
+        return None
+    try:
+        message = open_message(frame, max_depth)
+        if message.method != TOOL_CALL or not isinstance(message.id, int | str) or not isinstance(message.params, dict):
+            return None
+        params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in message.params.items()}
+        name = _NAME.decode(params["name"])
+        meta = _read_meta(bytes(params["_meta"])) if "_meta" in params else {}
+    except (WireError, KeyError, ValueError):
+        return None
+    if meta is None or not _PARAMETERS.issuperset(params) or bytes(params.get("arguments", b"{}")[:1]) != b"{":
+        return None
+    has_envelope = any(key.startswith(RESERVED) for key in meta)
+    return DirectCall(message.id, name, params, meta, read_envelope(params["_meta"]) if has_envelope else NO_ENVELOPE)
+
+
+def _is_small_call(frame: Buffer) -> bool:
+    """Whether a message may be a tool call, and is so small and flat that it reaches no limit."""
+    if len(frame) > _MAX_BYTES or not isinstance(frame, bytes) or b'"tools/call"' not in frame:
+        return False
+    return frame.count(b"{") + frame.count(b"[") <= _MAX_BRACKETS
+
+
+def _read_meta(text: bytes) -> dict[str, Any] | None:
+    """Parse a `_meta`; return None for one that the SDK could reject, apart from its envelope."""
+    if b"\\u" in text:  # it could be half of a surrogate pair
+        return None
+    meta = json.loads(text)
+    if not isinstance(meta, dict) or "progress_token" in meta:
+        return None
+    return meta if type(meta.get("progressToken")) in (int, str, type(None)) else None
+
+
+class DirectPath:
+    """Answers direct calls."""
+
+    def __init__(self, handlers: Handlers, server: Server[Any], boundary: RequestStateBoundary) -> None:
+        """Create the direct path of a server.
+
+        Args:
+            handlers: The handlers, which answer the calls of both paths.
+            server: The SDK's server.
+            boundary: The middleware of that server that encrypts each `requestState`.
+        """
+        self._handlers = handlers
+        self._server = server
+        self._boundary = boundary
+        self._server_info = _ENCODE({types.SERVER_INFO_META_KEY: server.server_info_stamp})
+
+    def open_call(self, frame: Buffer) -> DirectCall | None:
+        """Return the tool call in a message; None for a message that the SDK's path must handle."""
+        limits = self._handlers.pending_payloads.limits
+        return open_direct_call(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
+
+    def find_origin(
+        self, call: DirectCall, session_key: str, namespace: str, request: Request | None = None
+    ) -> Origin | None:
+        """Return the sender of a call if the SDK has accepted an earlier one; record that its session is used.
+
+        Args:
+            call: The call.
+            session_key: The key of its session; empty for HTTP requests without one.
+            namespace: The namespace of the call.
+            request: The HTTP request; None on stdio.
+        """
+        scopes = None if request is None else read_scopes(request.scope)
+        if call.envelope:
+            if (accepted := self._handlers.accepted_envelopes.find(call.envelope)) is None:
+                return None
+            caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes)
+            return Origin(caller, accepted.protocol_version, None, accepted.server_session, request)
+        sessions = self._handlers.sessions
+        session = sessions.find(session_key)
+        if session is None or session.protocol_version is None:
+            return None
+        sessions.record_use(session, session_key, scopes)
+        return Origin(session.caller, session.protocol_version, session, session.server_session, request)
+
+    async def answer(self, call: DirectCall, origin: Origin, stream: RequestStream) -> Segments | types.ErrorData:
+        """Return the result of a call, a JSON object, or its error.
+
+        Args:
+            call: The call.
+            origin: Its sender.
+            stream: Carries messages of the call to the client.
+        """
+        handlers = self._handlers
+        channel = RequestChannel(stream, call.meta, origin.caller, origin.session, handlers.sessions.answer_timeout)
+        handlers.direct_calls += 1
+        try:
+            reply = await handlers.call_tool(ToolCallRequest(channel, call.name, call.params, origin.headers))
+            return object_of(await self._complete(reply, call, origin))
+        except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
+            return self._error_data(error, origin)
+        finally:
+            handlers.direct_calls -= 1
+
+    async def _complete(self, reply: Reply, call: DirectCall, origin: Origin) -> Mapping[str, Buffer | Segments]:
+        """Return the members of a result, with those that the SDK writes for the client's protocol version."""
+        payload = payload_of(reply)
+        own = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT
+        if own.get("_meta") or "resultType" in own:
+            written = await self._serialize(own, call, origin)
+            return {**{key: _ENCODE(value) for key, value in written.items()}, **payload}
+        # In the order in which the SDK writes them, so that no client can see the difference.
+        if origin.is_modern:
+            return {"_meta": self._server_info, "content": b"[]", "resultType": b'"complete"', **payload}
+        return {"content": b"[]", **payload}
+
+    async def _serialize(self, own: Mapping[str, Any], call: DirectCall, origin: Origin) -> Mapping[str, Any]:
+        """Return the SDK's part of a result as the SDK writes it, with an encrypted `requestState`."""
+        complete = {"resultType": "complete", **own, "_meta": own.get("_meta", {})}
+        try:
+            result = serialize_server_result(TOOL_CALL, origin.protocol_version, complete)
+        except ValidationError:
+            _logger.exception("The result of a tool call is not valid in protocol version %s", origin.protocol_version)
+            raise MCPError(types.INTERNAL_ERROR, "Handler returned an invalid result") from None
+        if origin.is_modern:
+            result["_meta"][types.SERVER_INFO_META_KEY] = self._server.server_info_stamp
+
+        async def call_next(_context: object) -> HandlerResult:
+            return result
+
+        context = ServerRequestContext[Any, Any](
+            session=origin.server_session,
+            lifespan_context=None,
+            protocol_version=origin.protocol_version,
+            method=TOOL_CALL,
+            params={"name": call.name, "arguments": {}},  # as on the SDK's path, the state names no arguments
+            request=origin.request,
+        )
+        sealed = await self._boundary(context, call_next)
+        assert isinstance(sealed, dict)  # noqa: S101  # the boundary returns the type that it gets
+        return sealed
+
+    def _error_data(self, error: Exception, origin: Origin) -> types.ErrorData:
+        """Return an error as the SDK writes it."""
+        if isinstance(error, MirrorError):
+            error = self._handlers.json_rpc_error(error, origin.caller.namespace, TOOL_CALL)
+        if data := handler_exception_to_error_data(error):
+            return data
+        _logger.error("handler for %r raised", TOOL_CALL, exc_info=error)
+        if origin.is_modern:
+            return types.ErrorData(code=types.INTERNAL_ERROR, message="Internal server error")
+        return types.ErrorData(code=0, message=str(error))
+
+
+def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:
+    """Return the JSON-RPC response with the outcome of a call.
+
+    Args:
+        request_id: The id of the call.
+        outcome: The result, a JSON object, or the error.
+        has_nulls: Whether an error contains members that are null.
+    """
+    if isinstance(outcome, types.ErrorData):
+        error = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=outcome)
+        return (error.model_dump_json(exclude_unset=True, exclude_none=not has_nulls).encode(),)
+    return (b'{"jsonrpc":"2.0","id":', _ENCODE(request_id), b',"result":', *outcome, b"}")
