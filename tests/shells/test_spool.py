@@ -39,6 +39,25 @@ def test_a_large_message_is_written_to_a_file(tmp_path: Path, chunk: int) -> Non
         assert frame.tail == message[-len(frame.tail) :]
 
 
+@pytest.mark.parametrize("size", [99, 101])
+def test_a_growing_message_is_written_in_small_parts(tmp_path: Path, size: int) -> None:
+    """On the disk, the message may grow only by a few times the bytes that arrived."""
+    with Spool(WirePolicy(spool_bytes=100), tmp_path) as spool:
+        collector = spool.collector()
+        before = 0
+        for at in range(size):
+            collector.add(b"%d" % (at % 10))
+            now = sum(file.stat().st_size for file in spool.directory.iterdir())
+            assert now - before <= 4
+            before = now
+        message = collector.take()
+        assert isinstance(message, SpooledFrame) is (size > 100)
+        assert not isinstance(message, Overlong)
+        whole = bytes(message.view if isinstance(message, SpooledFrame) else message)
+        assert whole == b"".join(b"%d" % (at % 10) for at in range(size))
+        assert len(list(spool.directory.iterdir())) == (size > 100)
+
+
 def test_only_the_owner_can_read_a_spool_file(tmp_path: Path) -> None:
     with Spool(POLICY, tmp_path) as spool:
         frame = spooled(read(spool, b"x" * 200 + b"\n")[0])

@@ -24,6 +24,9 @@ from mcp_mirror.types import Buffer
 _PREFIX: Final = "mcp-mirror-"
 _SMALL: Final = 1 << 16
 """Bytes up to which the values of a message are not counted."""
+_AHEAD: Final = 3
+"""Bytes written to the file for each byte that arrives, in the second half of `spool_bytes`: a message that then grows
+past that size is never written at once, which would stall the event loop."""
 _OWN_NAMES: Final = (f"{_PREFIX}*", "lock")
 """Globs of the names in a spool's parent folder: spools, and the lock file of the process's folder."""
 
@@ -131,9 +134,14 @@ class SpoolCollector:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._pieces: list[bytes] = []
+        """The message in memory; its head if the message is only in the file."""
+        self._written = 0
+        """The number of pieces that the file contains already."""
         self._file: int | None = None
         self._path: Path | None = None
         self._tail = b""
+        self._is_spooled = False
+        """The message is only in the file."""
         self._dropping = False
         self.size: int = 0
 
@@ -144,9 +152,11 @@ class SpoolCollector:
         if self.size > policy.max_message_bytes:
             self._drop(piece)
         elif self.size > policy.spool_bytes:
-            self._write(piece)
+            self._spool_piece(piece)
         else:
             self._pieces.append(bytes(piece))
+            if self.size > policy.spool_bytes // 2:
+                self._write_ahead(_AHEAD * len(piece))
 
     @property
     def is_dropping(self) -> bool:
@@ -156,21 +166,22 @@ class SpoolCollector:
     def take(self) -> Frame:
         """Return the message and begin the next one."""
         size, self.size = self.size, 0
-        pieces, self._pieces = self._pieces, []
         if self._dropping:
-            self._dropping = False
-            return Overlong(pieces[0], size)
-        if self._file is None or self._path is None:
-            message = b"".join(pieces)
+            (head,), self._pieces, self._dropping = self._pieces, [], False
+            return Overlong(head, size)
+        if not self._is_spooled:
+            message = b"".join(self._pieces)
             if size <= _SMALL or not has_more_values(message, MAX_VALUES):
+                self.close()
                 return message
-            pieces = [message[:HEAD]]
-            self._file, self._path = self._create_file()
-            self._append(message)
+            self._write_ahead(size)
+            self._pieces, self._tail = [message[:HEAD]], message[-HEAD:]
+        assert self._file is not None  # noqa: S101  # of a spooled message
+        assert self._path is not None  # noqa: S101
         os.close(self._file)
-        frame = SpooledFrame(self._path, size, pieces[0], self._tail)
-        self._file = self._path = None
-        self._tail = b""
+        frame = SpooledFrame(self._path, size, self._pieces[0], self._tail)
+        self._file = None
+        self.close()
         return frame
 
     def close(self) -> None:
@@ -178,24 +189,25 @@ class SpoolCollector:
         if self._file is not None and self._path is not None:
             os.close(self._file)
             self._path.unlink(missing_ok=True)
-            self._file = self._path = None
-        self._pieces = []
+        self._file = self._path = None
+        self._pieces, self._written, self._tail, self._is_spooled = [], 0, b"", False
 
-    def _write(self, piece: Buffer) -> None:
+    def _write_ahead(self, size: int) -> None:
+        """Write the next pieces of the message, about `size` bytes, to the file."""
         if self._file is None:
-            self._file, self._path = self._create_file()
-            buffered, self._pieces = self._pieces, []
-            for part in buffered:  # not joined, which would take another 16 MiB of memory
-                write_all(self._file, part)
-            self._pieces.append(_read_head((*buffered, piece)))
-        self._append(piece)
+            self._path = self._spool.new_path()
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        while size > 0 and self._written < len(self._pieces):
+            piece = self._pieces[self._written]
+            write_all(self._file, piece)
+            self._written += 1
+            size -= len(piece)
 
-    def _create_file(self) -> tuple[int, Path]:
-        path = self._spool.new_path()
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path
-
-    def _append(self, piece: Buffer) -> None:
-        assert self._file is not None  # noqa: S101  # opened before
+    def _spool_piece(self, piece: Buffer) -> None:
+        if not self._is_spooled:
+            self._write_ahead(self.size)
+            self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
+        assert self._file is not None  # noqa: S101  # opened above
         write_all(self._file, piece)
         self._tail = (self._tail + bytes(piece[-HEAD:]))[-HEAD:]
 
