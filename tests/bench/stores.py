@@ -29,7 +29,8 @@ _SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
 _READ_PAGES = 1 << 12
 _LABELS = 20
 """Tools from which the values of `values` come."""
-_TASKS = 8
+_TASKS = {"redis": 8}
+"""Tasks that fill a store; one fills the others fastest."""
 _LIFETIME = 7 * 86_400.0
 _EXPIRY = 5.0
 """Seconds for which values are stored and read after all others have expired."""
@@ -71,14 +72,15 @@ async def _measured(store: Store, size: int, number: int) -> tuple[float, float,
 
 async def values(console: Console, runs: int, large: bool) -> None:  # noqa: FBT001
     """Fill stores with values of 1 KB, and measure what grows with their number."""
-    kinds: list[StoreKind] = ["disk", "memory", "redis"] if COMMAND else ["disk", "memory"]
-    numbers = (100_000, *((1_000_000,) if large else ()))
+    fillings: list[tuple[StoreKind, int]] = [("disk", 100_000), ("memory", 100_000)]
+    fillings += [("redis", 100_000)] if COMMAND else []
+    fillings += [("disk", 1_000_000), ("memory", 1_000_000)] if large else []
     rows = []
-    for kind, number in itertools.product(kinds, numbers):
+    for kind, number in sorted(fillings):
         policy = StorePolicy(kind, fsync=False, max_values=2 * number, max_bytes=1 << 40)
         clock = Clock()
         async with _opened(policy, clock) as store:
-            filled = await _fill(store, clock, number)
+            filled = await _fill(store, clock, number, _TASKS.get(kind, 1))
             size = f"{store.index_bytes() / number:,.0f}" if isinstance(store, CountedDiskStore) else "-"
             label = f"tool{number % _LABELS}-"
             middle = _base_of(number // 2)
@@ -113,8 +115,8 @@ def _base_of(number: int) -> str:
     return f"tool{number % _LABELS}-{spread:08x}-0000-4000-8000-{number:012x}"
 
 
-async def _fill(store: Store, clock: Clock, number: int) -> float:
-    """Store values of 1 KB, by eight tasks; return the seconds."""
+async def _fill(store: Store, clock: Clock, number: int, workers: int) -> float:
+    """Store values of 1 KB; return the seconds."""
     left = iter(range(number))
     began = time.perf_counter()
 
@@ -123,7 +125,7 @@ async def _fill(store: Store, clock: Clock, number: int) -> float:
             await _put(store, clock, at)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(_TASKS):
+        for _ in range(workers):
             tasks.create_task(work())
     return time.perf_counter() - began
 
