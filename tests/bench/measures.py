@@ -276,7 +276,7 @@ async def memory(console: Console, runs: int, large: bool) -> None:  # noqa: ARG
                         f"{watch.peak[1] / MB:.0f} MB",
                     ))  # fmt: skip
     header = ("store", "result", "anonymous, idle", "peak coming in", "peak going out", "peak mapped")
-    show(console, "Resident memory of the gateway and its scanner", header, rows)
+    show(console, "Resident memory of the gateway and its workers", header, rows)
 
 
 class _Watch:
@@ -287,7 +287,7 @@ class _Watch:
         self.peak = (0, 0)
 
     def now(self) -> tuple[int, int]:
-        """Anonymous and shared bytes, and bytes mapped from files, of the gateway and its scanner."""
+        """Anonymous and shared bytes, and bytes mapped from files, of the gateway and its workers."""
         anonymous = mapped = 0
         for member in family(self._process):
             fields = dict(line.split(":", 1) for line in Path(f"/proc/{member}/status").read_text().splitlines())

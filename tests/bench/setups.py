@@ -13,6 +13,7 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 from notices import path_in
+from process_tree import command_of
 
 HERE = Path(__file__).parent
 SERVER = str(HERE / "server.py")
@@ -118,8 +119,8 @@ def _children(process: int) -> list[int]:
 
 
 def family(process: int) -> list[int]:
-    """A gateway's process and those it reads frames with, not its upstreams."""
-    helpers = [child for child in _children(process) if b"scanner" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    """Return the process of a gateway and its worker processes, without its upstreams."""
+    helpers = [child for child in _children(process) if "mcp_mirror.workers" in command_of(child)]
     return [process, *helpers]
 
 
