@@ -54,12 +54,14 @@ async def clients(console: Console, runs: int, large: bool) -> None:  # noqa: AR
             stalls.reset()
             ready, ours = await _load(port, version, number, "echo_mirrored")
             rows.append((
-                f"{number} clients, {version}", f"{len(direct) / _LOAD:,.0f}/s", f"{len(ours) / _LOAD:,.0f}/s",
+                f"{number}, {version}", f"{len(direct) / _LOAD:,.0f}/s", f"{len(ours) / _LOAD:,.0f}/s",
                 f"{1e3 * quantile(ours, 0.5):.1f} ms", f"{1e3 * quantile(ours, 0.99):.1f} ms", f"{ready:.2f} s",
                 str(stalls),
             ))  # fmt: skip
-    header = ("HTTP to stdio", "direct over HTTP", "ours", "p50", "p99", "all clients ready", "longest stall")
-    show(console, "Many clients that call without a pause; client and upstream without an SDK", header, rows)
+    header = ("clients", "direct over HTTP", "ours", "p50", "p99", "all clients ready", "longest stall")
+    show(
+        console, "HTTP clients that call without a pause, to an upstream over stdio; both without an SDK", header, rows
+    )
 
 
 async def _load(port: int, version: str, number: int, tool: str) -> tuple[float, list[float]]:
