@@ -1,4 +1,4 @@
-"""Many HTTP clients, clients that vanish, and long lists of tools; with the longest stall, which a thread measures."""
+"""Many HTTP clients, clients that vanish, and long lists of tools; with the longest stall of the event loop."""
 
 import asyncio
 import itertools

@@ -1,60 +1,42 @@
-"""`mcp-mirror` with a thread that measures how long the event loop stalls: `watched_gateway.py FILE ARGUMENTS...`.
+"""`mcp-mirror` and a process that measures how long its event loop stalls: `watched_gateway.py FILE ARGUMENTS...`.
 
-The thread asks the loop once a millisecond to run a callback. A stall is the time from the moment at which the thread
-was due to ask until the callback runs, without the time in which the machine ran other programs instead of these two
-threads. If the callback runs at once, the thread may have waited for the interpreter lock, which a busy but responsive
-loop keeps for up to the interpreter's switch interval; such waits are not stalls. FILE contains the longest stall, in
-seconds, as a double; another process reads it and may set it to 0.
+The process sends a byte to the gateway once a millisecond, which the event loop sends back. A stall is the time until
+the byte is back, without the time in which the machine ran other programs instead of these two. A thread of the gateway
+would have to wait for the interpreter lock, which a loop that is only busy can keep from it for a long time. FILE
+contains the longest stall, in seconds, as a double; other processes read it and may set it to 0.
 """
 
 import asyncio
 import mmap
 import os
+import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from mcp_mirror.system import event_loop
-
 _INTERVAL = 0.001
-"""Seconds between two callbacks."""
-_AT_ONCE = 0.001
-"""Seconds within which a responsive loop runs a callback."""
-_measure_stalls = event_loop.measure_stalls
+"""Seconds between two bytes."""
 
 
-def watch(loop: asyncio.AbstractEventLoop, loop_thread: int, longest: mmap.mmap) -> None:
-    """Measure until the loop is closed."""
-    threads = [_schedstat(loop_thread), _schedstat(threading.get_native_id())]
-    free = sys.getswitchinterval() + _AT_ONCE
-    ran_at, has_run = [0.0], threading.Event()
-
-    def run() -> None:
-        ran_at[0] = time.monotonic()
-        has_run.set()
-
+def watch(connection: socket.socket, longest: mmap.mmap, loop_thread: str) -> None:
+    """Measure until the gateway ends; `loop_thread` is the directory of the loop's thread in /proc."""
+    threads = [os.open(f"{thread}/schedstat", os.O_RDONLY) for thread in (loop_thread, "/proc/self")]
     while True:
-        waited = [_run_queue_delay(file) for file in threads]
-        due = time.monotonic() + _INTERVAL
         time.sleep(_INTERVAL)
-        posted = time.monotonic()
+        waited = sum(map(_run_queue_delay, threads))
+        sent = time.monotonic()
         try:
-            loop.call_soon_threadsafe(run)
-        except RuntimeError:
+            connection.send(b".")
+        except BrokenPipeError:
             return
-        has_run.wait()
-        has_run.clear()
-        others = sum(_run_queue_delay(file) - before for file, before in zip(threads, waited, strict=True))
-        is_prompt = ran_at[0] - posted < _AT_ONCE and posted - due - others < free
-        stall = ran_at[0] - (posted if is_prompt else due) - others
+        if not connection.recv(1):
+            return
+        stall = time.monotonic() - sent - (sum(map(_run_queue_delay, threads)) - waited)
         if stall > struct.unpack("d", longest[:])[0]:
             longest[:] = struct.pack("d", stall)
-
-
-def _schedstat(thread: int) -> int:
-    return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
 
 
 def _run_queue_delay(file: int) -> float:
@@ -62,18 +44,34 @@ def _run_queue_delay(file: int) -> float:
     return int(os.pread(file, 64, 0).split()[1]) / 1e9
 
 
-def start_watching() -> None:
-    """Start the thread where the gateway starts its own measurement, and start that too."""
-    _measure_stalls()
-    with Path(FILE).open("r+b") as file:
-        longest = mmap.mmap(file.fileno(), 8)
-    arguments = (asyncio.get_running_loop(), threading.get_native_id(), longest)
-    threading.Thread(target=watch, args=arguments, daemon=True).start()
+def start_watching(file: str) -> None:
+    """Start the process that watches the running loop."""
+    connection, other = socket.socketpair()
+    loop_thread = f"/proc/{os.getpid()}/task/{threading.get_native_id()}"
+    argv = [sys.executable, __file__, "--watch", str(other.fileno()), file, loop_thread]
+    with other:
+        subprocess.Popen(argv, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    asyncio.get_running_loop().add_reader(connection, lambda: connection.send(connection.recv(1)))
+
+
+def main() -> None:
+    """Run the gateway, and watch the loop from where the gateway starts its own measurement of stalls."""
+    from mcp_mirror.__main__ import main  # noqa: PLC0415  # the watching process does not need it
+    from mcp_mirror.system import event_loop  # noqa: PLC0415
+
+    file, measure_stalls = sys.argv.pop(1), event_loop.measure_stalls
+
+    def measure() -> None:
+        measure_stalls()
+        start_watching(file)
+
+    event_loop.measure_stalls = measure
+    main()
 
 
 if __name__ == "__main__":
-    from mcp_mirror.__main__ import main
-
-    FILE = sys.argv.pop(1)
-    event_loop.measure_stalls = start_watching
-    main()
+    if sys.argv[1] == "--watch":
+        with Path(sys.argv[3]).open("r+b") as shared:
+            watch(socket.socket(fileno=int(sys.argv[2])), mmap.mmap(shared.fileno(), 8), sys.argv[4])
+    else:
+        main()
