@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from mcp_mirror.payload.json_rpc import (
     MARK,
     array_of,
-    empty_result,
     find_mark,
     join,
     lift_params,
-    lift_result,
     object_of,
     open_message,
     open_object,
@@ -39,20 +37,6 @@ IDS = st.sampled_from([1, 0, "a", "\u00e9", 2**70])
 
 
 PASSED_ON = ["tools/call", "prompts/get", "resources/read", "completion/complete"]
-LEAST: dict[str, dict[str, Any]] = {
-    "tools/call": {"content": []},
-    "tools/list": {"tools": []},
-    "prompts/get": {"messages": []},
-    "prompts/list": {"prompts": []},
-    "resources/list": {"resources": []},
-    "resources/read": {"contents": []},
-    "resources/templates/list": {"resourceTemplates": []},
-    "completion/complete": {"completion": {"values": []}},
-    "resources/subscribe": {},
-    "resources/unsubscribe": {},
-    "logging/setLevel": {},
-}
-COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def request_frame(identity: Any, params: bytes, method: str = "tools/call") -> bytes:
@@ -85,77 +69,6 @@ def test_lifted_and_spliced_params_are_the_same_bytes(
     assert open_object(spliced.pop("_meta", b"{}")) == open_object(own)
     assert spliced == {key: raw for key, raw in given_params.items() if key != "_meta"}
     assert (whole.id, whole.method) == (identity, method)
-
-
-@given(st.dictionaries(NAMES, VALUES), IDS, st.sampled_from([*LEAST]))
-def test_a_lifted_and_spliced_result_is_the_same_bytes(members: dict[str, bytes], identity: Any, method: str) -> None:
-    frame = join(object_of({"jsonrpc": b'"2.0"', "id": json.dumps(identity).encode(), "result": object_of(members)}))
-    lifted = lift_result(open_message(frame), method)
-    assert lifted is not None
-    assert {key: bytes(raw) for key, raw in lifted.members.items()} == {k: v.strip() for k, v in members.items()}
-    assert json.loads(lifted.stub) == {"jsonrpc": "2.0", "id": identity, "result": COMPLETE | LEAST[method]}
-    marked = find_mark(join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
-    assert marked is not None
-    whole = open_message(join(splice(marked, {key: (raw,) for key, raw in lifted.members.items()})))
-    assert isinstance(whole.result, dict)
-    assert {key: bytes(raw) for key, raw in whole.result.items()} == {k: v.strip() for k, v in members.items()}
-
-
-@pytest.mark.parametrize("method", LEAST)
-@pytest.mark.parametrize("identity", [7, "a\u00e9"])
-def test_an_unread_result_has_the_same_stub(method: str, identity: int | str) -> None:
-    stub = json.loads(empty_result(method, identity))
-    assert stub == {"jsonrpc": "2.0", "id": identity, "result": COMPLETE | LEAST[method]}
-
-
-def test_an_input_required_result_is_hidden_from_the_sdk() -> None:
-    asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}},"requestState":"s"}'
-    lifted = lift_result(open_message(b'{"id":1,"result":' + asked + b"}"), "tools/call")
-    assert lifted is not None
-    assert bytes(lifted.members["resultType"]) == b'"input_required"'
-    assert json.loads(lifted.stub)["result"] == COMPLETE | {"content": []}
-
-
-@pytest.mark.parametrize(
-    ("frame", "method"),
-    [
-        (b'{"id":1,"result":{"content":[]}}', "initialize"),
-        (b'{"id":1,"result":{"content":[]}}', "tasks/result"),
-        (b'{"id":1,"error":{"code":1}}', "tools/call"),
-        (b'{"id":1,"method":"x"}', "tools/call"),
-        (b'{"result":{"content":[]}}', "tools/call"),
-        (b'{"id":null,"result":{"content":[]}}', "tools/call"),
-    ],
-)
-def test_only_results_of_relayed_requests_are_lifted(frame: bytes, method: str) -> None:
-    assert lift_result(open_message(frame), method) is None
-
-
-def test_a_listing_stub_keeps_tools_with_header_arguments() -> None:
-    headed = '{"name":"a","inputSchema":{"properties":{"q":{"x-mcp-header":"Q"}}},"title":5}'
-    others = (
-        '{"name":"plain","inputSchema":{}}',
-        '{"name":7,"inputSchema":{"x-mcp-header":1}}',
-        '{"name":"none","description":"\\"x-mcp-header\\"","x":"x-mcp-header"}',
-        '{"name":"list","inputSchema":["x-mcp-header"]}',
-        '{"inputSchema":{"x-mcp-header":1}}',
-        '["x-mcp-header"]',
-        "5",
-    )
-    tools = f"[{','.join((headed, *others))}]".encode()
-    lifted = lift_result(open_message(b'{"id":1,"result":{"nextCursor":"n","tools":' + tools + b"}}"), "tools/list")
-    assert lifted is not None
-    assert bytes(lifted.members["tools"]) == tools
-    assert json.loads(lifted.stub)["result"] == COMPLETE | {
-        "tools": [{"name": "a", "inputSchema": {"properties": {"q": {"x-mcp-header": "Q"}}}}]
-    }
-
-
-@pytest.mark.parametrize("tools", [b"null", b"5", b"{}", b'"x-mcp-header"'])
-def test_the_stub_of_a_malformed_listing_is_empty(tools: bytes) -> None:
-    lifted = lift_result(open_message(b'{"id":1,"result":{"tools":' + tools + b"}}"), "tools/list")
-    assert lifted is not None
-    assert json.loads(lifted.stub)["result"] == COMPLETE | {"tools": []}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +136,15 @@ def test_a_marked_message_without_a_usable_id_has_none(identity: bytes) -> None:
     marked = find_mark(b"{" + identity + b'"result":{"_meta":{"mcp-mirror/payload":"t"}}}')
     assert marked is not None
     assert (marked.id, marked.is_request, dict(marked.body)) == (None, False, {})
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_a_spliced_result_has_the_members_of_its_payload(members: dict[str, bytes]) -> None:
+    marked = find_mark(join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
+    assert marked is not None
+    whole = open_message(join(splice(marked, {key: (raw,) for key, raw in members.items()})))
+    assert isinstance(whole.result, dict)
+    assert {key: bytes(raw) for key, raw in whole.result.items()} == {k: v.strip() for k, v in members.items()}
 
 
 def test_segments_are_joined_to_json() -> None:

@@ -1,4 +1,4 @@
-"""Payloads pass the SDK by, to upstreams and from clients, and none is left behind."""
+"""Requests to upstreams and payloads of clients bypass the SDK, and each response reaches its request."""
 
 import json
 import logging
@@ -8,144 +8,43 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from mcp import MCPError
 
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import Overlong
-from mcp_mirror.payload.json_rpc import MARK, join
+from mcp_mirror.payload.json_rpc import join
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.upstreams.transports.payloads import OutboundMessage, PayloadBypass, ServerMessage
+from mcp_mirror.upstreams.session import is_closed
+from mcp_mirror.upstreams.transports.payloads import (
+    LISTS,
+    MisdirectedResponseError,
+    PayloadBypass,
+    PendingRequest,
+    ServerMessage,
+    UnknownSessionError,
+)
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'
 CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}
 
 
-def request(token: str, identity: object, method: str = "tools/call", **meta: Any) -> bytes:
-    params = {"name": "x", "arguments": {}, "_meta": {MARK: token, **meta}}
-    return json.dumps({"jsonrpc": "2.0", "id": identity, "method": method, "params": params}).encode()
+def begun(bypass: PayloadBypass, method: str = "tools/call", *params: bytes) -> PendingRequest:
+    """Return a request in flight."""
+    request = PendingRequest(method, params or (b"{}",))
+    bypass.begin(request)
+    return request
 
 
-def sent(outbound: OutboundMessage) -> dict[str, Any]:
-    """Return a sent message, parsed."""
-    message: dict[str, Any] = json.loads(join(outbound.segments))
-    return message
+def response(request: PendingRequest, members: bytes = b'"result":{"content":["first"]}') -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,%b}' % (request.id, members)
 
 
-def result_of(bypass: PayloadBypass, token: str) -> dict[str, bytes]:
-    response = bypass.take(token)
-    assert isinstance(response, dict)
-    return {key: bytes(raw) for key, raw in response.items()}
-
-
-@pytest.mark.parametrize("echoed", [b"7", b'"7"'])
-def test_a_result_is_lifted_if_the_upstream_echoes_the_id_as_text(echoed: bytes) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open("tools/call", {"arguments": (b'{"a":', b"1e400}")})
-    outbound = bypass.outbound(request(token, 7))
-    assert b'"arguments":{"a":1e400}' in join(outbound.segments)
-    assert outbound.pending is bypass.pending(token)
-    stub = bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":1}}' % echoed)
-    assert b"1e400" not in bytes(stub or b"")
-    assert result_of(bypass, token) == {"content": b"[1e400]", "vendor": b"1"}
-    assert bypass.take(token) is None
-    bypass.close(token)
-    assert len(bypass) == 0
-    assert not bypass.awaits(7)
-
-
-@pytest.mark.parametrize("method", ["resources/read", "prompts/get", "completion/complete", "prompts/list"])
-def test_results_of_all_relayed_methods_pass_the_sdk_by(method: str) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open(method, {"uri": (b'"a:b"',)})
-    assert sent(bypass.outbound(request(token, 1, method)))["params"]["uri"] == "a:b"
-    stub = bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"vendor":{"x": 1.0}}}')
-    assert b"vendor" not in bytes(stub or b"")
-    assert result_of(bypass, token) == {"vendor": b'{"x": 1.0}'}
-
-
-def test_the_sdk_reads_errors() -> None:
-    bypass = PayloadBypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 1))
-    refused = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'
-    assert bypass.inbound(refused) == refused
-    assert bypass.take(token) is None
-
-
-def test_a_second_response_to_a_request_is_dropped(tmp_path: Path) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 1))
-    bypass.inbound(b'{"jsonrpc":"2.0","id":1,"result":{"content":["first"]}}')
-    again = b'{"jsonrpc":"2.0","id":1,"result":{"content":["second"]}}'
-    path = tmp_path / "frame"
-    path.write_bytes(again)
-    assert bypass.inbound(again) is None
-    assert bypass.inbound(SpooledFrame(path, len(again), again, again)) is None
-    assert not path.exists()
-    assert result_of(bypass, token) == {"content": b'["first"]'}
-
-
-def test_the_transport_drops_each_request_that_has_ended() -> None:
-    bypass = PayloadBypass()
-    over: list[int | str] = []
-    bypass.attach(drop_request=over.append)
-    first, second = bypass.open("tools/call"), bypass.open("tools/call")
-    for token, identity in ((first, 1), (second, 2), (first, 3)):
-        bypass.outbound(request(token, identity))
-    bypass.close(first)
-    assert over == [1, 3]
-
-
-def test_a_request_that_is_sent_twice_is_awaited_until_it_is_closed() -> None:
-    bypass = PayloadBypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 1))
-    bypass.outbound(request(token, 2))
-    assert bypass.pending(token).ids == [1, 2]
-    assert bypass.awaits(1)
-    assert bypass.awaits("2")
-    bypass.close(token)
-    assert not bypass.awaits(1)
-    assert not bypass.awaits(2)
-
-
-def test_messages_of_the_sdk_are_sent_unchanged() -> None:
-    bypass = PayloadBypass()
-    for frame in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', request("unknown", 2), b'{"id":3,"result":{}}'):
-        assert bypass.outbound(frame) == OutboundMessage((frame,), None)
-
-
-def test_a_late_response_is_dropped(tmp_path: Path) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 3))
-    bypass.close(token)
-    late = b'{"jsonrpc":"2.0","id":3,"result":{"content":["%b"]}}' % (b"x" * 1000)
-    assert json.loads(bytes(bypass.inbound(late) or b"")) == {"jsonrpc": "2.0", "id": 3, "result": {}}
-    path = tmp_path / "frame"
-    path.write_bytes(late)
-    assert bypass.inbound(SpooledFrame(path, len(late), late, late)) is None
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("method", "member"), [("tools/call", "content"), ("resources/read", "contents"), ("prompts/get", "messages")]
-)
-def test_a_large_result_passes_unread_and_its_file_stays_until_the_end(
-    tmp_path: Path, method: str, member: str
-) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open(method)
-    bypass.outbound(request(token, 3, method))
-    path = tmp_path / "frame"
-    path.write_bytes(b"never read")
-    frame = SpooledFrame(path, 10, b'{"jsonrpc":"2.0","id":3,"result":{', b"}}")
-    assert json.loads(bytes(bypass.inbound(frame) or b""))["result"][member] == []
-    assert path.exists()
-    bypass.close(token)
-    assert not path.exists()
+def members(request: PendingRequest) -> dict[str, bytes]:
+    """Return the members of a result."""
+    assert isinstance(request.outcome, dict)
+    return {key: bytes(raw) for key, raw in request.outcome.items()}
 
 
 def spooled(folder: Path, frame: bytes) -> SpooledFrame:
@@ -154,38 +53,126 @@ def spooled(folder: Path, frame: bytes) -> SpooledFrame:
     return SpooledFrame(path, len(frame), frame[:100], frame[-100:])
 
 
+def test_a_request_is_framed_with_its_parameters_unchanged() -> None:
+    request = begun(PayloadBypass(), "tools/call", b'{"arguments":{"a":', b"1e400", b"}}")
+    assert join(request.frame) == (
+        b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"arguments":{"a":1e400}}}' % request.id
+    )
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+@pytest.mark.parametrize("method", ["tools/call", "resources/read", "prompts/get", "completion/complete", "tools/list"])
+def test_the_caller_gets_a_result_as_it_was_sent(method: str, *, is_text: bool) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass, method)
+    identity = b'"%d"' % request.id if is_text else b"%d" % request.id
+    assert (
+        bypass.inbound(b'{"jsonrpc":"2.0","id":%b,"result":{"content":[1e400],"vendor":{"x": 1.0}}}' % identity) is None
+    )
+    assert request.answered.is_set()
+    assert members(request) == {"content": b"[1e400]", "vendor": b'{"x": 1.0}'}
+    bypass.close(request)
+    assert len(bypass) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (b'{"code":-32602,"message":"no","data":{"a":[1]}}', (-32602, "no", {"a": [1]})),
+        (b'{"code":"5","message":"no"}', (5, "no", None)),
+        (b'{"code":1,"message":"no","data":"%b"}' % (b"x" * 70_000), (1, "no", None)),
+    ],
+)
+def test_the_caller_gets_an_error(error: bytes, seen: tuple[int, str, Any]) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass)
+    assert bypass.inbound(response(request, b'"error":' + error)) is None
+    assert isinstance(request.outcome, types.ErrorData)
+    assert (request.outcome.code, request.outcome.message, request.outcome.data) == seen
+
+
+@pytest.mark.parametrize(
+    "broken", [b'"error":{"code":{}}', b'"error":5', b'"x":1', b'"result":5', b'"result":{"a":NaN}', b'"error":null']
+)
+def test_a_broken_response_is_an_error_for_the_transport(broken: bytes) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass)
+    with pytest.raises(WireError):
+        bypass.inbound(response(request, broken))
+    assert bypass.fail(str(request.id), types.PARSE_ERROR, "broken")
+    assert request.outcome == types.ErrorData(code=types.PARSE_ERROR, message="broken")
+    assert not bypass.fail(request.id, types.PARSE_ERROR, "again")
+    assert not bypass.fail(None, types.PARSE_ERROR, "nothing")
+
+
+def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass)
+    again = response(request, b'"result":{"content":["%b"]}' % (b"x" * 1000))
+    bypass.inbound(response(request))
+    for is_late in (False, True):
+        if is_late:
+            bypass.close(request)
+        assert bypass.inbound(again) is None
+        assert bypass.inbound(response(request, b'"error":{"code":1,"message":"late"}')) is None
+        frame = spooled(tmp_path, again)
+        assert bypass.inbound(frame) is None
+        assert not frame.path.exists()
+        assert members(request) == {"content": b'["first"]'}
+    assert bypass.has_ended(request.id)
+
+
+def test_a_request_that_is_sent_again_gets_a_new_id() -> None:
+    bypass = PayloadBypass()
+    over: list[int] = []
+    bypass.attach(drop_request=over.append)
+    request = begun(bypass)
+    first = response(request)
+    bypass.begin(request)
+    assert bypass.inbound(first) is None
+    assert request.outcome is None
+    bypass.inbound(response(request, b'"result":{}'))
+    assert members(request) == {}
+    bypass.close(request)
+    assert over == [request.id - 1, request.id]
+
+
+def test_messages_of_the_sdk_are_sent_unchanged() -> None:
+    for frame in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"id":3,"result":{}}'):
+        assert PayloadBypass().outbound(frame) == (frame,)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "resources/read", "prompts/get", *sorted(LISTS)])
+def test_a_large_result_passes_unread_and_its_file_stays_until_the_end(tmp_path: Path, method: str) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass, method)
+    path = tmp_path / "frame"
+    path.write_bytes(b"never read")
+    frame = SpooledFrame(path, 10, b'{"jsonrpc":"2.0","id":%d,"result":{' % request.id, b"}}")
+    assert bypass.inbound(frame) is None
+    assert request.outcome is frame
+    assert path.exists()
+    bypass.close(request)
+    assert not path.exists()
+
+
+def test_the_file_of_a_result_that_was_taken_stays(tmp_path: Path) -> None:
+    bypass = PayloadBypass()
+    request = begun(bypass)
+    frame = spooled(tmp_path, response(request))
+    bypass.inbound(frame)
+    assert request.take() is frame
+    bypass.close(request)
+    assert frame.path.exists()
+
+
 def test_a_large_result_of_other_methods_is_read_from_its_file(tmp_path: Path) -> None:
     bypass = PayloadBypass()
-    token = bypass.open("completion/complete")
-    bypass.outbound(request(token, 3, "completion/complete"))
-    frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"completion":["%b"]}}' % (b"x" * 100_000))
-    assert len(bypass.inbound(frame) or b"") < 500
-    assert len(result_of(bypass, token)["completion"]) == 100_004
+    request = begun(bypass, "completion/complete")
+    frame = spooled(tmp_path, response(request, b'"result":{"completion":["%b"]}' % (b"x" * 100_000)))
+    assert bypass.inbound(frame) is None
+    assert len(members(request)["completion"]) == 100_004
     assert not frame.path.exists()
-
-
-@pytest.mark.parametrize("method", ["tools/list", "resources/list", "resources/templates/list", "prompts/list"])
-def test_a_large_list_passes_unread(method: str, tmp_path: Path) -> None:
-    bypass = PayloadBypass()
-    token = bypass.open(method)
-    bypass.outbound(request(token, 3, method))
-    frame = spooled(tmp_path, b'{"jsonrpc":"2.0","id":3,"result":{"tools":["%b"]}}' % (b"x" * 100_000))
-    assert len(bypass.inbound(frame) or b"") < 500
-    assert bypass.take(token) is frame
-
-
-def test_the_sdk_reads_a_list_of_tools_with_arguments_in_headers(tmp_path: Path) -> None:
-    tool = {
-        "name": "a",
-        "inputSchema": {"type": "object", "properties": {"b": {"type": "string", "x-mcp-header": "B"}}},
-    }
-    bypass = PayloadBypass()
-    token = bypass.open("tools/list")
-    bypass.outbound(request(token, 3, "tools/list"))
-    whole = {"jsonrpc": "2.0", "id": 3, "result": {"tools": [tool, {"name": "x" * 100_000}]}}
-    stub = json.loads(bytes(bypass.inbound(spooled(tmp_path, json.dumps(whole).encode())) or b""))
-    assert stub["result"]["tools"] == [tool]
-    assert b"x" * 100 in result_of(bypass, token)["tools"]
 
 
 def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> None:
@@ -224,7 +211,7 @@ SERVER_MESSAGES: list[tuple[bytes, ServerMessage]] = [
 def test_server_messages_are_dispatched_and_the_sdk_does_not_see_them(members: bytes, message: ServerMessage) -> None:
     dispatched: list[ServerMessage] = []
     bypass = PayloadBypass(dispatch=dispatched.append)
-    bypass.outbound(request(bypass.open("tools/call"), 1))  # its ids are the server's own, whatever ours are
+    begun(bypass)
     assert bypass.inbound(b'{"jsonrpc":"2.0",' + members + b"}") is None
     assert dispatched == [message]
 
@@ -234,7 +221,7 @@ def test_server_messages_are_dispatched_and_the_sdk_does_not_see_them(members: b
 def test_unreadable_server_messages_are_dispatched_with_a_fault(identity: int | None, broken: str) -> None:
     dispatched: list[ServerMessage] = []
     bypass = PayloadBypass(dispatch=dispatched.append)
-    bypass.outbound(request(bypass.open("tools/call"), 1))
+    begun(bypass)
     named = "" if identity is None else f'"id":{identity},'
     text = f'{{"jsonrpc":"2.0",{named}"method":"sampling/createMessage","params":{{"x":{broken}}}}}'
     assert bypass.inbound(text.encode(errors="surrogateescape")) is None
@@ -253,15 +240,52 @@ def test_other_unreadable_frames_are_errors() -> None:
 def test_messages_on_a_requests_stream_are_about_that_request() -> None:
     dispatched: list[ServerMessage] = []
     bypass = PayloadBypass(dispatch=dispatched.append)
-    first, second = bypass.open("tools/call"), bypass.open("tools/call")
-    bypass.outbound(request(first, 1))
-    bypass.outbound(request(second, 2))
+    first, second = begun(bypass), begun(bypass)
     message = b'{"jsonrpc":"2.0","method":"notifications/x"}'
-    for about in (2, "1", None, 99):
+    for about in (second.id, str(first.id), None, 99):
         assert bypass.inbound(message, about) is None
     bypass.close(first)
-    bypass.inbound(message, 1)
-    assert [one.about for one in dispatched] == [second, first, None, None, None]
+    bypass.inbound(message, first.id)
+    assert [one.about for one in dispatched] == [second.token, first.token, None, None, None]
+
+
+@pytest.mark.parametrize("identity", [b'"id":null,', b'"id":7,', b""])
+def test_an_error_without_the_id_ends_the_request_of_its_stream(identity: bytes) -> None:
+    bypass = PayloadBypass()
+    first, second = begun(bypass), begun(bypass)
+    frame = b'{"jsonrpc":"2.0",%b"error":{"code":1,"message":"no"}}' % identity
+    assert bypass.inbound(frame) == frame  # without a stream of its own
+    if identity:
+        assert bypass.inbound(frame, second.id) is None
+        assert second.outcome == types.ErrorData(code=1, message="no")
+    else:
+        with pytest.raises(WireError):
+            bypass.inbound(frame, second.id)
+    assert first.outcome is None
+
+
+def test_a_result_under_another_id_ends_the_request_of_its_stream() -> None:
+    bypass = PayloadBypass()
+    first, second, third = begun(bypass), begun(bypass), begun(bypass)
+    assert bypass.inbound(response(first), second.id) is None
+    assert members(first) == {"content": b'["first"]'}
+    assert isinstance(second.outcome, MisdirectedResponseError)
+    assert bypass.inbound(b'{"jsonrpc":"2.0","id":3,"result":{}}', third.id) is None
+    assert isinstance(third.outcome, MisdirectedResponseError)
+
+
+def test_responses_of_the_sdks_transport_reach_the_caller() -> None:
+    bypass = PayloadBypass()
+    first, second = begun(bypass), begun(bypass)
+    error = types.ErrorData(code=1, message="no")
+    assert bypass.resolve(types.JSONRPCError(jsonrpc="2.0", id=first.id, error=error))
+    assert bypass.resolve(types.JSONRPCResponse(jsonrpc="2.0", id=second.id, result={}))
+    assert first.outcome == error
+    assert isinstance(second.outcome, MisdirectedResponseError)
+    assert bypass.resolve(types.JSONRPCError(jsonrpc="2.0", id=first.id, error=error))
+    assert not bypass.resolve(types.JSONRPCError(jsonrpc="2.0", id=3, error=error))
+    assert not bypass.resolve(types.JSONRPCError(jsonrpc="2.0", id=None, error=error))
+    assert not bypass.resolve(types.JSONRPCNotification(jsonrpc="2.0", method="x"))
 
 
 def test_large_server_messages_are_dispatched(tmp_path: Path) -> None:
@@ -279,35 +303,35 @@ def test_a_handshake_declares_the_callers_capabilities() -> None:
     handshake = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "us"}}
     frame = json.dumps(handshake | {"params": params}).encode()
-    assert sent(PayloadBypass(CAPABILITIES).outbound(frame)) == handshake | {
+    assert json.loads(join(PayloadBypass(CAPABILITIES).outbound(frame))) == handshake | {
         "params": params | {"capabilities": CAPABILITIES}
     }
-    assert sent(PayloadBypass({}).outbound(frame))["params"]["capabilities"] == {}
-    assert PayloadBypass().outbound(frame) == OutboundMessage((frame,), None)
+    assert json.loads(join(PayloadBypass({}).outbound(frame)))["params"]["capabilities"] == {}
+    assert PayloadBypass().outbound(frame) == (frame,)
     named = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"re-initialize"}}'
-    assert PayloadBypass(CAPABILITIES).outbound(named) == OutboundMessage((named,), None)
+    assert PayloadBypass(CAPABILITIES).outbound(named) == (named,)
 
 
-def test_a_2026_request_declares_the_callers_capabilities() -> None:
-    bypass = PayloadBypass({"not": "these"})
-    ours: dict[str, Any] = {types.CLIENT_CAPABILITIES_META_KEY: {"roots": {}}, "x/y": 1}
-    token = bypass.open("tools/call", {"arguments": (b'{"a":1}',)}, CAPABILITIES)
-    params = sent(bypass.outbound(request(token, 1, **ours)))["params"]
-    assert params["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: CAPABILITIES, "x/y": 1}
-    assert (params["name"], params["arguments"]) == ("x", {"a": 1})
-    bare = bypass.open("tools/call", None, {})
-    assert sent(bypass.outbound(request(bare, 2)))["params"]["_meta"] == {types.CLIENT_CAPABILITIES_META_KEY: {}}
-    undeclared = bypass.open("tools/call")
-    assert sent(bypass.outbound(request(undeclared, 3, **ours)))["params"]["_meta"] == ours
-
-
-def test_a_request_in_an_unknown_session_is_marked() -> None:
+def test_a_request_in_an_unknown_session_fails() -> None:
     bypass = PayloadBypass()
-    token = bypass.open("tools/call")
-    bypass.outbound(request(token, 1))
-    bypass.report_unknown_session(1)
-    assert bypass.pending(token).has_unknown_session
+    request = begun(bypass)
+    bypass.report_unknown_session(request.id)
+    assert isinstance(request.outcome, UnknownSessionError)
     assert bypass.ended.is_set()
+    bypass.report_unknown_session(request.id)
+
+
+async def test_the_end_of_the_connection_fails_all_requests() -> None:
+    bypass = PayloadBypass()
+    waiting, answered = begun(bypass), begun(bypass)
+    bypass.inbound(response(answered))
+    bypass.end()
+    assert bypass.ended.is_set()
+    assert isinstance(waiting.outcome, MCPError)
+    assert is_closed(waiting.outcome)
+    assert members(answered) == {"content": b'["first"]'}
+    with pytest.raises(MCPError, match="Connection closed"):
+        await bypass.exchange(PendingRequest("tools/call", (b"{}",)))
 
 
 def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:

@@ -303,55 +303,6 @@ def short_error(message: Message) -> bytes:
     return _ENCODE({"jsonrpc": "2.0", "id": message.id, "error": short})
 
 
-def lift_result(message: Message, method: str) -> Lifted | None:
-    """Lift the payload out of a response to a request of this method; None if it has no payload.
-
-    The stub is the smallest result that the SDK accepts, whatever the result contains, because the SDK would reject or
-    drop members that it does not know.
-    """
-    empty = _EMPTY.get(method)
-    if empty is None or isinstance(message.result, msgspec.UnsetType) or not isinstance(message.id, int | str):
-        return None
-    members = {key: memoryview(raw) for key, raw in message.result.items()}
-    listed: dict[str, Buffer] = {"tools": _select_tools_with_headers(members)} if method == "tools/list" else {}
-    result = object_of({**_COMPLETE, **empty, **listed})
-    return Lifted(join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "result": result})), members)
-
-
-def empty_result(method: str, identity: RequestId) -> bytes:
-    """The stub of a result that is passed on without being read."""
-    result = object_of({**_COMPLETE, **_EMPTY[method]})
-    return join(object_of({"jsonrpc": b'"2.0"', "id": _ENCODE(identity), "result": result}))
-
-
-def _select_tools_with_headers(members: Mapping[str, Buffer]) -> bytes:
-    """The tools whose arguments the SDK mirrors into HTTP headers, with only their names and input schemas."""
-    tools = []
-    for raw in open_array(members.get("tools", b"[]")) or []:
-        tool = open_object(raw) if HEADER_MARK in bytes(raw) else None
-        if tool and bytes(tool.get("name", b""))[:1] == b'"' and bytes(tool.get("inputSchema", b""))[:1] == b"{":
-            tools.append(join(object_of({key: tool[key] for key in ("name", "inputSchema")})))
-    return b"[" + b",".join(tools) + b"]"
-
-
-HEADER_MARK: Final = b'"x-mcp-header"'
-"""The schema keyword of tools whose arguments are mirrored into HTTP headers."""
-_COMPLETE: Final[Mapping[str, Buffer]] = {"resultType": b'"complete"', "ttlMs": b"0", "cacheScope": b'"private"'}
-_EMPTY: Final[Mapping[str, Mapping[str, Buffer]]] = {
-    "tools/call": {"content": b"[]"},
-    "tools/list": {"tools": b"[]"},
-    "prompts/get": {"messages": b"[]"},
-    "prompts/list": {"prompts": b"[]"},
-    "resources/list": {"resources": b"[]"},
-    "resources/read": {"contents": b"[]"},
-    "resources/templates/list": {"resourceTemplates": b"[]"},
-    "completion/complete": {"completion": b'{"values":[]}'},
-    "resources/subscribe": {},
-    "resources/unsubscribe": {},
-    "logging/setLevel": {},
-}
-"""The methods whose results bypass the SDK, and the members that each result must have."""
-
 _PASSED_ON: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 """The client requests that are passed on with all their members."""
 

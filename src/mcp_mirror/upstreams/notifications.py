@@ -119,6 +119,11 @@ class NotificationQueue:
         self._queue.clear()
         self._size = 0
 
+    @property
+    def is_delivering(self) -> bool:
+        """Whether the queue is not empty, or a notification is being delivered."""
+        return self._idle is not None
+
     async def drain(self) -> None:
         """Wait until the queue is empty."""
         if self._idle is not None:

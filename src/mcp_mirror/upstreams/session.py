@@ -1,13 +1,15 @@
 """One session with an upstream, from the handshake to its end: requests, timeouts and errors.
 
-The SDK's client speaks the protocol; payloads bypass it. A session does not interpret results: a request returns the
-members of the result as the bytes that the upstream sent.
+The SDK's client performs the handshake, and subscribes to changes. All other requests bypass it, see `PayloadBypass`:
+the session writes what the SDK's client would write, and a request returns the members of the result as the bytes that
+the upstream sent. A session does not interpret results.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 from typing import Any, Final, Literal
 
 import anyio
@@ -16,14 +18,15 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.floods import take_sliced
-from mcp_mirror.payload.json_rpc import MARK, is_input_required, open_array
-from mcp_mirror.settings.policies import UpstreamPolicy
+from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_array
+from mcp_mirror.settings.policies import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
@@ -31,7 +34,14 @@ from mcp_mirror.upstreams.fields import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.listing import Listing, Page
 from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher, PausableTimeout
 from mcp_mirror.upstreams.transports.network_errors import read_marked
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass, RawResponse
+from mcp_mirror.upstreams.transports.payloads import (
+    MisdirectedResponseError,
+    PayloadBypass,
+    PendingRequest,
+    RawResponse,
+    UnknownSessionError,
+)
+from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 
 _logger = logging.getLogger(__name__)
 
@@ -60,9 +70,9 @@ class UpstreamRequest:
 
     method: str
     params: Mapping[str, Segments]
-    """The parameters except `_meta`, as JSON text; they bypass the SDK."""
+    """The parameters except `_meta`, as JSON text."""
     shown: Mapping[str, Any] = field(default_factory=dict)
-    """The parameters that the SDK sees: a name or URI, and arguments that also go into HTTP headers."""
+    """The parameters that go into HTTP headers too: a name or URI, and arguments. `params` overrides them."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The members of the caller's `_meta` that are for the upstream."""
     timeout: float | None = None
@@ -105,6 +115,18 @@ class UpstreamSession:
     dispatcher: NotificationDispatcher = field(repr=False)
     log_level: str | None = None
     """The level that `set_level` set last, on 2025-11-25 servers."""
+    is_stateless: bool = field(init=False)
+    """The session uses protocol version 2026-07-28 or later."""
+    _headers: RequestHeaders | None = field(init=False, repr=False)
+    """None for transports without headers."""
+    _client_info: Mapping[str, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        version = self.client.protocol_version
+        self.is_stateless = version in MODERN_PROTOCOL_VERSIONS
+        uses_http = isinstance(self.policy.endpoint, HttpEndpoint)
+        self._headers = RequestHeaders(version, is_stateless=self.is_stateless) if uses_http else None
+        self._client_info = self.settings.client_info.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
     def policy(self) -> UpstreamPolicy:
@@ -115,11 +137,6 @@ class UpstreamSession:
     def name(self) -> str:
         """The name of the upstream in the configuration."""
         return self.policy.name
-
-    @property
-    def is_stateless(self) -> bool:
-        """Whether the session uses protocol version 2026-07-28 or later."""
-        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def ended(self) -> anyio.Event:
@@ -189,7 +206,9 @@ class UpstreamSession:
         """
         limit = self.policy.bounds.max_listing_bytes
         if isinstance(response, Mapping):
-            await take_sliced(page.add(open_array(response.get(member, b"[]")) or [], limit))
+            await take_sliced(
+                page.add(self._note_headers(method, open_array(response.get(member, b"[]")) or []), limit)
+            )
             return response
         with response:
             try:
@@ -200,9 +219,16 @@ class UpstreamSession:
                 raise self._build_refusal(method, opened.code, opened.message)
             text, offsets = memoryview(opened.whole), iter(opened.bounds)
             items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
-            await take_sliced(page.add(items, limit))
+            await take_sliced(page.add(self._note_headers(method, items), limit))
             page.cut = page.cut or opened.cut
             return opened.members
+
+    def _note_headers(self, method: str, items: Iterable[Buffer]) -> Iterator[Buffer]:
+        """Yield the items of a list; note which arguments of tools go into headers."""
+        for item in items:
+            if self._headers is not None and method == "tools/list":
+                self._headers.note_tool(item)
+            yield item
 
     async def request(self, request: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:
         """Send a request, and relay the notifications and requests that the server sends about it to the caller.
@@ -212,33 +238,30 @@ class UpstreamSession:
         """
         channel = filter_content(channel, may_show=self.policy.preview)
         timeout = PausableTimeout(request.timeout or self.policy.timeout)
-        token = self.bypass.open(request.method, request.params, self._read_capabilities(channel))
-        tracked = (
-            self.dispatcher.track(token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout)
-            if channel
-            else nullcontext()
-        )
+        token = token_hex(16)
+        pending = PendingRequest(request.method, self._build_params(request, channel, token), token=token)
         try:
-            with tracked as inflight:
-                try:
-                    await self._follow_level(channel)
-                    async with self._translate_errors(
-                        request.what, timeout, token, is_content_hidden=is_filtered(channel)
-                    ):
-                        await self._send(request, self._build_meta(request, channel, token))
-                except UpstreamError:
+            if channel is None:
+                await self._exchange(request, pending, timeout, is_content_hidden=False)
+            else:
+                with self.dispatcher.track(
+                    token, channel, timeout, resets_timeout=self.policy.progress_resets_timeout
+                ) as inflight:
+                    try:
+                        await self._follow_level(channel)
+                        await self._exchange(request, pending, timeout, is_content_hidden=is_filtered(channel))
+                    except UpstreamError:
+                        await _drain(inflight)
+                        raise
                     await _drain(inflight)
-                    raise
-                await _drain(inflight)
-            if (response := self.bypass.take(token)) is None:
-                raise UpstreamError(f"Upstream {self.name!r} answered {request.what} under another request's id.")
-            if not self.is_stateless and isinstance(response, Mapping) and is_input_required(response):
-                raise UpstreamError(
-                    f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
-                )
-            return response
+            response = pending.take()
         finally:
-            self.bypass.close(token)
+            self.bypass.close(pending)
+        if not self.is_stateless and isinstance(response, Mapping) and is_input_required(response):
+            raise UpstreamError(
+                f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
+            )
+        return response
 
     async def listen(self, **wanted: Any) -> None:
         """Subscribe to changes on a 2026-07-28 server, until the server ends the subscription.
@@ -271,57 +294,69 @@ class UpstreamSession:
             except UpstreamError as error:
                 _logger.warning("%s", error.log_message)
 
-    def _read_capabilities(self, channel: ClientChannel | None) -> Mapping[str, Any] | None:
-        return channel.caller.capabilities if channel and self.is_stateless else None
+    def _build_params(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Segments:
+        """Return the parameters of a request as JSON text, with the `_meta` that the SDK's client would send."""
+        shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
+        meta = self._build_meta(request, channel, token)
+        return object_of({**shown, **request.params, **({"_meta": to_json(meta, inf_nan_mode="null")} if meta else {})})
 
-    def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> dict[str, Any]:
-        meta: dict[str, Any] = {**request.meta, MARK: token}
+    def _build_meta(self, request: UpstreamRequest, channel: ClientChannel | None, token: str) -> Mapping[str, Any]:
+        meta = dict(request.meta)
         if channel and (channel.wants_progress or self.policy.progress_resets_timeout):
             meta["progressToken"] = token
-        if channel and self.is_stateless:
-            level = channel.log_level or (None if channel.caller.is_stateless else _DEFAULT_LEVEL)
-            meta |= {types.LOG_LEVEL_META_KEY: level} if level else {}
+        if not self.is_stateless:
+            return meta
+        if channel and (level := channel.log_level or (None if channel.caller.is_stateless else _DEFAULT_LEVEL)):
+            meta[types.LOG_LEVEL_META_KEY] = level
+        meta[types.PROTOCOL_VERSION_META_KEY] = self.client.protocol_version
+        meta[types.CLIENT_INFO_META_KEY] = self._client_info
+        meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
 
-    async def _send(self, request: UpstreamRequest, meta: dict[str, Any]) -> None:
-        params = {**request.shown, "_meta": meta}
-        if request.method == "tools/list":  # the SDK learns from it which arguments go into headers
-            await self.client.session.list_tools(params=types.PaginatedRequestParams.model_validate(params))
-            return
-        message = types.Request[dict[str, Any], str](method=request.method, params=params)
+    async def _exchange(
+        self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout, *, is_content_hidden: bool
+    ) -> None:
+        """Send a request and wait for its result.
+
+        Raises:
+            UpstreamError: The request failed, whatever the reason, or the timeout is over.
+        """
         try:
-            await self.client.session.send_request(message, _RESULT)
+            with limit.scope:
+                await self._send(request, pending)
+                return
+        except UpstreamError:
+            raise
+        except UnknownSessionError:
+            message = f"Upstream {self.name!r} did not know the gateway's session during {request.what}; try again."
+            raise SessionLostError(message) from None
+        except MisdirectedResponseError:
+            raise UpstreamError(f"Upstream {self.name!r} answered {request.what} under another request's id.") from None
+        except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
+            if is_closed(error):
+                self.ended.set()
+            raise self._explain(error, request.what, is_content_hidden=is_content_hidden) from None
+        raise self._timeout_error(request.what, limit, pending)
+
+    async def _send(self, request: UpstreamRequest, pending: PendingRequest) -> None:
+        if self._headers is None:
+            await self.bypass.exchange(pending)
+            return
+        try:
+            pending.headers = self._headers.build(request.method, request.shown)
+            await self.bypass.exchange(pending)
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH or request.method != "tools/call":
                 raise
-            # The schema that the headers come from has changed: the SDK reads it again before the second attempt.
+            # The schema that the headers come from has changed: read it again before the second attempt.
             await self.list_all("tools/list", "tools")
-            await self.client.session.send_request(message, _RESULT)
+            pending.headers = self._headers.build(request.method, request.shown)
+            await self.bypass.exchange(pending)
 
-    @asynccontextmanager
-    async def _translate_errors(
-        self, what: str, limit: PausableTimeout, token: str, *, is_content_hidden: bool
-    ) -> AsyncIterator[None]:
-        """Apply the timeout, and raise every other exception as an `UpstreamError`."""
-        try:
-            with limit.scope:
-                yield
-            if limit.scope.cancelled_caught:
-                raise self._timeout_error(what, limit, token)  # noqa: TRY301  # one exit for every end
-        except UpstreamError:
-            raise
-        except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
-            if self.bypass.pending(token).has_unknown_session:
-                message = f"Upstream {self.name!r} did not know the gateway's session during {what}; try again."
-                raise SessionLostError(message) from None
-            if is_closed(error):
-                self.ended.set()
-            raise self._explain(error, what, is_content_hidden=is_content_hidden) from None
-
-    def _timeout_error(self, what: str, timeout: PausableTimeout, token: str) -> UpstreamError:
+    def _timeout_error(self, what: str, timeout: PausableTimeout, pending: PendingRequest) -> UpstreamError:
         if timeout.reason:
             return UpstreamError(f"Upstream {self.name!r} {timeout.reason}")
-        if not self.bypass.pending(token).is_sent:
+        if not pending.is_sent:
             self.bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read its input, so the gateway restarts it.")
         if self.bypass.is_blocked():
@@ -344,8 +379,6 @@ class UpstreamSession:
                 return self._build_refusal(
                     what, error.error.code, error.error.message, error.error.data, is_content_hidden=is_content_hidden
                 )
-            case ValidationError() | ValueError() | WireError():
-                reason = f"answered {what} with a message that does not conform to MCP"
             case _:
                 reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
@@ -368,12 +401,12 @@ def quote_refusal(settings: ConnectionSettings, what: str, code: int, message: s
     return refusal.with_log_message(refusal_log_line(name, code))
 
 
-async def _drain(inflight: InflightRequest | None) -> None:
+async def _drain(inflight: InflightRequest) -> None:
     """Deliver the notifications of a request before its result."""
-    if inflight is not None:
+    if inflight.queue.is_delivering:
         with anyio.move_on_after(_DRAIN_TIMEOUT):
             await inflight.queue.drain()
-        inflight.queue.close()
+    inflight.queue.close()
 
 
 def _read_scalar(raw: Buffer | None, kind: type[Any]) -> Any:
@@ -411,6 +444,7 @@ async def open_session(
         async def open_streams() -> AsyncIterator[Any]:
             async with open_transport(bypass) as (read, write):
                 dispatcher.connect(write)
+                bypass.connect(write)
                 yield read, write
 
         transport: Transport = open_streams()
@@ -418,5 +452,5 @@ async def open_session(
             try:
                 yield UpstreamSession(settings, client, bypass, dispatcher)
             finally:
-                bypass.ended.set()  # tasks that wait for the end must also see an end by the gateway
+                bypass.end()  # tasks that wait for the end must also see an end by the gateway
         tasks.cancel_scope.cancel()

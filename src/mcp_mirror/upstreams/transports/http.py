@@ -1,7 +1,7 @@
 """The transport to a URL: Streamable HTTP, or the older HTTP+SSE.
 
-The SDK's clients speak the protocol. Between them and the network is an `httpx2` transport that splices arguments into
-request bodies and lifts results out of JSON bodies and server-sent events of any size.
+The SDK's clients speak the protocol. Between them and the network is an `httpx2` transport that writes the bodies of
+the gateway's own requests, and takes their responses out of JSON bodies and server-sent events of any size.
 """
 
 import logging
@@ -16,20 +16,21 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import decode_body, read_beginning
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
+from mcp_mirror.payload.pipes import MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.policies import HttpEndpoint
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.oauth import AuthorizationError, Authorizer, AuthorizingTransport
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection, explain_response, mark
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _BODY_HEADERS: Final = frozenset({b"content-length", b"content-encoding", b"tran
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds for connecting to the host."""
 
+_ENDED: Final = "The request has ended."
+"""The error with which a request ends for the SDK's transport. Its caller has its outcome already."""
 _DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _MAX_REFUSAL: Final = 1 << 16
@@ -88,7 +91,7 @@ Rewrite = Callable[[httpx2.Response, RequestId | None], AsyncIterator[bytes]]
 
 
 class LiftingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner`; payloads bypass the SDK."""
+    """Sends through `inner`. Requests of the gateway get their bodies here, and their responses stop here."""
 
     def __init__(
         self,
@@ -112,13 +115,15 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """The headers that name the MCP session, while there is one."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request; return its response with the payloads lifted out of the body.
+        """Send one request; return its response as far as it is for the SDK.
 
         A failed request gets a JSON-RPC error as its response, so that the session continues.
         """
         body = await request.aread() if request.method == "POST" else b""
         identity = _read_request_id(body)
-        request = self._splice_request(request, body) if body else request
+        if identity is not None and self._bypass.has_ended(identity):
+            return _answer(identity, _ENDED)
+        request = self._replace_body(request, body, self._bypass.find(identity)) if body else request
         request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
@@ -145,11 +150,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if identity is None:
             return await self._inner.handle_async_request(request)
         with anyio.CancelScope() as scope:
-            self._waiting[coerce_request_id(identity)] = scope
+            self._waiting[identity] = scope
             try:
                 return await self._inner.handle_async_request(request)
             finally:
-                self._waiting.pop(coerce_request_id(identity), None)
+                self._waiting.pop(identity, None)
         raise httpx2.ReadError("the request was dropped")
 
     def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
@@ -170,10 +175,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return dict.fromkeys(("connect", "read", "write", "pool"), _DELETE_TIMEOUT)
         return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
 
-    def _splice_request(self, request: httpx2.Request, body: bytes) -> httpx2.Request:
-        segments, pending = self._bypass.outbound(body)
-        if pending:
-            pending.is_sent = True  # or will be: a slow server counts as a slow response
+    def _replace_body(self, request: httpx2.Request, body: bytes, own: PendingRequest | None) -> httpx2.Request:
+        """Return the request with the body to send; the SDK made `body`."""
+        segments = self._bypass.outbound(body) if own is None else own.frame
+        if own is not None:
+            own.is_sent = True  # or will be: a slow server counts as a slow response
         elif segments == (body,):
             return request
         headers = httpx2.Headers(request.headers)
@@ -212,13 +218,13 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self, response: httpx2.Response, identity: RequestId | None, rewrite: Rewrite
     ) -> AsyncIterator[bytes]:
         if identity is not None:
-            self._reading[coerce_request_id(identity)] = response
+            self._reading[identity] = response
         try:
             async for chunk in rewrite(response, identity):
                 yield chunk
         finally:
             if identity is not None:
-                self._reading.pop(coerce_request_id(identity), None)
+                self._reading.pop(identity, None)
 
     async def _rewrite_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncIterator[bytes]:
         collector = self._spool.collector()
@@ -248,7 +254,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _rewrite_paced(
         self, reader: EventReader[Frame], piece: bytes, identity: RequestId | None
     ) -> AsyncIterator[bytes]:
-        """Yield what the SDK sees of the events that end in a piece.
+        """Yield what the SDK sees of the events that end in a piece. It sees an error once a request has ended.
 
         Raises:
             httpx2.ReadError: The server sends too many messages that the gateway did not request.
@@ -268,27 +274,30 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 raise httpx2.ReadError(flood.reason)
             if data is not None or event.data is None:
                 yield encode_event(event.fields, data)
+            if self._bypass.has_ended(identity):
+                yield encode_event((), _encode_error(identity, _ENDED))
 
     def _rewrite_body(self, frame: Frame, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""
+        reason = "It answered with a message that is not a response."
         try:
-            lifted = self._lift(frame, identity)
+            if (message := self._take_frame(frame, identity)) is not None:
+                return message
         except WireError as error:
-            return _encode_error(identity, str(error))
-        return (
-            _encode_error(identity, "It answered with a message that is not a response.") if lifted is None else lifted
-        )
+            reason = str(error)
+        self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
+        return _encode_error(identity, reason)
 
     def _rewrite_event(self, frame: Frame, identity: RequestId | None) -> bytes | None:
         """Return what the SDK sees of an event; an event that is not a message is logged and dropped."""
         try:
-            return self._lift(frame, identity)
+            return self._take_frame(frame, identity)
         except WireError as error:
             self._log.warning("an upstream sent an event that is not a message: %s", error)
             return None
 
-    def _lift(self, frame: Frame, identity: RequestId | None) -> bytes | None:
-        """Return what the SDK sees of a message; None if it sees nothing.
+    def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
+        """Return a message if it is for the SDK.
 
         Raises:
             WireError: The frame is not a message, and does not answer a request in flight.
@@ -296,17 +305,27 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if not len(frame):  # a priming event
             return b""
         try:
-            stub = self._bypass.inbound(frame, identity)
-            if stub is frame:  # the bypass passed it on unread
-                types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
+            message = self._bypass.inbound(frame, identity)
+            if message is not None:
+                types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False)
         except (WireError, ValueError) as error:
-            reason = str(error) if isinstance(error, WireError) else "The message does not conform to JSON-RPC."
-            recovered = frame_id(frame)
-            if isinstance(frame, bytes) and not self._bypass.awaits(recovered):
-                raise WireError(reason) from None
-            return _encode_error(identity if recovered is None else recovered, reason)
+            return self._fail(frame, identity, str(error) if isinstance(error, WireError) else NOT_JSON_RPC)
         self._output.refusal = None
-        return None if stub is None else bytes(stub)
+        return None if message is None else bytes(message)
+
+    def _fail(self, frame: Frame, identity: RequestId | None, reason: str) -> bytes | None:
+        """Fail the request that a broken frame answers; return the error if it is a request of the SDK.
+
+        Raises:
+            WireError: The frame answers no request.
+        """
+        recovered = frame_id(frame)
+        if isinstance(frame, bytes):
+            if not self._bypass.fail(recovered, types.INTERNAL_ERROR, reason):
+                raise WireError(reason)
+            return None
+        answered = identity if recovered is None else recovered
+        return None if self._bypass.fail(answered, types.INTERNAL_ERROR, reason) else _encode_error(answered, reason)
 
 
 AcceptCookies = Callable[[str | None], bool]
@@ -329,6 +348,44 @@ class CookieFilter(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close the connections."""
+        await self._inner.aclose()
+
+
+class _HttpReader(MessageStream):
+    """Reads messages of the SDK's transport; its errors for requests of the gateway go to the bypass."""
+
+    def __init__(self, inner: Any, bypass: PayloadBypass) -> None:
+        self._inner = inner
+        self._bypass = bypass
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            while True:
+                item: SessionMessage | Exception = await self._inner.receive()
+                if isinstance(item, Exception) or not self._bypass.resolve(item.message):
+                    return item
+        except anyio.EndOfStream:
+            self._bypass.end()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _HttpWriter(RequestSink):
+    """Writes messages to the SDK's transport."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._inner.send(item)
+
+    async def send_request(self, request: PendingRequest) -> None:
+        stub = types.JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method)
+        await self._inner.send(SessionMessage(stub, ClientMessageMetadata(headers=dict(request.headers))))
+
+    async def aclose(self) -> None:
         await self._inner.aclose()
 
 
@@ -398,12 +455,12 @@ class HttpTransport:
         url, transport = self.endpoint.url, self._create_lifting_transport(bypass)
         async with (
             self._create_client(transport) as client,
-            streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+            streamable_http_client(url, http_client=client, max_sse_event_size=None) as (read, write),
             anyio.create_task_group() as tasks,
         ):
             bypass.attach(drop_request=lambda identity: transport.drop_request(identity, tasks))
             try:
-                yield streams
+                yield _HttpReader(read, bypass), _HttpWriter(write)
                 tasks.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(_DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):
@@ -420,8 +477,8 @@ class HttpTransport:
         ) -> httpx2.AsyncClient:
             return self._create_client(self._create_lifting_transport(bypass))
 
-        async with sse_client(self.endpoint.url, httpx_client_factory=client) as streams:
-            yield streams
+        async with sse_client(self.endpoint.url, httpx_client_factory=client) as (read, write):
+            yield _HttpReader(read, bypass), _HttpWriter(write)
 
     def _create_lifting_transport(self, bypass: PayloadBypass) -> LiftingTransport:
         addresses = AddressPolicy.from_urls(self.endpoint.url, admits_private=self.endpoint.allow_private)

@@ -1,49 +1,49 @@
-"""The payloads of one connection, which bypass the SDK, and the messages that the server sends on its own.
+"""The gateway's own requests to a server, and the messages that the server sends on its own.
 
-The SDK handles handshakes, ids and headers. Of a result it sees a stub; the server's notifications and requests do not
-reach it.
+The SDK performs the handshake and keeps its transports. Requests of the gateway do not enter the SDK: the bypass gives
+each an id that the SDK does not use, the transport sends it, and the bypass hands its result to the waiting caller as
+the bytes that the server sent. Notifications and requests of the server go to the dispatcher. Only the other messages,
+such as responses to the SDK's own requests, reach the SDK.
 """
 
-import secrets
-from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from secrets import token_hex
+from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import msgspec
+from mcp import MCPError
 from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.floods import Flood
 from mcp_mirror.payload.framing import Overlong
 from mcp_mirror.payload.json_rpc import (
-    HEADER_MARK,
     MAX_VALUES,
-    Marked,
     Message,
     RequestId,
     check_envelope,
-    empty_result,
-    find_mark,
     has_more_values,
     join,
-    lift_result,
     object_of,
     open_message,
     open_object,
     recover_id,
     recover_method,
     short_error,
-    splice,
 )
+from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 
 _MAX_ERROR: Final = 1 << 16
-"""Bytes of a JSON-RPC error that the SDK reads whole."""
+"""Bytes of a JSON-RPC error that are read whole."""
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that the upstream sent."""
 
@@ -53,13 +53,15 @@ RawResponse = RawResult | SpooledFrame
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
-_MAX_HEADER_LIST: Final = 4 << 20
-"""Bytes of a list of tools that the SDK may read, to learn which arguments go into HTTP headers."""
-_MAX_ENDED: Final = 256
-"""Ids of ended requests that are remembered."""
+_FIRST_ID: Final = 1_000_000_000
+"""The id of the first request. The SDK counts its own requests from 1."""
+_CANCEL_TIMEOUT: Final = 5.0
+"""Seconds for sending a cancellation."""
 _INITIALIZE: Final = b'"initialize"'
 _HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
+_BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+NOT_JSON_RPC: Final = "The message does not conform to JSON-RPC."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +80,69 @@ class ServerMessage:
     """Its size on the wire, in bytes."""
 
 
-@dataclass(slots=True)
+class UnknownSessionError(Exception):
+    """The server does not know the session, so it did not execute the request."""
+
+
+class MisdirectedResponseError(Exception):
+    """The server answered the request under the id of another one."""
+
+
+Outcome = RawResponse | types.ErrorData | Exception
+"""What ended a request: a result, the server's error, or the reason why neither can come."""
+
+
+@dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request whose payload bypasses the SDK."""
+    """A request of the gateway."""
 
     method: str
-    params: Mapping[str, Segments] | None
-    capabilities: Mapping[str, Any] | None
-    """The caller's capabilities, if the request declares them itself."""
-    ids: list[RequestId] = field(default_factory=list)
-    """The ids under which it was sent, one per attempt."""
-    response: RawResponse | None = None
-    """None until the result has come."""
-    has_unknown_session: bool = False
-    """The server does not know the session, so it did not execute the request."""
+    params: Segments
+    """The parameters, as JSON text."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that name the request, for a transport over HTTP."""
+    token: str = field(default_factory=lambda: token_hex(16))
+    """Names the request in messages about it: its progress token, and `ServerMessage.about`."""
+    id: int = 0
+    """The id of the last attempt; 0 before the first."""
     is_sent: bool = False
     """The transport has sent all of it."""
+    outcome: Outcome | None = None
+    """None until the request has ended, and after `take`."""
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    """Set with the outcome."""
+
+    @property
+    def frame(self) -> Segments:
+        """The message to send."""
+        head = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":' % (self.id, msgspec.json.encode(self.method))
+        return (head, *self.params, b"}")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Set the outcome and wake the waiter."""
+        self.outcome = outcome
+        self.answered.set()
+
+    def take(self) -> RawResponse:
+        """Return the result, once; `PayloadBypass.exchange` has returned."""
+        result, self.outcome = self.outcome, None
+        assert isinstance(result, dict | SpooledFrame)  # noqa: S101  # `exchange` raises everything else
+        return result
 
 
-class OutboundMessage(NamedTuple):
-    """A message to the server."""
+class RequestSink(MessageSink):
+    """The stream to the server: messages of the SDK, and requests of the gateway."""
 
-    segments: Segments
-    pending: PendingRequest | None
-    """The request, if it is one of the gateway's; the transport sets `is_sent` on it."""
+    async def send_request(self, request: PendingRequest) -> None:
+        """Send a request and set `is_sent`; the bypass gets its response later.
+
+        Raises:
+            anyio.BrokenResourceError: The connection has ended.
+        """
 
 
 class PayloadBypass:
-    """Carries the payloads of one connection past the SDK.
-
-    A request leaves its parameters under a token and is marked with it; the transport splices them into the outgoing
-    bytes, learns the request's id, and lifts the result out of the response with that id.
-    """
+    """The requests of the gateway that are in flight on one connection."""
 
     def __init__(
         self,
@@ -134,18 +167,19 @@ class PayloadBypass:
         """Whether a message over its limit blocks the only stream of the transport."""
         self._dispatch = dispatch
         self._limits = limits or WirePolicy()
-        self._drop_request: Callable[[RequestId], None] = lambda _identity: None
+        self._drop_request: Callable[[int], None] = lambda _identity: None
         self._capabilities = capabilities
-        self._pending: dict[str, PendingRequest] = {}
-        self._awaited: dict[RequestId, str] = {}
-        self._ended_ids: deque[RequestId] = deque(maxlen=_MAX_ENDED)
-        """Ids of requests that have ended: late messages for them are dropped."""
+        self._sink = RequestSink()
+        self._is_closed = False
+        self._pending: dict[RequestId, PendingRequest] = {}
+        """By id."""
+        self._next_id = _FIRST_ID
 
     def attach(
         self,
         *,
         is_blocked: Callable[[], bool] | None = None,
-        drop_request: Callable[[RequestId], None] | None = None,
+        drop_request: Callable[[int], None] | None = None,
     ) -> None:
         """Attach the transport that was opened.
 
@@ -156,45 +190,62 @@ class PayloadBypass:
         self.is_blocked = is_blocked or self.is_blocked
         self._drop_request = drop_request or self._drop_request
 
+    def connect(self, sink: RequestSink) -> None:
+        """Send requests to the transport that was opened."""
+        self._sink = sink
+
     def __len__(self) -> int:
         """The number of requests in flight."""
         return len(self._pending)
 
-    def open(
-        self,
-        method: str,
-        params: Mapping[str, Segments] | None = None,
-        capabilities: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Register a request; return its token.
+    def begin(self, request: PendingRequest) -> None:
+        """Give a request a new id, and take messages for that id from now on."""
+        self.close(request)
+        request.id, self._next_id = self._next_id, self._next_id + 1
+        request.outcome, request.answered = None, anyio.Event()
+        self._pending[request.id] = request
 
-        Args:
-            method: Its method.
-            params: The parameters to splice into it.
-            capabilities: The caller's capabilities, if the request must declare them.
+    async def exchange(self, request: PendingRequest) -> None:
+        """Send a request, under a new id, and wait for its result; the caller takes it, and closes the request.
+
+        If the caller is cancelled, cancel the request at the server.
+
+        Raises:
+            MCPError: The server answered with an error, or the connection has ended.
+            UnknownSessionError: The server does not know the session.
+            MisdirectedResponseError: The server answered under the id of another request.
         """
-        token = secrets.token_hex(16)
-        self._pending[token] = PendingRequest(method, params, capabilities)
-        return token
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._is_closed:
+            raise _build_closed_error()
+        self.begin(request)
+        try:
+            await self._sink.send_request(request)
+            await request.answered.wait()
+        except _BROKEN:
+            raise _build_closed_error() from None
+        except anyio.get_cancelled_exc_class():
+            await self._cancel(request.id)
+            raise
+        if isinstance(request.outcome, Exception):
+            raise request.outcome
+        if isinstance(error := request.outcome, types.ErrorData):
+            raise MCPError(error.code, error.message, error.data)
 
-    def close(self, token: str) -> None:
-        """Remove a request, answered or not."""
-        pending = self._pending.pop(token)
-        for identity in pending.ids:
-            self._awaited.pop(identity, None)
-            self._ended_ids.append(identity)
-            self._drop_request(identity)
-        if isinstance(pending.response, SpooledFrame):
-            pending.response.discard()
+    def close(self, request: PendingRequest) -> None:
+        """Remove a request, answered or not. Delete the spool file of a result that was not taken."""
+        if self._pending.pop(request.id, None) is not None:
+            self._drop_request(request.id)
+        if isinstance(request.outcome, SpooledFrame):
+            request.outcome.discard()
 
-    def take(self, token: str) -> RawResponse | None:
-        """Return the result of a request, once; None before it has come."""
-        response, self._pending[token].response = self._pending[token].response, None
-        return response
-
-    def pending(self, token: str) -> PendingRequest:
-        """Return a request in flight."""
-        return self._pending[token]
+    def end(self) -> None:
+        """Fail all requests: the connection has ended."""
+        self.ended.set()
+        self._is_closed = True
+        for request in self._pending.values():
+            if request.outcome is None:
+                request.finish(_build_closed_error())
 
     def give_up(self) -> None:
         """End the connection without waiting for the server."""
@@ -202,24 +253,36 @@ class PayloadBypass:
         self.ended.set()
 
     def report_unknown_session(self, identity: RequestId) -> None:
-        """Note that the server does not know the session of a request, and end the connection."""
-        if pending := self._find_awaiting(identity):
-            pending.has_unknown_session = True
+        """Fail a request because the server does not know its session, and end the connection."""
+        if (request := self.find(identity)) is not None:
+            request.finish(UnknownSessionError())
         self.ended.set()
 
-    def outbound(self, frame: bytes) -> OutboundMessage:
-        """Return the message to send for a message of the SDK. A frame may be sent again, as for an auth retry."""
-        marked = find_mark(frame)
-        pending = self._pending.get(marked.token) if marked else None
-        if marked is None or pending is None or marked.id is None:
-            return OutboundMessage(self._with_client_capabilities(frame), None)
-        identity = coerce_request_id(marked.id)
-        self._awaited[identity] = marked.token
-        pending.ids.append(identity)
-        return OutboundMessage(splice(_with_capabilities(marked, pending.capabilities), pending.params or {}), pending)
+    def find(self, identity: RequestId | None) -> PendingRequest | None:
+        """Return the request with this id if it waits for its response."""
+        request = None if identity is None else self._pending.get(coerce_request_id(identity))
+        return request if request is not None and request.outcome is None else None
+
+    def fail(self, identity: RequestId | None, code: int, message: str) -> bool:
+        """Fail the request with this id; return whether there is one."""
+        request = self.find(identity)
+        if request is None:
+            return False
+        self.flood.give_back()
+        request.finish(types.ErrorData(code=code, message=message))
+        return True
+
+    def outbound(self, frame: bytes) -> Segments:
+        """Return the message to send for a message of the SDK: the handshake declares the client's capabilities."""
+        if self._capabilities is None or _INITIALIZE not in frame[:_HEAD_SIZE]:
+            return (frame,)
+        request = open_object(frame) or {}
+        params = open_object(request.get("params", b"null")) or {}
+        params["capabilities"] = msgspec.json.encode(self._capabilities)
+        return (join(object_of({**request, "params": join(object_of(params))})),)
 
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
-        """Return the message that the SDK sees for a received frame; None if it sees nothing.
+        """Take a received frame; return it if it is for the SDK, else None.
 
         Args:
             frame: The received frame.
@@ -231,41 +294,41 @@ class PayloadBypass:
         self.flood.take()
         if isinstance(frame, Overlong):
             raise WireError(f"A message of {frame.size:,} bytes is over `limits.max_message_bytes`.")
-        return self._pass_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._open_frame(frame, about)
+        return self._take_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._take_frame(frame, about)
 
-    def _pass_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
+    def resolve(self, message: types.JSONRPCMessage) -> bool:
+        """Take a message that the SDK's transport made; return whether it answers a request of the gateway."""
+        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError) or message.id is None:
+            return False
+        if (request := self.find(message.id)) is not None:
+            request.finish(message.error if isinstance(message, types.JSONRPCError) else MisdirectedResponseError())
+        return self._has_issued(message.id)
+
+    def _take_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
-        pending = None if identity is None else self._find_awaiting(identity)
-        if identity is not None and pending is not None and self._is_passed_unread(pending, frame):
-            if pending.response is not None:
-                frame.discard()
-                return None
-            self.flood.give_back()
-            pending.response = frame
-            return empty_result(pending.method, identity)
+        request = self.find(identity)
+        if request is not None and request.method in _UNREAD:
+            self._answer(request, frame)
+            return None
         with frame:
-            if identity is not None and coerce_request_id(identity) in self._ended_ids:
+            if request is None and self._has_issued(identity):
                 return None
             # Lists have a limit of their own. Other large messages are refused before they are opened.
             is_large = frame.size > self._limits.max_envelope_bytes or has_more_values(frame.view, MAX_VALUES)
-            if pending is not None or not is_large:
-                return self._open_frame(frame.view, about)
+            if request is not None or not is_large:
+                return self._take_frame(frame.view, about)
             fault = f"The message of {frame.size:,} bytes is too large or has too many values for its kind."
             if (method := recover_method(frame.head)) is None:
                 raise WireError(fault)
             self._dispatch(ServerMessage(method, {}, identity, self._find_token(about), fault, frame.size))
             return None
 
-    def _is_passed_unread(self, pending: PendingRequest, frame: SpooledFrame) -> bool:
-        if pending.method == "tools/list" and frame.size <= _MAX_HEADER_LIST and HEADER_MARK in bytes(frame.view):
-            return False
-        return pending.method in _UNREAD
-
-    def _open_frame(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
+    def _take_frame(self, frame: Buffer, about: RequestId | None) -> Buffer | None:
         try:
             message = open_message(frame, self._limits.max_depth)
-            if not isinstance(message.result, dict) or not self.awaits(_read_id(message)):
+            identity = message.id if isinstance(message.id, int | str) else None
+            if not isinstance(message.result, dict) or self.find(identity) is None:
                 check_envelope(frame, self._limits.max_envelope_bytes)
         except WireError as error:
             if (method := recover_method(frame)) is None:
@@ -275,62 +338,70 @@ class PayloadBypass:
         if isinstance(message.method, str):
             self._dispatch(_decode_server_message(message, message.method, self._find_token(about), len(frame)))
             return None
-        identity = None if (given := _read_id(message)) is None else coerce_request_id(given)
-        pending = None if identity is None else self._find_awaiting(identity)
-        if pending is None:
-            return _build_empty_response(message) if identity in self._ended_ids else frame
-        return self._lift(message, pending, frame)
+        return self._take_response(message, identity, frame, about)
 
-    def _lift(self, message: Message, pending: PendingRequest, frame: Buffer) -> Buffer | None:
-        """Return what the SDK sees of a response to a pending request."""
-        self.flood.give_back()
-        if pending.response is not None:  # a second response; the first is about to be taken
+    def _take_response(
+        self, message: Message, identity: RequestId | None, frame: Buffer, about: RequestId | None
+    ) -> Buffer | None:
+        """Hand a response to the request that it answers; return it if it is for the SDK."""
+        request, expected = self.find(identity), self.find(about)
+        if request is None and _has_error(message):
+            request = expected  # a server that could not read a request does not know its id
+        if request is not None:
+            self._answer(request, _read_outcome(message, frame))
+        if expected is not None and expected.outcome is None and isinstance(message.result, dict):
+            self._answer(expected, MisdirectedResponseError())
             return None
-        if not isinstance(message.error, msgspec.UnsetType) and len(memoryview(message.error)) > _MAX_ERROR:
-            return short_error(message)
-        lifted = lift_result(message, pending.method)
-        if lifted is None:
-            return frame
-        pending.response = lifted.members
-        return lifted.stub
+        return None if request is not None or self._has_issued(identity) else frame
 
-    def awaits(self, identity: RequestId | None) -> bool:
-        """Whether a request with this id is in flight."""
-        return identity is not None and coerce_request_id(identity) in self._awaited
+    def _answer(self, request: PendingRequest, outcome: Outcome) -> None:
+        self.flood.give_back()
+        request.finish(outcome)
 
-    def _find_awaiting(self, identity: RequestId) -> PendingRequest | None:
-        return self._pending.get(self._awaited.get(coerce_request_id(identity), ""))
+    def has_ended(self, identity: RequestId | None) -> bool:
+        """Whether a request of the gateway had this id and waits no longer."""
+        return self._has_issued(identity) and self.find(identity) is None
+
+    def _has_issued(self, identity: RequestId | None) -> bool:
+        """Whether a request of the gateway had this id."""
+        identity = None if identity is None else coerce_request_id(identity)
+        return isinstance(identity, int) and _FIRST_ID <= identity < self._next_id
 
     def _find_token(self, identity: RequestId | None) -> str | None:
-        return None if identity is None else self._awaited.get(coerce_request_id(identity))
+        request = None if identity is None else self._pending.get(coerce_request_id(identity))
+        return request.token if request is not None else None
 
-    def _with_client_capabilities(self, frame: bytes) -> Segments:
-        """Declare the client's capabilities in the handshake, instead of those of the SDK."""
-        if self._capabilities is None or _INITIALIZE not in frame[:_HEAD_SIZE]:
-            return (frame,)
-        request = open_object(frame) or {}
-        params = open_object(request.get("params", b"null")) or {}
-        params["capabilities"] = msgspec.json.encode(self._capabilities)
-        return (join(object_of({**request, "params": join(object_of(params))})),)
-
-
-def _read_id(message: Message) -> RequestId | None:
-    return message.id if isinstance(message.id, int | str) else None
+    async def _cancel(self, identity: int) -> None:
+        """Cancel a request at the server; no longer than a few seconds, even if the caller is cancelled."""
+        params = {"requestId": identity, "reason": "caller cancelled"}
+        message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
+        with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
+            await self._sink.send(SessionMessage(message))
 
 
-def _with_capabilities(marked: Marked, capabilities: Mapping[str, Any] | None) -> Marked:
-    """Declare the caller's capabilities in a 2026-07-28 request, instead of those of the SDK."""
-    if capabilities is None:
-        return marked
-    meta = open_object(marked.body.get("_meta", b"{}")) or {}
-    meta[types.CLIENT_CAPABILITIES_META_KEY] = msgspec.json.encode(capabilities)
-    return Marked(
-        marked.token,
-        marked.id,
-        marked.envelope,
-        {**marked.body, "_meta": join(object_of(meta))},
-        is_request=marked.is_request,
-    )
+def _build_closed_error() -> MCPError:
+    """Return the exception with which the SDK fails requests of its own when the connection ends."""
+    return MCPError(types.CONNECTION_CLOSED, "Connection closed")
+
+
+def _has_error(message: Message) -> bool:
+    return not isinstance(message.error, msgspec.UnsetType)
+
+
+def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorData:
+    """Return the result or the error of a response.
+
+    Raises:
+        WireError: It has neither.
+    """
+    is_long = _has_error(message) and len(memoryview(message.error)) > _MAX_ERROR  # type: ignore[arg-type]  # it is set
+    if isinstance(message.result, dict) and not is_long:
+        return {key: memoryview(raw) for key, raw in message.result.items()}
+    try:
+        text = short_error(message) if is_long else bytes(frame)
+        return types.JSONRPCError.model_validate_json(text, by_name=False).error
+    except ValueError:
+        raise WireError(NOT_JSON_RPC) from None
 
 
 def _decode_server_message(message: Message, method: str, about: str | None, size: int) -> ServerMessage:
@@ -343,8 +414,3 @@ def _decode_server_message(message: Message, method: str, about: str | None, siz
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
-
-
-def _build_empty_response(message: Message) -> bytes:
-    """Return what the SDK sees of a response to a request that has ended."""
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "result": {}})

@@ -21,12 +21,13 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.floods import RepeatedLog
-from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream, open_wide_pipe
+from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream, open_wide_pipe
 from mcp_mirror.payload.spool import Frame, Spool, frame_id
 from mcp_mirror.settings.policies import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.file_handles import explain_shortage, restore_handle_limit
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass, PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
@@ -57,7 +58,7 @@ class StdioTransport:
     output: ServerOutput
 
     @asynccontextmanager
-    async def open(self, bypass: PayloadBypass) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
+    async def open(self, bypass: PayloadBypass) -> AsyncIterator[tuple[MessageStream, RequestSink]]:
         """Start the child and yield the streams for the SDK.
 
         Raises:
@@ -172,7 +173,7 @@ class _StdioReader(MessageStream):
                     return message
         except (anyio.EndOfStream, *_PIPE_GONE):
             self._log.close()
-            self._bypass.ended.set()
+            self._bypass.end()
             raise anyio.EndOfStream from None
 
     async def read_rest(self) -> None:
@@ -182,23 +183,21 @@ class _StdioReader(MessageStream):
                 self._open(await self._source.receive())
 
     def _open(self, frame: Frame) -> SessionMessage | None:
+        """Return the message of a frame if it is for the SDK."""
         try:
-            if (stub := self._bypass.inbound(frame)) is None:
+            if (message := self._bypass.inbound(frame)) is None:
                 return None
             self._has_message = True
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False))
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(bytes(message), by_name=False))
         except (WireError, ValueError) as error:
-            reason = str(error) if isinstance(error, WireError) else "The message does not conform to JSON-RPC."
-            identity = frame_id(frame)
-            if not self._bypass.awaits(identity):
+            reason = str(error) if isinstance(error, WireError) else NOT_JSON_RPC
+            if not self._bypass.fail(frame_id(frame), types.PARSE_ERROR, reason):
                 self._output.add_stray(frame)
                 self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
-                return None
-            answer = types.ErrorData(code=types.PARSE_ERROR, message=reason)
-            return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=answer))
+            return None
 
 
-class _StdioWriter(MessageSink):
+class _StdioWriter(RequestSink):
     """Writes messages to the child."""
 
     def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
@@ -207,15 +206,19 @@ class _StdioWriter(MessageSink):
 
     async def send(self, item: SessionMessage, /) -> None:
         frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        outbound = self._bypass.outbound(frame)
+        with anyio.move_on_after(_CANCEL_TIMEOUT if _is_cancellation(item) else None):
+            await self._write(self._bypass.outbound(frame))
+
+    async def send_request(self, request: PendingRequest) -> None:
+        await self._write(request.frame)
+        request.is_sent = True
+
+    async def _write(self, segments: Segments) -> None:
         try:
-            with anyio.move_on_after(_CANCEL_TIMEOUT if _is_cancellation(item) else None):
-                await self._sink.send(outbound.segments)
+            await self._sink.send(segments)
         except _PIPE_GONE:
             self._bypass.ended.set()
             raise anyio.BrokenResourceError from None  # a call in flight must fail now, not at its timeout
-        if outbound.pending:
-            outbound.pending.is_sent = True
 
 
 class _Child:

@@ -1,0 +1,77 @@
+"""HTTP headers that repeat parts of a request, so that intermediaries need not read its body.
+
+Requests of protocol version 2026-07-28 name their method, and the tool, prompt or resource. A tool's schema may mirror
+arguments into headers too (`x-mcp-header`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+
+from mcp_mirror.types import Buffer
+
+_MARK: Final = b'"x-mcp-header"'
+"""The schema keyword of arguments that are mirrored into headers."""
+
+
+class _Tool(msgspec.Struct):
+    name: str
+    schema: dict[str, Any] = msgspec.field(name="inputSchema")
+
+
+class RequestHeaders:
+    """The headers for the requests of one session."""
+
+    def __init__(self, version: str, *, is_stateless: bool) -> None:
+        """Create the headers of a session.
+
+        Args:
+            version: The protocol version.
+            is_stateless: It is 2026-07-28 or later.
+        """
+        self._version = {MCP_PROTOCOL_VERSION_HEADER: version}
+        self._is_stateless = is_stateless
+        self._arguments: dict[str, Mapping[tuple[str, ...], str]] = {}
+        """By tool: the headers of its arguments, by their locations."""
+
+    def note_tool(self, raw: Buffer) -> None:
+        """Note which arguments of a listed tool go into headers; none if its annotations are not valid."""
+        if not self._is_stateless or (_MARK not in bytes(raw) and not self._arguments):
+            return
+        try:
+            tool = msgspec.json.decode(raw, type=_Tool)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
+        if find_invalid_x_mcp_header(tool.schema) is None and (headers := x_mcp_header_map(tool.schema)):
+            self._arguments[tool.name] = headers
+        else:
+            self._arguments.pop(tool.name, None)
+
+    def build(self, method: str, shown: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the headers of a request.
+
+        Args:
+            method: Its method.
+            shown: The parameters that headers repeat.
+        """
+        if not self._is_stateless:
+            return self._version
+        headers = {**self._version, MCP_METHOD_HEADER: method}
+        key = NAME_BEARING_METHODS.get(method)
+        name = shown.get(key) if key is not None else None
+        if isinstance(name, str):
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+            if method == "tools/call" and (mirrored := self._arguments.get(name)):
+                headers |= mcp_param_headers(mirrored, shown.get("arguments") or {})
+        return headers

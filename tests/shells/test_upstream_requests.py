@@ -1,0 +1,319 @@
+"""Requests to upstreams, over each transport and protocol version, on real processes: one contract."""
+
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+import pytest
+
+from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
+from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy, WirePolicy
+from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.connection import ReconnectingConnection
+from mcp_mirror.upstreams.connection_settings import ConnectionSettings, UpstreamLimiter
+from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.workers.frames import FrameScanner
+
+BOUND: Final = 60
+SCRIPT: Final = Path(__file__).parents[1] / "helpers" / "scripted_upstream.py"
+OLD, NEW = "2025-11-25", "2026-07-28"
+ALL: Final = [(transport, version) for transport in ("stdio", "json", "sse") for version in (OLD, NEW)]
+CAPABILITIES: Final = {"roots": {"listChanged": True}, "vendor": {"x": 1}}
+
+
+@dataclass
+class Channel:
+    """A client that records its notifications."""
+
+    caller: Caller = field(default_factory=lambda: Caller("local", capabilities=CAPABILITIES))
+    log_level: str | None = None
+    wants_progress: bool = True
+    is_waiting: bool = True
+    session_channel: ClientChannel | None = None
+    received: list[Any] = field(default_factory=list)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await anyio.sleep(0.01)
+        self.received.append((method, params))
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise NotImplementedError(method, params)
+
+
+@dataclass
+class Setup:
+    """A connection to a scripted upstream, and what the upstream received."""
+
+    connection: ReconnectingConnection
+    transport: str
+    version: str
+    log: Path
+
+    async def call(self, tool: str, channel: Channel | None = None, **more: Any) -> Mapping[str, Any]:
+        """Call a tool; return the members of its result, parsed."""
+        arguments = more.pop("arguments", {})
+        params = {"arguments": (json.dumps(arguments).encode(),)}
+        request = UpstreamRequest("tools/call", params, {"name": tool, "arguments": arguments}, **more)
+        response = await self.connection.request(request, channel)
+        assert isinstance(response, Mapping)
+        return {key: json.loads(bytes(raw)) for key, raw in response.items()}
+
+    @property
+    def received(self) -> list[Any]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def calls(self, tool: str) -> list[Any]:
+        messages = [message for message, _ in self.received if isinstance(message, dict)]
+        return [one for one in messages if one.get("method") == "tools/call" and one["params"]["name"] == tool]
+
+    async def cancellation_of(self, tool: str) -> Any:
+        """Wait for the cancellation of the only call of a tool; return the notification, or "closed"."""
+        (identity,) = [one["id"] for one in self.calls(tool)]
+        closes = self.transport != "stdio" and self.version == NEW
+        while True:
+            for message, about in self.received:
+                if closes and message == "closed" and about == identity:
+                    return message
+                if isinstance(message, dict) and message.get("method") == "notifications/cancelled":
+                    assert not closes
+                    assert message["params"]["requestId"] == identity
+                    return message
+            await anyio.sleep(0.02)
+
+
+async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+    return tuple(inspect_tool(json.loads(bytes(item)), policy.bounds) for item in items)
+
+
+@asynccontextmanager
+async def endpoint_of(transport: str, version: str, log: Path) -> AsyncIterator[StdioEndpoint | HttpEndpoint]:
+    arguments = ("-S", "-E", str(SCRIPT), transport, version, str(log))
+    if transport == "stdio":
+        yield StdioEndpoint(sys.executable, arguments)
+        return
+    async with await anyio.open_process([sys.executable, *arguments], stdout=PIPE, stderr=None) as process:
+        assert process.stdout is not None
+        port = int(await process.stdout.receive())
+        yield HttpEndpoint(f"http://127.0.0.1:{port}/mcp")
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+@asynccontextmanager
+async def connected(transport: str, version: str, folder: Path, **policy: Any) -> AsyncIterator[Setup]:
+    log = folder / "received"
+    info = types.Implementation(name="us", version="0")
+    with Spool(WirePolicy(), folder) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
+        async with endpoint_of(transport, version, log) as endpoint, anyio.create_task_group() as tasks:
+            settings = UpstreamPolicy("up", endpoint, **policy)
+            scanner, redactor = FrameScanner(child_watchdog), Redactor(endpoint)
+            limiter = UpstreamLimiter("up", settings.bounds)
+            owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
+            connection = ReconnectingConnection(
+                ConnectionSettings(
+                    settings, spool, child_watchdog, info, redactor, examined, scanner.open_list, limiter
+                ),
+                owner,
+            )
+            tasks.start_soon(connection.run)
+            await connection.get_session()
+            yield Setup(connection, transport, version, log)
+            tasks.cancel_scope.cancel()
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Setup]]
+
+
+@pytest.fixture(params=ALL, ids="-".join)
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+    """Open a connection over each transport, in each protocol version."""
+    transport, version = request.param
+    return partial(connected, transport, version, tmp_path)
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    text: str = result["content"][0]["text"]
+    return text
+
+
+async def test_requests_are_those_of_the_sdks_client(connect: Connect) -> None:
+    async with connect() as setup:
+        arguments = {"place": "Käfig 3", "n": [1.0, None]}
+        meta = {"vendor/x": {"a": [1, None]}}
+        ours, our_headers = json.loads(text_of(await setup.call("echo", arguments=arguments, meta=meta)))
+        client = (await setup.connection.get_session()).client
+        await client.session.list_tools()
+        params = {"name": "echo", "arguments": arguments, "_meta": meta}
+        request = types.Request[dict[str, Any], str](method="tools/call", params=params)
+        theirs, their_headers = json.loads(
+            (await client.session.send_request(request, types.CallToolResult)).content[0].text  # type: ignore[union-attr]
+        )
+        assert ours.pop("id") != theirs.pop("id")
+        assert ours == theirs
+        for headers in (our_headers, their_headers):
+            headers.pop("content-length", None)
+        assert our_headers == their_headers
+
+
+async def test_a_call_declares_the_callers_capabilities_only_in_2026(connect: Connect) -> None:
+    async with connect() as setup:
+        message, _ = json.loads(text_of(await setup.call("echo", Channel(), meta={"a/b": 1})))
+        meta = message["params"]["_meta"]
+        assert meta["a/b"] == 1
+        assert meta.get(types.CLIENT_CAPABILITIES_META_KEY) == (CAPABILITIES if setup.version == NEW else None)
+
+
+async def test_concurrent_calls_get_their_own_results(connect: Connect) -> None:
+    async with connect() as setup:
+        found: dict[int, int] = {}
+
+        async def call(number: int) -> None:
+            arguments = {"delay": (20 - number) * 0.02, "number": number}
+            message, _ = json.loads(text_of(await setup.call("echo", arguments=arguments)))
+            found[number] = message["params"]["arguments"]["number"]
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(call, number)
+        assert found == {number: number for number in range(20)}
+        assert setup.connection.inflight_count == 0
+
+
+async def test_a_large_request_arrives_whole(connect: Connect) -> None:
+    async with connect() as setup:
+        text = "ä" * 300_000
+        message, _ = json.loads(text_of(await setup.call("echo", arguments={"text": text})))
+        assert message["params"]["arguments"] == {"text": text}
+
+
+async def test_an_id_that_comes_back_as_text_is_known(connect: Connect) -> None:
+    async with connect() as setup:
+        assert text_of(await setup.call("text_id")) == "text_id"
+
+
+async def test_a_second_response_is_dropped(connect: Connect) -> None:
+    async with connect() as setup:
+        assert text_of(await setup.call("twice")) == "first"
+        assert text_of(await setup.call("twice")) == "first"
+
+
+async def test_an_error_keeps_its_code_and_data(connect: Connect) -> None:
+    async with connect() as setup:
+        with pytest.raises(RefusedError, match=r"refused 'error': It is broken \(error 7\)") as raised:
+            await setup.call("error")
+        assert (raised.value.code, raised.value.data) == (7, {"a": 1})
+
+
+async def test_an_invalid_result_fails_its_call(connect: Connect) -> None:
+    async with connect() as setup:
+        with pytest.raises(RefusedError, match="not a JSON-RPC object"):
+            await setup.call("invalid")
+        await setup.call("echo")
+
+
+async def test_an_error_without_an_id_fails_the_call_of_its_stream(connect: Connect) -> None:
+    async with connect() as setup:
+        if setup.transport == "stdio":
+            with pytest.raises(UpstreamError, match=r"did not answer 'error_without_id' within 0\.3 s"):
+                await setup.call("error_without_id", timeout=0.3)
+        else:
+            with pytest.raises(RefusedError, match=r"It cannot be read \(error 8\)"):
+                await setup.call("error_without_id")
+
+
+async def test_a_result_under_another_id_fails_the_call_of_its_stream(connect: Connect) -> None:
+    async with connect() as setup:
+        reason = r"within 0\.3 s" if setup.transport == "stdio" else "under another request's id"
+        with pytest.raises(UpstreamError, match=reason):
+            await setup.call("wrong_id", timeout=0.3 if setup.transport == "stdio" else None)
+        await setup.call("echo")
+
+
+async def test_a_call_that_times_out_is_cancelled_and_its_late_response_dropped(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect() as setup:
+        caplog.set_level(logging.WARNING, "mcp_mirror")
+        with pytest.raises(UpstreamError, match=r"did not answer 'echo' within 0\.3 s"):
+            await setup.call("echo", arguments={"delay": 0.6}, timeout=0.3)
+        message = await setup.cancellation_of("echo")
+        assert message == "closed" or message["params"]["reason"] == "caller cancelled"
+        await anyio.sleep(0.5)
+        assert text_of(await setup.call("text_id")) == "text_id"
+        assert not caplog.records
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_upstream(connect: Connect) -> None:
+    async with connect() as setup:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(setup.call, "hang")
+            while not setup.calls("hang"):  # noqa: ASYNC110  # another process writes them
+                await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        await setup.cancellation_of("hang")
+        assert setup.connection.inflight_count == 0
+        await setup.call("echo")
+
+
+async def test_a_call_fails_at_once_if_the_connection_ends(connect: Connect) -> None:
+    async with connect() as setup:
+        async with anyio.create_task_group() as tasks:
+            if setup.transport == "stdio":  # the others have connections of their own
+
+                async def hang() -> None:
+                    with pytest.raises(UpstreamError, match="closed the connection during 'hang'"):
+                        await setup.call("hang")
+
+                tasks.start_soon(hang)
+            reason = (
+                "closed the connection" if setup.transport == "stdio" else "did not answer 'exit'|closed the connection"
+            )
+            with pytest.raises(UpstreamError, match=reason):
+                await setup.call("exit")
+        if setup.transport == "stdio":
+            await setup.call("echo")
+
+
+async def test_an_input_request_passes_only_in_2026(connect: Connect) -> None:
+    async with connect() as setup:
+        if setup.version == NEW:
+            assert (await setup.call("input"))["inputRequests"] == {"a": {"method": "roots/list"}}
+        else:
+            with pytest.raises(UpstreamError, match="in a form that its protocol version does not have"):
+                await setup.call("input")
+
+
+async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -> None:
+    async with connect() as setup:
+        if setup.transport == "json":
+            return  # a JSON body is one message
+        channel = Channel()
+        assert text_of(await setup.call("progress", channel)) == "progress"
+        assert [(method, params["progress"]) for method, params in channel.received] == [
+            ("notifications/progress", number) for number in range(3)
+        ]
+
+
+async def test_a_header_mismatch_is_tried_once_more_after_a_new_listing(connect: Connect) -> None:
+    async with connect() as setup:
+        with pytest.raises(RefusedError, match="Header mismatch"):
+            await setup.call("mismatch")
+        attempts = setup.calls("mismatch")
+        assert len(attempts) == (1 if setup.transport == "stdio" else 2)
+        assert len({one["id"] for one in attempts}) == len(attempts)
