@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -16,7 +17,6 @@ import uvicorn
 from anyio.abc import TaskGroup
 from platformdirs import user_cache_path, user_data_path
 
-from mcp_mirror import __version__
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import MirrorError, StoreError
@@ -324,7 +324,7 @@ async def open_application(
             async with services.upstreams.running():
                 if not awaits_client:
                     services.upstreams.start()
-                server = MirrorServer(handlers, config.server, config.auth, spool, __version__)
+                server = MirrorServer(handlers, config.server, config.auth, spool, version("mcp-mirror"))
                 yield Application(
                     config, gateway, server, services.upstreams, notifier, builder, audit, is_local=awaits_client
                 )
@@ -364,7 +364,7 @@ def _build_dependencies(
     reading: tuple[Examine, OpenList],
 ) -> UpstreamDependencies:
     """Return the objects that all upstreams share."""
-    client_info = types.Implementation(name=config.server.name, version=__version__)
+    client_info = types.Implementation(name=config.server.name, version=version("mcp-mirror"))
     slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
     dedicated = DedicatedConnectionPolicy(slots, sessions, config.server.session_idle)
     hold, listings = config.server.answer_timeout, _create_listing_cache(config)
