@@ -303,7 +303,7 @@ class WirePolicy:
 
     max_message_bytes: Bytes = 2 << 30
     """Bytes of the largest message; a larger one is discarded and its call fails."""
-    spool_bytes: Bytes = 16 << 20
+    spool_bytes: Bytes = 1 << 20
     """Bytes above which a message goes to a file while it arrives instead of into memory."""
     max_key_bytes: Bytes = 64 << 10
     """Bytes of the longest key on the top level of a value."""
