@@ -1,7 +1,6 @@
 """Assembly of a gateway from a configuration: only this module opens and closes the store, upstreams and server."""
 
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -13,7 +12,6 @@ from uuid import uuid4
 
 import anyio
 import mcp_types as types
-import uvicorn
 from anyio.abc import TaskGroup
 from platformdirs import user_cache_path, user_data_path
 
@@ -42,10 +40,7 @@ from mcp_mirror.security.flows import build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.auth.gate import check_address
 from mcp_mirror.server.change_notifier import ChangeNotifier
-from mcp_mirror.server.connections import BACKLOG, Connections
-from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.server import MirrorServer
@@ -56,7 +51,6 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS, DiskStore
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.file_handles import PatientListener
 from mcp_mirror.upstreams.connection_settings import Examine, OpenList
 from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
 from mcp_mirror.upstreams.listing_cache import ListingCache
@@ -175,68 +169,9 @@ class Application:
         Raises:
             MirrorError: The address is in use, or other machines can reach it without a token.
         """
-        check_address(host, self.config.auth, self.config.server)
-        settings = uvicorn.Config(
-            ShutdownMiddleware(self.server.http_app(host), shutdown),
-            http=Connections(self.config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
-            ws="none",
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            backlog=BACKLOG,
-        )
-        with _listen(host, port) as listening:
-            shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listening.getsockname()[1]}{self.config.server.path}")
-            await _HttpServer(settings).serve_until(shutdown, listening)
+        from mcp_mirror.server.http_server import serve_http  # noqa: PLC0415  # not on stdio
 
-
-class _HttpServer(uvicorn.Server):
-    """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def serve_until(self, shutdown: anyio.Event, listening: socket.socket) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._shut_down, shutdown)
-            with anyio.CancelScope(shield=True):
-                await self.serve(sockets=[listening])
-            tasks.cancel_scope.cancel()
-
-    async def _shut_down(self, shutdown: anyio.Event) -> None:
-        """Stop accepting requests at the shutdown; cancel the open requests when this task is cancelled."""
-        try:
-            await shutdown.wait()
-            self.should_exit = True
-            await anyio.sleep_forever()
-        finally:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # uvicorn reports each cancelled stream
-            shutdown.set()
-            self.should_exit = True
-            for request in tuple(self.server_state.tasks):
-                request.cancel()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket with TCP_NODELAY, which accepted connections inherit.
-
-    Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
-    sockets with an explicit protocol, which sockets of `create_server` do not have.
-
-    Raises:
-        MirrorError: The address is in use, or is not an address of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = PatientListener(fileno=socket.create_server((host, port), family=family).detach())
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        raise MirrorError(
-            f"Cannot serve on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any that is free."
-        ) from None
-    return listening
+        await serve_http(self.server, self.config, host, port, announce, shutdown)
 
 
 @asynccontextmanager

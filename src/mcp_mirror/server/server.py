@@ -1,19 +1,14 @@
 """The MCP server: handshake, capabilities and instructions, over stdio and HTTP, for both protocol versions."""
 
-import re
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.server import CacheHint, NotificationOptions, Server
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
 
 from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.memory.tools.table import RETRIEVE
@@ -21,17 +16,16 @@ from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.sanitize import sanitize_lines
-from mcp_mirror.server.auth.gate import Gate
 from mcp_mirror.server.client_channel import Context, read_caller, read_meta
-from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
-from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.upstreams.upstream import ClientIdentity, Upstream
+
+if TYPE_CHECKING:
+    from mcp_mirror.server.auth.gate import Gate
 
 _MAX_INSTRUCTIONS: Final = 3900
 """Characters of the instructions; some clients cut them at 4,096."""
@@ -74,19 +68,20 @@ class MirrorServer:
             spool: Stores large messages.
             version: The version that the server reports.
         """
-        self._auth = auth
-        self._gate: Gate | None = None
-        self.handlers = handlers
-        self._policy = policy
-        self._spool = spool
+        self.auth: Final = auth
+        self.gate: Gate | None = None
+        """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
+        self.handlers: Final = handlers
+        self.policy: Final = policy
+        self.spool: Final = spool
         self._waits_for_client = False
-        self._server: Server[Any] = Server(
+        self.sdk_server: Final[Server[Any]] = Server(
             policy.name,
             version=version,
             cache_hints={method: CacheHint(ttl_ms=0, scope="private") for method in _CACHEABLE_METHODS},
             get_tool_input_schema=lambda _name: None,  # the handler of `tools/call` checks the headers
         )
-        handlers.register(self._server)
+        handlers.register(self.sdk_server)
         keys = policy.state_keys
         security = RequestStateSecurity(
             keys=keys or [secrets.token_bytes(32)],
@@ -95,8 +90,8 @@ class MirrorServer:
         )
         boundary = RequestStateBoundary(security, default_audience=policy.name)
         # Without the SDK's tracing middleware, which takes longer than a small call.
-        self._server.middleware[:] = [self._observe, boundary]
-        self._direct_path = DirectPath(handlers, self._server, boundary)
+        self.sdk_server.middleware[:] = [self._observe, boundary]
+        self.direct_path: Final = DirectPath(handlers, self.sdk_server, boundary)
 
     async def serve_stdio(self, shutdown: anyio.Event) -> None:
         """Serve the client on the standard streams until it disconnects or `shutdown` is set.
@@ -108,32 +103,9 @@ class MirrorServer:
         """
         self._waits_for_client = True
         pending_payloads = self.handlers.pending_payloads
-        async with open_stdio_streams(pending_payloads, self._spool, shutdown, self._direct_path) as (read, write):
+        async with open_stdio_streams(pending_payloads, self.spool, shutdown, self.direct_path) as (read, write):
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
-            await self._server.run(read, write, self._server.create_initialization_options(notifications))
-
-    def http_app(self, host: str) -> ASGIApp:
-        """Return the ASGI application that serves Streamable HTTP.
-
-        Args:
-            host: The address on which the application is served.
-        """
-        policy = self._policy
-        app = self._server.streamable_http_app(
-            streamable_http_path=policy.path,
-            host=host,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # see `AddressCheck`
-            max_request_body_size=self._spool.policy.max_envelope_bytes + 1,
-            session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
-        )
-        self.handlers.sessions.close = make_session_closer(app, policy.path)
-        audit = self.handlers.gateway.audit
-        direct_http = DirectHttp(self._direct_path, self.handlers.sessions, policy.path)
-        payload_app = PayloadMiddleware(
-            app, self.handlers.pending_payloads, self._spool, AddressCheck(policy), audit, direct_http
-        )
-        self._gate = Gate(payload_app, self._auth, time.monotonic, audit) if self._auth.is_required else None
-        return _allow_origins(self._gate or payload_app, policy.allowed_origins)
+            await self.sdk_server.run(read, write, self.sdk_server.create_initialization_options(notifications))
 
     def apply_auth(self, auth: AuthPolicy) -> bool:
         """Accept other tokens and issuers, from the next request on.
@@ -141,9 +113,9 @@ class MirrorServer:
         Returns:
             False if the server must be restarted, because authentication was switched on or off.
         """
-        if self._gate is not None and auth.is_required:
-            self._gate.apply_policy(auth)
-        return (self._gate is not None) == auth.is_required
+        if self.gate is not None and auth.is_required:
+            self.gate.apply_policy(auth)
+        return (self.gate is not None) == auth.is_required
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""
@@ -216,22 +188,8 @@ class MirrorServer:
             tools = (text for name, text in _OWN_TOOLS.items() if name in state.own_tools)
             own = " ".join((_OWN_INSTRUCTIONS.format(which=which), *tools))
         of_upstreams = (_write_upstream_instructions(one, state.pins) for one in upstreams.visible_to(caller))
-        parts = [self._policy.instructions or "", own, *of_upstreams]
+        parts = [self.policy.instructions or "", own, *of_upstreams]
         return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
-
-
-def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Allow pages of these origins to read responses in browsers (CORS)."""
-    if not origins:
-        return app
-    patterns = (re.escape(one.removesuffix(":*")) + (r":\d+" if one.endswith(":*") else "") for one in origins)
-    return CORSMiddleware(
-        app,
-        allow_origin_regex="|".join(patterns),
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=("*",),
-        expose_headers=("mcp-session-id", "www-authenticate"),
-    )
 
 
 def _write_upstream_instructions(upstream: Upstream, pins: Pins) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -38,10 +38,12 @@ from mcp_mirror.upstreams.session import (
     UpstreamSession,
     open_session,
 )
-from mcp_mirror.upstreams.transports.http import HttpTransport
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
+
+if TYPE_CHECKING:
+    from mcp_mirror.upstreams.transports.http import HttpTransport
 
 _FIRST_DELAY: Final = 0.25
 """Seconds before the first attempt to reconnect."""
@@ -316,7 +318,7 @@ class ReconnectingConnection:
             self._set_session(None)
 
     @asynccontextmanager
-    async def _open_session(self, transport: StdioTransport | HttpTransport) -> AsyncIterator[UpstreamSession]:
+    async def _open_session(self, transport: "StdioTransport | HttpTransport") -> AsyncIterator[UpstreamSession]:
         policy = self.settings.policy
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + policy.startup_timeout

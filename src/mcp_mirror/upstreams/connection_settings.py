@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import mcp_types as types
@@ -19,11 +20,13 @@ from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPo
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.listing_cache import ListingCache
-from mcp_mirror.upstreams.oauth import Authorizer
-from mcp_mirror.upstreams.transports.http import AcceptCookies, HttpTransport
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
 from mcp_mirror.workers.frames import OpenedList
+
+if TYPE_CHECKING:
+    from mcp_mirror.upstreams.oauth import Authorizer
+    from mcp_mirror.upstreams.transports.http import AcceptCookies, HttpTransport
 
 Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
 """Examines the tools of a listing, given as JSON text."""
@@ -76,15 +79,17 @@ class ConnectionSettings:
     examine: Examine
     open_list: OpenList
     limiter: UpstreamLimiter
-    authorizer: Authorizer | None = None
+    authorizer: "Authorizer | None" = None
     """Provides OAuth tokens; None if the upstream needs none."""
     listing_cache: ListingCache | None = None
     """Keeps listings between runs; None: listings are not kept."""
 
-    def transport(self, output: ServerOutput, accept_cookies: AcceptCookies) -> StdioTransport | HttpTransport:
+    def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""
         endpoint = self.policy.endpoint
         if isinstance(endpoint, HttpEndpoint):
+            from mcp_mirror.upstreams.transports.http import HttpTransport  # noqa: PLC0415  # takes long to import
+
             return HttpTransport(endpoint, self.policy.timeout, self.spool, accept_cookies, output, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # local functions have no connection
         return StdioTransport(self.policy.name, endpoint, self.spool, self.child_watchdog, output)

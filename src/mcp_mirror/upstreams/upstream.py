@@ -43,7 +43,6 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.listing_cache import ListingCache
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.session import UpstreamRequest, quote_refusal
 from mcp_mirror.upstreams.transports.payloads import RawResponse
 
@@ -193,6 +192,8 @@ class ServerUpstream:
         """
         redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+            from mcp_mirror.upstreams.oauth import Authorizer  # noqa: PLC0415  # takes long to import
+
             authorizer = Authorizer(policy.name, endpoint, redactor)
         self.policy: UpstreamPolicy = policy
         self._settings = ConnectionSettings(

@@ -1,0 +1,144 @@
+"""Serves Streamable HTTP: the ASGI application and the web server. Only gateways on HTTP import this module."""
+
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import anyio
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from mcp_mirror.errors import MirrorError
+from mcp_mirror.server.auth.gate import Gate, check_address
+from mcp_mirror.server.connections import BACKLOG, Connections
+from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
+from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
+from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.settings.policies import Config
+from mcp_mirror.system.file_handles import PatientListener
+
+
+async def serve_http(
+    server: MirrorServer,
+    config: Config,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+    shutdown: anyio.Event,
+) -> None:
+    """Serve until a graceful shutdown, or until cancelled.
+
+    Args:
+        server: The MCP server.
+        config: The configuration.
+        host: A loopback address; any address if the configuration requires tokens.
+        port: The port; 0 for any free port.
+        announce: Called with the URL once clients can connect.
+        shutdown: Set to start a graceful shutdown, which answers the open requests.
+
+    Raises:
+        MirrorError: The address is in use, or other machines can reach it without a token.
+    """
+    check_address(host, config.auth, config.server)
+    settings = uvicorn.Config(
+        ShutdownMiddleware(_build_app(server, host), shutdown),
+        http=Connections(config.limits.traffic).protocol(),  # type: ignore[arg-type]  # called as a class is
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        backlog=BACKLOG,
+    )
+    with _listen(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        announce(f"http://{shown}:{listening.getsockname()[1]}{config.server.path}")
+        await _HttpServer(settings).serve_until(shutdown, listening)
+
+
+def _build_app(server: MirrorServer, host: str) -> ASGIApp:
+    """Return the ASGI application, which is served on an address."""
+    policy, handlers = server.policy, server.handlers
+    app = server.sdk_server.streamable_http_app(
+        streamable_http_path=policy.path,
+        host=host,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # see `AddressCheck`
+        max_request_body_size=server.spool.policy.max_envelope_bytes + 1,
+        session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
+    )
+    handlers.sessions.close = make_session_closer(app, policy.path)
+    audit = handlers.gateway.audit
+    direct_http = DirectHttp(server.direct_path, handlers.sessions, policy.path)
+    payload_app = PayloadMiddleware(
+        app, handlers.pending_payloads, server.spool, AddressCheck(policy), audit, direct_http
+    )
+    server.gate = Gate(payload_app, server.auth, time.monotonic, audit) if server.auth.is_required else None
+    return _allow_origins(server.gate or payload_app, policy.allowed_origins)
+
+
+def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Allow pages of these origins to read responses in browsers (CORS)."""
+    if not origins:
+        return app
+    patterns = (re.escape(one.removesuffix(":*")) + (r":\d+" if one.endswith(":*") else "") for one in origins)
+    return CORSMiddleware(
+        app,
+        allow_origin_regex="|".join(patterns),
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("mcp-session-id", "www-authenticate"),
+    )
+
+
+class _HttpServer(uvicorn.Server):
+    """A uvicorn server with a graceful shutdown, which leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def serve_until(self, shutdown: anyio.Event, listening: socket.socket) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._shut_down, shutdown)
+            with anyio.CancelScope(shield=True):
+                await self.serve(sockets=[listening])
+            tasks.cancel_scope.cancel()
+
+    async def _shut_down(self, shutdown: anyio.Event) -> None:
+        """Stop accepting requests at the shutdown; cancel the open requests when this task is cancelled."""
+        try:
+            await shutdown.wait()
+            self.should_exit = True
+            await anyio.sleep_forever()
+        finally:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # uvicorn reports each cancelled stream
+            shutdown.set()
+            self.should_exit = True
+            for request in tuple(self.server_state.tasks):
+                request.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket with TCP_NODELAY, which accepted connections inherit.
+
+    Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
+    sockets with an explicit protocol, which sockets of `create_server` do not have.
+
+    Raises:
+        MirrorError: The address is in use, or is not an address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = PatientListener(fileno=socket.create_server((host, port), family=family).detach())
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        raise MirrorError(
+            f"Cannot serve on {host}:{port}: {error.strerror or error}. Choose another port, or 0 for any that is free."
+        ) from None
+    return listening
