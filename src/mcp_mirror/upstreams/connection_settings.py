@@ -1,7 +1,6 @@
 """The settings and helpers that all connections to one upstream share."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import BusyError, UpstreamError
 from mcp_mirror.payload.spool import Spool, SpooledFrame
-from mcp_mirror.security.rate_limits import Limit, PerKeyLimiter, Queue
+from mcp_mirror.security.rate_limits import Limit, OwnedPlace, PerKeyLimiter, Queue
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import HttpEndpoint, StdioEndpoint, UpstreamPolicy
@@ -45,26 +44,40 @@ class UpstreamLimiter:
         queue = Queue(Limit("queued_calls", bounds.queued_calls), bounds.queue_timeout)
         concurrency = Limit("calls_per_upstream", bounds.calls_per_upstream)
         self._name = name
+        self._title = f"Upstream {name!r}"
         self._limiter = PerKeyLimiter(concurrency, rate, queue, anyio.current_time)
 
-    @asynccontextmanager
-    async def acquire(self, channel: ClientChannel | None) -> AsyncIterator[None]:
+    def acquire(self, channel: ClientChannel | None) -> "UpstreamPlace":
         """Admit a request for the duration of the context; the gateway's own (`channel` None) are not limited.
 
         Raises:
             UpstreamError: The request exceeds a limit.
         """
-        async with AsyncExitStack() as stack:
+        if channel is None:
+            return UpstreamPlace(None)
+        caller = channel.caller
+        has_others = caller.scopes is not None  # without tokens there is one principal
+        return UpstreamPlace(self._limiter.acquire(self._name, caller.namespace, self._title, is_shared=has_others))
+
+
+class UpstreamPlace:
+    """A place that `UpstreamLimiter.acquire` returns."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: OwnedPlace | None) -> None:
+        self._place = place
+
+    async def __aenter__(self) -> None:
+        if self._place is not None:
             try:
-                if channel is not None:
-                    caller, upstream = channel.caller, f"Upstream {self._name!r}"
-                    has_others = caller.scopes is not None  # without tokens there is one principal
-                    await stack.enter_async_context(
-                        self._limiter.acquire(self._name, caller.namespace, upstream, is_shared=has_others)
-                    )
+                await self._place.__aenter__()
             except BusyError as error:
                 raise UpstreamError(str(error)) from None
-            yield
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._place is not None:
+            await self._place.__aexit__()
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,7 @@ class ServerUpstream:
 
             authorizer = Authorizer(policy.name, endpoint, redactor)
         self.policy: UpstreamPolicy = policy
+        self._request_limit = policy.request_limit
         self._settings = ConnectionSettings(
             policy,
             dependencies.spool,
@@ -415,7 +416,7 @@ class ServerUpstream:
         Raises:
             UpstreamError: It exceeds `max_request_bytes`.
         """
-        limit = self.policy.request_limit
+        limit = self._request_limit
         if limit is not None and size > limit:
             raise UpstreamError(
                 f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
