@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.settings.policies import ServerPolicy
@@ -51,7 +50,7 @@ def status_of(**headers: str | list[str]) -> int:
     pairs = [(name, one) for name, given in headers.items() for one in ([given] if isinstance(given, str) else given)]
     raw = [(name.encode(), value.encode("utf-8")) for name, value in pairs]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/mcp", "headers": raw}
-    refusal = AddressCheck(POLICY).refuse(Request(scope))
+    refusal = AddressCheck(POLICY).refuse(scope)
     return refusal.status_code if refusal else 200
 
 

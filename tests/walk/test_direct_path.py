@@ -171,3 +171,18 @@ async def test_both_paths_give_the_same_messages_over_http(version: str, prepare
     if version == OLD:  # where the media type shows the path
         assert set(by_sdk) == {"text/event-stream"}
         assert direct.count("text/event-stream") == 2 * (len(METAS) - 1)  # the calls with messages before the result
+
+
+async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve: Serve) -> None:
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = HEADERS | await open_session(http, served.url, CAPABILITIES)
+        client = HttpClient(http, served.url, headers)
+        await client.exchange({"name": "text_mirrored"})
+        call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "question_mirrored"}}
+        received = []
+        async with http.stream("POST", served.url, json=call, headers=headers) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    received.append(json.loads(line.removeprefix("data: "))["method"])
+                    assert (await http.delete(served.url, headers=headers)).status_code == 200
+        assert received == ["elicitation/create"]

@@ -19,7 +19,6 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.methods import validate_client_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.datastructures import Headers
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
@@ -173,7 +172,7 @@ def read_meta(context: Context) -> Mapping[str, Any]:
     return meta if isinstance(meta, Mapping) else {}
 
 
-def select_relayed_meta(meta: Mapping[str, Any], headers: Headers | None) -> dict[str, Any]:
+def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the members of a request's `_meta` for the upstream, without credentials of the client.
 
     Args:

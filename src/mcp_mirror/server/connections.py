@@ -39,6 +39,9 @@ _RETRY_AFTER: Final = 5
 """Seconds."""
 _INTERNAL_ERROR: Final = -32603
 
+_MAX_MERGED: Final = 1 << 16
+"""Bytes of a part of a body that is written in one piece with the head."""
+
 BACKLOG: Final = 128
 """Connections that the server accepts before it counts them; fewer than `_RESERVED_FILES`."""
 
@@ -191,6 +194,46 @@ class _LimitedHead(h11.Connection):
         return len(self.trailing_data[0])
 
 
+class _HeadMerger:
+    """Writes a response to a connection: its head and the beginning of its body in one piece.
+
+    uvicorn writes them one after the other. The client then wakes for the head alone.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+        """The head that waits for the body; empty if no head waits."""
+
+    def write(self, data: bytes) -> None:
+        """Write a part of a response. A head waits at most until the event loop has run the other ready tasks."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data if len(data) < _MAX_MERGED else head)
+            if len(data) >= _MAX_MERGED:
+                self._transport.write(data)
+        elif data.startswith(b"HTTP/"):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Write a waiting head, and close the connection."""
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or closing."""
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+
 class LimitedProtocol(H11Protocol):
     """A connection: uvicorn's HTTP protocol with limits."""
 
@@ -231,6 +274,12 @@ class LimitedProtocol(H11Protocol):
         """Parse bytes of the client."""
         super().data_received(data)
         self._update_limits()
+
+    def handle_events(self) -> None:
+        """Handle parsed events, which may begin a request."""
+        super().handle_events()
+        if self.cycle is not None and self.cycle.transport is self.transport:
+            self.cycle.transport = _HeadMerger(self.transport, self.loop)  # type: ignore[assignment]  # has what the cycle uses
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

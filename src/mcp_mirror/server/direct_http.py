@@ -13,16 +13,15 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import check_request
-from mcp_mirror.server.auth.principals import read_namespace
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.connections import watch_disconnect
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectCall, DirectPath, Origin
+from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.types import Buffer, Segments
@@ -50,13 +49,12 @@ class DirectHttp:
         self._path = path
         self._client_requests = ClientRequests()
 
-    async def serve(self, body: Buffer, scope: Scope, session_key: str, send: Send) -> bool:
+    async def serve(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
         """Answer a POST request if it is a direct call, or the client's response to a request of one.
 
         Args:
             body: The body of the request.
-            scope: Its ASGI scope.
-            session_key: The key of its session; empty for a request without one.
+            request: The head of the request.
             send: Sends the response.
 
         Returns:
@@ -64,21 +62,22 @@ class DirectHttp:
         """
         call = self._direct_path.open_call(body)
         if call is None:
-            session = self.sessions.find(session_key)
-            return session is not None and bool(session.direct_calls) and await self._apply(body, session, scope, send)
-        request, namespace = Request(scope), read_namespace(scope)
-        if scope["path"] != self._path or not _is_acceptable(call, request.headers):
+            session = self.sessions.find(request.session_key)
+            return (
+                session is not None and bool(session.direct_calls) and await self._apply(body, session, request, send)
+            )
+        if request.scope["path"] != self._path or not _is_acceptable(call, request):
             return False
-        origin = self._direct_path.find_origin(call, session_key, namespace, request)
-        if origin is None or self.sessions.is_anonymous(namespace):
+        origin = self._direct_path.find_origin(call, request.session_key, request.namespace, request)
+        if origin is None or self.sessions.is_anonymous(request.namespace):
             return False
         session_id = request.headers.get(_SESSION_HEADER) if origin.session else None
         response = ResponseStream(send, origin, session_id, self._client_requests)
         try:
-            outcome = await self._run(call, origin, response, scope)
+            outcome = await self._run(call, origin, response, request.scope)
             if outcome is not None:
                 await response.send_outcome(call.id, outcome)
-            elif origin.session is not None and self.sessions.find(session_key) is origin.session:
+            elif origin.session is not None and self.sessions.find(request.session_key) is origin.session:
                 await response.send_outcome(call.id, _CALL_CANCELLED)
             elif origin.session is not None:  # its session has ended
                 await response.end()
@@ -106,7 +105,7 @@ class DirectHttp:
                 del origin.session.direct_calls[call_id]
         return None if cancel.cancel_called else outcome
 
-    async def _apply(self, body: Buffer, session: Session, scope: Scope, send: Send) -> bool:
+    async def _apply(self, body: Buffer, session: Session, request: HttpRequest, send: Send) -> bool:
         """Apply a message to the direct calls of its session.
 
         Returns:
@@ -125,7 +124,7 @@ class DirectHttp:
             if cancel is not None:
                 cancel.cancel()
         elif self._client_requests.resolve(session, message):
-            session_id = Headers(scope=scope).get(_SESSION_HEADER, "").encode("latin-1")
+            session_id = request.headers[_SESSION_HEADER].encode("latin-1")
             headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -133,11 +132,12 @@ class DirectHttp:
         return False
 
 
-def _is_acceptable(call: DirectCall, headers: Headers) -> bool:
+def _is_acceptable(call: DirectCall, request: HttpRequest) -> bool:
     """Whether the SDK would accept the headers of a call."""
-    if len(set(headers.keys())) < len(headers.keys()) or not _accepts_both(headers.get("accept", "")):
+    headers = request.headers
+    if len(headers) < len(request.scope["headers"]) or not _accepts_both(headers.get("accept", "")):
         return False
-    if headers.get("content-type", "").partition(";")[0].strip() != _JSON:
+    if headers["content-type"].partition(";")[0].strip() != _JSON:
         return False
     version = headers.get("mcp-protocol-version")
     if not call.envelope:

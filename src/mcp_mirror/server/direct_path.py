@@ -22,7 +22,6 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
-from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from mcp_mirror.callers import Caller
@@ -33,6 +32,7 @@ from mcp_mirror.server.accepted_envelopes import NO_ENVELOPE, RESERVED, Envelope
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.handlers import Handlers, ToolCallRequest, sdk_part
+from mcp_mirror.server.http_request import HttpRequest
 from mcp_mirror.server.pending_payloads import payload_of
 from mcp_mirror.types import Buffer, Segments
 
@@ -73,7 +73,7 @@ class Origin:
     """The session of a 2025-11-25 client."""
     server_session: ServerSession
     """The SDK's session of the earlier request."""
-    request: Request | None = None
+    request: HttpRequest | None = None
     """The HTTP request; None on stdio."""
 
     @property
@@ -82,7 +82,7 @@ class Origin:
         return self.caller.is_stateless
 
     @property
-    def headers(self) -> Headers | None:
+    def headers(self) -> Mapping[str, str] | None:
         """The HTTP headers; None on stdio."""
         return None if self.request is None else self.request.headers
 
@@ -153,7 +153,7 @@ class DirectPath:
         return open_direct_call(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
     def find_origin(
-        self, call: DirectCall, session_key: str, namespace: str, request: Request | None = None
+        self, call: DirectCall, session_key: str, namespace: str, request: HttpRequest | None = None
     ) -> Origin | None:
         """Return the sender of a call if the SDK has accepted an earlier one; record that its session is used.
 
@@ -227,7 +227,7 @@ class DirectPath:
             protocol_version=origin.protocol_version,
             method=TOOL_CALL,
             params={"name": call.name, "arguments": {}},  # as on the SDK's path, the state names no arguments
-            request=origin.request,
+            request=origin.request and Request(origin.request.scope),
         )
         sealed = await self._boundary(context, call_next)
         assert isinstance(sealed, dict)  # noqa: S101  # the boundary returns the type that it gets

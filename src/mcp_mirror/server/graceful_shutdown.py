@@ -6,11 +6,10 @@ A listen stream (a GET, or a `subscriptions/listen` request) would keep the serv
 from typing import Final
 
 import anyio
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_SUBSCRIPTION: Final = "subscriptions/listen"
+_SUBSCRIPTION: Final = b"subscriptions/listen"
 _SHUTDOWN_BODY: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "The gateway is stopping."}}
 
 
@@ -27,7 +26,7 @@ class ShutdownMiddleware:
             await self._app(scope, receive, send)
         elif self._shutdown.is_set():
             await JSONResponse(_SHUTDOWN_BODY, 503, {"connection": "close"})(scope, receive, send)
-        elif is_listen_request(Request(scope)):
+        elif is_listen_request(scope):
             stream = ListenStream(receive, send, self._shutdown)
             await self._app(scope, stream.receive, stream.send)
             await stream.end()
@@ -35,12 +34,12 @@ class ShutdownMiddleware:
             await self._app(scope, receive, send)
 
 
-def is_listen_request(request: Request) -> bool:
+def is_listen_request(scope: Scope) -> bool:
     """Return whether a request opens a listen stream.
 
     The head is sufficient: 2026-07-28 clients must name the method in a header.
     """
-    return request.method == "GET" or request.headers.get("mcp-method") == _SUBSCRIPTION
+    return scope["method"] == "GET" or (b"mcp-method", _SUBSCRIPTION) in scope["headers"]
 
 
 class ListenStream:

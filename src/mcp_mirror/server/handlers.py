@@ -15,7 +15,6 @@ import msgspec
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
-from starlette.datastructures import Headers
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
@@ -72,7 +71,7 @@ class ToolCallRequest:
     name: str
     params: Mapping[str, Buffer]
     """The JSON text of each parameter."""
-    headers: Headers | None
+    headers: Mapping[str, str] | None
     """The HTTP headers; None on stdio."""
     state: str | None = None
     """The `requestState`, decrypted."""
@@ -393,11 +392,11 @@ def sdk_part(empty: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
     return {**empty, **{key: value for key, value in parsed.items() if value is not None}}
 
 
-def _headers_of(context: Context) -> Headers | None:
+def _headers_of(context: Context) -> Mapping[str, str] | None:
     return None if context.request is None else context.request.headers
 
 
-def _check_headers(schema: Schema, arguments: Buffer, headers: Headers) -> None:
+def _check_headers(schema: Schema, arguments: Buffer, headers: Mapping[str, str]) -> None:
     """Raise an `MCPError` if a 2026-07-28 client sent other arguments in HTTP headers than in the body."""
     rejection = validate_mcp_param_headers(schema, json.loads(bytes(arguments)), headers)
     if isinstance(rejection, InboundLadderRejection):

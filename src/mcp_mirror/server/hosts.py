@@ -6,12 +6,13 @@ from its own origin. The check parses both headers completely and compares their
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
 
 from mcp_mirror.settings.policies import ServerPolicy
 
@@ -21,6 +22,8 @@ _ORIGIN: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63})://(.+)")
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_PORT: Final = 65_535
 _ANY: Final = "*"
+_MAX_CACHED: Final = 64
+"""Pairs of headers whose result is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,16 @@ class AddressCheck:
         origins = (*(f"http://{host}" for host in _LOOPBACK), *policy.allowed_origins)
         self._hosts = [address for host in hosts if (address := _read_authority(host))]
         self._origins = [address for origin in origins if (address := _read_origin(origin))]
+        self._check = lru_cache(_MAX_CACHED)(self._check_headers)
 
-    def refuse(self, request: Request) -> Response | None:
+    def refuse(self, scope: Scope) -> Response | None:
         """Return the response that rejects a request; None if the request is admitted."""
-        hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
+        hosts = tuple(value for name, value in scope["headers"] if name == b"host")
+        origins = tuple(value for name, value in scope["headers"] if name == b"origin")
+        return self._check(hosts, origins)
+
+    def _check_headers(self, raw_hosts: Sequence[bytes], raw_origins: Sequence[bytes]) -> Response | None:
+        hosts, origins = ([value.decode("latin-1") for value in values] for values in (raw_hosts, raw_origins))
         if len(hosts) != 1 or not _is_among(_read_authority(hosts[0]), self._hosts):
             return PlainTextResponse("The Host header is not one of `server.allowed_hosts`.", 421)
         if origins and (len(origins) > 1 or not _is_among(_read_origin(origins[0]), self._origins)):

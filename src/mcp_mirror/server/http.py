@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import anyio
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,9 +23,9 @@ from mcp_mirror.server.auth.principals import build_owner_scope_entries, read_na
 from mcp_mirror.server.connections import admit_connection
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http_request import HttpRequest, read_request
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.response_stream import join_lines
-from mcp_mirror.server.sessions import build_session_key
 from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
@@ -91,25 +91,24 @@ class PayloadMiddleware:
             await self._app(scope, receive, send)
             return
         # Checked first, so that a web page in the user's browser cannot make the gateway read a body.
-        if refusal := self._addresses.refuse(Request(scope)):
+        if refusal := self._addresses.refuse(scope):
             await self._reject(refusal, scope, receive, send)
             return
-        namespace, limit = read_namespace(scope), self._traffic.requests_per_principal
-        if self._open_requests[namespace] >= limit:
+        request, limit = read_request(scope), self._traffic.requests_per_principal
+        if self._open_requests[request.namespace] >= limit:
             await self._reject(
                 _build_limit_response("requests_per_principal", limit, "requests are open"), scope, receive, send
             )
             return
-        session = build_session_key(namespace, Request(scope).headers.get("mcp-session-id", ""))
+        session = request.session_key
         if self._sessions.is_closing(session):
             await _build_error_response(_NOT_FOUND, _INVALID_REQUEST, "Session not found", None)(scope, receive, send)
             return
-        send = self._watch_session_end(session, send)
-        with self._sessions.open_request(session), self._count_request(namespace):
+        with self._sessions.open_request(session), self._count_request(request.namespace):
             if scope["method"] == "POST":
-                await self._post(scope, receive, send, session)
+                await self._post(request, receive, send)
             else:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, self._watch_session_end(session, send))
         if scope["method"] == "DELETE":
             self._sessions.end(session)
 
@@ -133,27 +132,29 @@ class PayloadMiddleware:
             if not self._open_requests[namespace]:
                 del self._open_requests[namespace]
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send, session: str) -> None:
-        if not Request(scope).headers.get("content-type", "").lower().startswith("application/json"):
+    async def _post(self, request: HttpRequest, receive: Receive, send: Send) -> None:
+        scope = request.scope
+        if not request.headers.get("content-type", "").lower().startswith("application/json"):
             refusal = PlainTextResponse("The body must be application/json.", 400)
             await self._reject(refusal, scope, receive, send)
             return
         admit_connection(scope)
-        body = await self._receive(scope, receive)
+        body = await self._receive(request, receive)
         if isinstance(body, JSONResponse):
             await self._reject(body, scope, receive, send)
-        elif body is not None and not await self._direct_http.serve(body, scope, session, send):
-            await self._serve_with_sdk(body, scope, receive, send)
+        elif body is not None and not await self._direct_http.serve(body, request, send):
+            await self._serve_with_sdk(body, request, receive, send)
 
-    async def _serve_with_sdk(self, body: Buffer, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_with_sdk(self, body: Buffer, request: HttpRequest, receive: Receive, send: Send) -> None:
         """Lift the parameters out of a body, and let the SDK serve the rest."""
-        opened = self._open_body(body, scope)
+        scope, opened = request.scope, self._open_body(body, request)
         if isinstance(opened, JSONResponse):
             await self._reject(opened, scope, receive, send)
             return
         stub, token = opened
+        send = self._watch_session_end(request.session_key, self._watch_session_start(request.namespace, send))
         try:
-            writer = _ResponseWriter(self._pending_payloads, self._watch_session_start(read_namespace(scope), send))
+            writer = _ResponseWriter(self._pending_payloads, send)
             await self._app(_with_length(scope, len(stub)), _replay(stub, receive), writer.send)
         finally:
             self._pending_payloads.discard(token)
@@ -163,13 +164,13 @@ class PayloadMiddleware:
         self._audit.write(AuditRecord("refusal", read_namespace(scope), "", outcome))
         await refusal(scope, receive, send)
 
-    def _open_body(self, body: Buffer, scope: Scope) -> tuple[bytes, str | None] | JSONResponse:
+    def _open_body(self, body: Buffer, request: HttpRequest) -> tuple[bytes, str | None] | JSONResponse:
         """Lift the parameters out of a body.
 
         Returns:
             The body for the SDK and the token of the pending parameters; or the response that rejects the request.
         """
-        if "mcp-session-id" not in Request(scope).headers and self._exceeds_sessions(read_namespace(scope), body):
+        if "mcp-session-id" not in request.headers and self._exceeds_sessions(request.namespace, body):
             return _build_limit_response(
                 "sessions_per_principal", self._traffic.sessions_per_principal, "sessions are open"
             )
@@ -179,9 +180,9 @@ class PayloadMiddleware:
             return _build_error_response(400, _PARSE_ERROR, str(error), recover_id(body))
         return bytes(frame), token
 
-    async def _receive(self, scope: Scope, receive: Receive) -> Buffer | JSONResponse | None:
+    async def _receive(self, request: HttpRequest, receive: Receive) -> Buffer | JSONResponse | None:
         """Return the body, the response that rejects it, or None if the client disconnected."""
-        if Request(scope).headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             return _build_error_response(415, _INVALID_REQUEST, "Send the body without a content-encoding.", None)
         try:
             body = await self._read(receive)
@@ -229,8 +230,10 @@ class PayloadMiddleware:
         try:
             while True:
                 next_deadline = anyio.current_time() + self._traffic.body_timeout
-                with anyio.fail_at(min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)):
+                with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
                     message = await receive()
+                if timeout.cancelled_caught:
+                    raise TimeoutError
                 size += len(message.get("body", b""))
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect

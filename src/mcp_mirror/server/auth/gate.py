@@ -118,7 +118,7 @@ class Gate:
 
     async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request. A listen stream ends when the token expires; calls continue to their end."""
-        if principal.expires is None or not is_listen_request(Request(scope)):
+        if principal.expires is None or not is_listen_request(scope):
             await self._app(scope, receive, send)
             return
         expired = anyio.Event()

@@ -1,0 +1,95 @@
+"""The response to a direct call over HTTP."""
+
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from starlette.types import Message
+
+from mcp_mirror.callers import Caller
+from mcp_mirror.server import response_stream
+from mcp_mirror.server.direct_path import Origin
+from mcp_mirror.server.response_stream import ClientRequests, ResponseStream
+
+RESULT = (b'{"content":\n', b"[]}")
+
+
+class Recorder:
+    """Records the ASGI messages of a response."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+    @property
+    def media_type(self) -> bytes:
+        return bytes(dict(self.messages[0]["headers"])[b"content-type"])
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.messages[-1].get("more_body", True)
+
+
+def open_response(recorder: Recorder) -> ResponseStream:
+    caller: Any = Caller("local")
+    origin = Origin(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
+    return ResponseStream(recorder.send, origin, None, ClientRequests())
+
+
+async def test_a_result_alone_is_json_with_its_length() -> None:
+    recorder = Recorder()
+    await open_response(recorder).send_outcome(1, RESULT)
+    assert recorder.media_type == b"application/json"
+    assert recorder.body == b'{"jsonrpc":"2.0","id":1,"result":{"content":\n[]}}'
+    assert dict(recorder.messages[0]["headers"])[b"content-length"] == str(len(recorder.body)).encode()
+    assert recorder.is_complete
+
+
+@pytest.mark.parametrize(("code", "status"), [(types.INVALID_PARAMS, 400), (types.INTERNAL_ERROR, 200)])
+async def test_an_error_has_the_http_status_of_its_code(code: int, status: int) -> None:
+    recorder = Recorder()
+    await open_response(recorder).send_outcome(1, types.ErrorData(code=code, message="no", data=None))
+    assert recorder.messages[0]["status"] == status
+    assert recorder.body == b'{"jsonrpc":"2.0","id":1,"error":{"code":%d,"message":"no"}}' % code
+
+
+async def test_a_result_after_a_notification_is_an_event_on_one_line() -> None:
+    recorder = Recorder()
+    response = open_response(recorder)
+    await response.notify("notifications/x", {"a": 1, "b": None})
+    await response.send_outcome(1, RESULT)
+    await response.notify("notifications/late", {})
+    assert recorder.media_type == b"text/event-stream"
+    first, second, end = recorder.body.split(b"\r\n\r\n")
+    assert first == b'event: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/x","params":{"a":1,"b":null}}'
+    assert second == b'event: message\r\ndata: {"jsonrpc":"2.0","id":1,"result":{"content": []}}'
+    assert end == b""
+    assert recorder.is_complete
+
+
+async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_stream, "_PING_INTERVAL", 0.01)
+    recorder = Recorder()
+    response = open_response(recorder)
+    with anyio.fail_after(30):
+        while recorder.body.count(b": ping\r\n\r\n") < 2:  # noqa: ASYNC110  # the response has no event for it
+            await anyio.sleep(0.01)
+    await response.send_outcome(1, RESULT)
+    count = len(recorder.messages)
+    await anyio.sleep(0.05)
+    assert len(recorder.messages) == count
+    assert recorder.media_type == b"text/event-stream"
+    assert recorder.is_complete
+
+
+async def test_a_call_without_an_outcome_ends_with_an_empty_event_stream() -> None:
+    recorder = Recorder()
+    await open_response(recorder).end()
+    assert (recorder.media_type, recorder.body, recorder.is_complete) == (b"text/event-stream", b"", True)
