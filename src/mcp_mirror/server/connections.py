@@ -197,7 +197,7 @@ class _LimitedHead(h11.Connection):
 class _HeadMerger:
     """Writes a response to a connection: its head and the beginning of its body in one piece.
 
-    uvicorn writes them one after the other. The client then wakes for the head alone.
+    uvicorn writes them one after the other. The client would then wake for the head, and again for the body.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
